@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backend.h: THE interface between the mathematics and a device. Read this first.
+ *
+ * A backend is a table of operations on matrices that live in its own memory. Nothing above this line may
+ * assume that a buffer can be dereferenced: data goes in by upload() and comes out by download().
+ *
+ *   fp_buffer   owns device memory
+ *   fp_matrix   a row-major view into a buffer, passed by value; owns nothing
+ *
+ * Conventions
+ *   - Every operation returns a status and records a message in be->ctx on failure.
+ *   - Matrices are FP_F32 unless the operation says otherwise. A vector is a 1×n matrix.
+ *   - Activations are token-major: X[tokens × features]. Weights are W[outputs × inputs]. So Y = X Wᵀ, and the
+ *     paper's X (features × tokens) is our Xᵀ: its Gram matrix XXᵀ is our XᵀX.
+ *   - Reductions accumulate in double, in an order that depends only on shapes and the thread count.
+ *   - Zeros that an operation writes on purpose are +0.0.
+ *   - Input and output views may be the same view where an operation says "in place is allowed", else they must not overlap.
+ *   - Operations that return a number to the host wait for it; all others may be asynchronous.
+ *   - Shapes are the caller's duty; backends check them with FP_REQUIRE, a defect of this program when it fails.
+ */
+#ifndef FP_BACKEND_BACKEND_H
+#define FP_BACKEND_BACKEND_H
+
+#include "base/context.h"
+#include "tensor/dtype.h"
+
+typedef struct fp_buffer fp_buffer;
+typedef struct fp_backend fp_backend;
+
+typedef struct fp_matrix {
+	fp_buffer *buffer;
+	int64_t offset; /* of the first element, in elements */
+	int64_t rows, cols;
+	int64_t stride; /* elements from one row to the next, ≥ cols */
+	fp_dtype dtype;
+} fp_matrix;
+
+typedef enum fp_transpose { FP_PLAIN, FP_TRANSPOSED } fp_transpose;
+typedef enum fp_norm_kind { FP_LAYER_NORM, FP_RMS_NORM } fp_norm_kind;
+typedef enum fp_activation { FP_RELU, FP_SILU, FP_GELU, FP_GELU_TANH } fp_activation;
+
+typedef struct fp_attention_shape {
+	int64_t sequences; /* rows of Q, K, V = sequences × length */
+	int64_t length;
+	int64_t heads;    /* of Q and of the output */
+	int64_t kv_heads; /* divides heads */
+	int64_t head_dim;
+	int64_t window; /* a token sees this many tokens up to itself; 0: all before it */
+	float scale;    /* on QKᵀ */
+} fp_attention_shape;
+
+/* How a FISTA step extrapolates: against the previous proximal point (Beck–Teboulle) or, as the paper prints it,
+ * against the previous extrapolated point. */
+typedef enum fp_momentum { FP_MOMENTUM_STANDARD, FP_MOMENTUM_LITERAL } fp_momentum;
+
+/* Which entries of a matrix are zero. */
+typedef struct fp_pattern {
+	int64_t kept, group; /* N:M = kept of group consecutive entries of a row; group == 0: unstructured */
+	double sparsity;     /* unstructured: ⌊sparsity · entries⌋ zeros; for N:M it is 1 − N/M */
+} fp_pattern;
+
+typedef struct fp_backend_operations {
+	const char *name; /* "cpu", "cuda" */
+
+	/* --- life and memory: all required -------------------------------------------------------------------- */
+	void (*close)(fp_backend *be);
+	fp_status (*allocate)(fp_backend *be, fp_buffer **out, int64_t bytes); /* content is undefined */
+	void (*release)(fp_backend *be, fp_buffer *buffer);                    /* NULL is allowed */
+	/* Host → device and back, converting between weight types. stride in elements of the host type. */
+	fp_status (*upload)(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride);
+	fp_status (*download)(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in);
+	fp_status (*copy)(fp_backend *be, fp_matrix out, fp_matrix in); /* same shape; converts between weight types */
+	fp_status (*fill)(fp_backend *be, fp_matrix out, float value);  /* F32 or U8 */
+	fp_status (*synchronize)(fp_backend *be);
+	/* Free and total bytes of the device's memory. */
+	fp_status (*memory)(fp_backend *be, int64_t *available, int64_t *total);
+
+	/* --- linear algebra: required ------------------------------------------------------------------------- */
+	/* C ← α op(A) op(B) + β C */
+	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+	                  float beta, fp_matrix C);
+	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror() */
+	fp_status (*gram)(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
+	fp_status (*mirror)(fp_backend *be, fp_matrix A); /* lower triangle ← upper */
+	/* Y ← α X + β Y */
+	fp_status (*axpby)(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
+	fp_status (*dot)(fp_backend *be, fp_matrix X, fp_matrix Y, double *out); /* Σ X∘Y */
+	/* out[i] ← Σⱼ X[i,j]·Y[i,j]; out is 1×rows */
+	fp_status (*row_dot)(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
+	/* Y[i,:] ← a[i]·X[i,:] + b[i]·Y[i,:]; a, b are 1×rows */
+	fp_status (*row_axpby)(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);
+	/* Y[:,j] ← s[j]·X[:,j]; s is 1×cols; in place is allowed */
+	fp_status (*scale_columns)(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
+	fp_status (*diagonal)(fp_backend *be, fp_matrix A, fp_matrix out);     /* out[i] ← A[i,i]; 1×n */
+	fp_status (*add_diagonal)(fp_backend *be, fp_matrix A, fp_matrix d);   /* A[i,i] += d[i]; 1×n */
+	/* A ← upper U with UᵀU = A⁻¹ (what SparseGPT sweeps over); *refused ← the order of the first leading minor that is
+	 * not positive, 0 when all are. When refused A is undefined. */
+	fp_status (*inverse_factor)(fp_backend *be, fp_matrix A, int64_t *refused);
+	/* A = Q diag(values) Qᵀ; A ← Q, eigenvectors in columns; values (1×n) ascending */
+	fp_status (*eigen)(fp_backend *be, fp_matrix A, fp_matrix values);
+	/* *out ← 1 if every entry is finite, else 0 */
+	fp_status (*finite)(fp_backend *be, fp_matrix X, int *out);
+
+	/* --- transformer: required ---------------------------------------------------------------------------- */
+	/* Y ← normalised rows of X, times weight, plus bias; weight, bias 1×cols, absent where buffer == NULL.
+	 * In place is allowed. FP_RMS_NORM ignores bias. */
+	fp_status (*norm)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
+	                  fp_matrix Y);
+	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X); /* X[i,:] += bias */
+	fp_status (*activate)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y); /* in place is allowed */
+	/* Y ← f(G)∘U; Y may be G or U */
+	fp_status (*activate_gated)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
+	/* Rotary positions in place, halves convention: X[t, h·d + i], X[t, h·d + i + d/2] for i < d/2 turn by the angle of row
+	 * (t mod cosine.rows). cosine, sine are length × d/2. */
+	fp_status (*rotate)(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
+	/* out ← causal softmax attention; never holds more than one block of scores */
+	fp_status (*attention)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
+	                       fp_matrix out);
+	/* out[i] ← −log softmax(logits[i,:])[targets[i]]; targets on the host, −1 gives 0; out 1×rows. argmax may be NULL, else
+	 * argmax[i] (host) ← the smallest index of the largest logit */
+	fp_status (*cross_entropy)(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out, int32_t *argmax);
+
+	/* --- pruning: required -------------------------------------------------------------------------------- */
+	/* One FISTA step on P, Y with the gradient G at Y:
+	 *   P₊ = soft(Y − step·G, threshold);   Y ← P₊ + momentum·(P₊ − P or Y);   P ← P₊
+	 * change, when not NULL, ← ‖P₊ − P‖²_F */
+	fp_status (*fista_step)(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
+	                        fp_matrix Y, fp_matrix P, double *change);
+	/* mask (U8) ← 0 at the entries of smallest |score| that the pattern prunes, 1 elsewhere. Unstructured: exactly
+	 * ⌊sparsity·rows·cols⌋ zeros in the matrix; ties: the entry that comes first in memory order is pruned first. N:M: of each
+	 * group of M in a row the N largest stay (ties: the first stays); a last group of M' < M entries keeps ⌈N·M'/M⌉. */
+	fp_status (*mask_smallest)(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
+	/* The same for an unstructured pattern with ⌊sparsity·cols⌋ zeros in each row. */
+	fp_status (*mask_rows)(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
+	fp_status (*apply_mask)(fp_backend *be, fp_matrix mask, fp_matrix X); /* X ← X where mask, else +0.0 */
+	/* count of entries where two masks differ */
+	fp_status (*mask_distance)(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
+	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group of N:M may
+	 * not cross a block. mask is written. */
+	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
+	                             fp_matrix mask);
+} fp_backend_operations;
+
+struct fp_backend {
+	const fp_backend_operations *ops;
+	fp_context *ctx; /* borrowed */
+	void *state;     /* the backend's own */
+	int threads;
+	char description[128]; /* "cpu: 2 threads, OpenBLAS 0.3.21 SkylakeX" */
+};
+
+/* Opens a backend by name: "cpu", "cuda", "cuda:1", or "auto" (the best there is; the log says which).
+ * threads 0: as many as the process may use. The caller closes it with fp_backend_close(). */
+fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, int threads);
+void fp_backend_close(fp_backend *be); /* NULL is allowed */
+
+/* --- conveniences over the table (backend.c) ------------------------------------------------------------------ */
+
+/* Allocates a buffer for rows × cols and views it. The caller releases it with fp_matrix_free(). */
+fp_status fp_matrix_new(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype dtype);
+void fp_matrix_free(fp_backend *be, fp_matrix *matrix); /* an all-zero view is allowed; leaves one */
+static inline int64_t fp_matrix_size(fp_matrix m)
+{
+	return m.rows * m.cols;
+}
+static inline bool fp_matrix_is_absent(fp_matrix m)
+{
+	return m.buffer == NULL;
+}
+/* Rows [first, first + rows) and columns likewise. */
+fp_matrix fp_matrix_rows(fp_matrix m, int64_t first, int64_t rows);
+fp_matrix fp_matrix_cols(fp_matrix m, int64_t first, int64_t cols);
+/* The first rows × cols elements of a contiguous matrix's buffer seen as another shape. */
+fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols);
+
+/* A broken rule between caller and backend: a defect, reported and never undefined behaviour. */
+#define FP_REQUIRE(be, condition)                                                                              \
+	do {                                                                                                       \
+		if (!(condition))                                                                                      \
+			return fp_fail((be)->ctx, FP_ERROR_INTERNAL, "%s: %s does not hold", __func__, #condition);        \
+	} while (0)
+
+#endif

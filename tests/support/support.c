@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_status got, const char *call, const char *file,
+                   int line)
+{
+	if (got != wanted || !strstr(fp_context_message(ctx), text))
+		fail_msg("%s:%d: %s gave %s '%s', wanted %s with '%s'", file, line, call, fp_status_name(got),
+		         fp_context_message(ctx), fp_status_name(wanted), text);
+}
+
+const char *shared_path(const char *name)
+{
+	static char path[4096];
+	const char *root = getenv("FP_SHARED");
+	snprintf(path, sizeof path, "%s/%s", root ? root : FP_SHARED_DEFAULT, name);
+	return access(path, R_OK) == 0 ? path : NULL;
+}
+
+const char *source_path(const char *name)
+{
+	static char path[4096];
+	snprintf(path, sizeof path, "%s/%s", FP_SOURCE_DIR, name);
+	return path;
+}
+
+char *temporary_folder(void)
+{
+	char path[] = "/tmp/fistapruner-test-XXXXXX";
+	if (!mkdtemp(path))
+		fail_msg("no temporary folder");
+	return strdup(path);
+}
+
+void remove_folder(const char *path)
+{
+	char command[4200];
+	snprintf(command, sizeof command, "rm -rf '%s'", path);
+	if (system(command) != 0)
+		fail_msg("%s: could not be removed", path);
+}
+
+void write_file(const char *folder, const char *name, const void *bytes, size_t size)
+{
+	char path[4200];
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	FILE *file = fopen(path, "wb");
+	if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0)
+		fail_msg("%s: could not be written", path);
+}
+
+float random_uniform(uint64_t *seed)
+{
+	*seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
+	return (float)((double)(*seed >> 40) / 8388608.0 - 1.0);
+}
+
+float random_normal(uint64_t *seed)
+{
+	float sum = 0;
+	for (int i = 0; i < 12; i++)
+		sum += random_uniform(seed);
+	return sum / 2.0F; /* twelve uniforms on [-1, 1) have variance 4 */
+}
