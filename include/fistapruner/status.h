@@ -14,17 +14,17 @@ extern "C" {
 #endif
 
 /* X(identifier, exit code, meaning) */
-#define FP_STATUS_LIST(X)                                                  \
-	X(FP_OK, 0, "done")                                                    \
-	X(FP_ERROR_RUN, 1, "the run failed")                                   \
-	X(FP_ERROR_IO, 1, "reading or writing failed")                         \
-	X(FP_ERROR_NUMERIC, 1, "a number is not finite or a matrix is unusable") \
-	X(FP_ERROR_INTERNAL, 1, "a defect of this program")                    \
-	X(FP_ERROR_USAGE, 2, "the request is not valid")                       \
-	X(FP_ERROR_INPUT, 3, "an input file is missing or damaged")            \
-	X(FP_ERROR_DEVICE, 4, "no such device")                                \
-	X(FP_ERROR_MEMORY, 4, "not enough memory")                             \
-	X(FP_ERROR_CHECK, 5, "a check did not hold")                           \
+#define FP_STATUS_LIST(X)                                                                                              \
+	X(FP_OK, 0, "done")                                                                                                \
+	X(FP_ERROR_RUN, 1, "the run failed")                                                                               \
+	X(FP_ERROR_IO, 1, "reading or writing failed")                                                                     \
+	X(FP_ERROR_NUMERIC, 1, "a number is not finite or a matrix is unusable")                                           \
+	X(FP_ERROR_INTERNAL, 1, "a defect of this program")                                                                \
+	X(FP_ERROR_USAGE, 2, "the request is not valid")                                                                   \
+	X(FP_ERROR_INPUT, 3, "an input file is missing or damaged")                                                        \
+	X(FP_ERROR_DEVICE, 4, "no such device")                                                                            \
+	X(FP_ERROR_MEMORY, 4, "not enough memory")                                                                         \
+	X(FP_ERROR_CHECK, 5, "a check did not hold")                                                                       \
 	X(FP_ERROR_INTERRUPTED, 130, "interrupted")
 
 typedef enum fp_status {

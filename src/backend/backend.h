@@ -15,7 +15,8 @@
  *     paper's X (features × tokens) is our Xᵀ: its Gram matrix XXᵀ is our XᵀX.
  *   - Reductions accumulate in double, in an order that depends only on shapes and the thread count.
  *   - Zeros that an operation writes on purpose are +0.0.
- *   - Input and output views may be the same view where an operation says "in place is allowed", else they must not overlap.
+ *   - Input and output views may be the same view where an operation says "in place is allowed", else they must not
+ * overlap.
  *   - Operations that return a number to the host wait for it; all others may be asynchronous.
  *   - Shapes are the caller's duty; backends check them with FP_REQUIRE, a defect of this program when it fails.
  */
@@ -79,7 +80,7 @@ typedef struct fp_backend_operations {
 	/* --- linear algebra: required ------------------------------------------------------------------------- */
 	/* C ← α op(A) op(B) + β C */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
-	                  float beta, fp_matrix C);
+					  float beta, fp_matrix C);
 	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror() */
 	fp_status (*gram)(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
 	fp_status (*mirror)(fp_backend *be, fp_matrix A); /* lower triangle ← upper */
@@ -92,8 +93,8 @@ typedef struct fp_backend_operations {
 	fp_status (*row_axpby)(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);
 	/* Y[:,j] ← s[j]·X[:,j]; s is 1×cols; in place is allowed */
 	fp_status (*scale_columns)(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
-	fp_status (*diagonal)(fp_backend *be, fp_matrix A, fp_matrix out);     /* out[i] ← A[i,i]; 1×n */
-	fp_status (*add_diagonal)(fp_backend *be, fp_matrix A, fp_matrix d);   /* A[i,i] += d[i]; 1×n */
+	fp_status (*diagonal)(fp_backend *be, fp_matrix A, fp_matrix out);   /* out[i] ← A[i,i]; 1×n */
+	fp_status (*add_diagonal)(fp_backend *be, fp_matrix A, fp_matrix d); /* A[i,i] += d[i]; 1×n */
 	/* A ← upper U with UᵀU = A⁻¹ (what SparseGPT sweeps over); *refused ← the order of the first leading minor that is
 	 * not positive, 0 when all are. When refused A is undefined. */
 	fp_status (*inverse_factor)(fp_backend *be, fp_matrix A, int64_t *refused);
@@ -106,40 +107,42 @@ typedef struct fp_backend_operations {
 	/* Y ← normalised rows of X, times weight, plus bias; weight, bias 1×cols, absent where buffer == NULL.
 	 * In place is allowed. FP_RMS_NORM ignores bias. */
 	fp_status (*norm)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
-	                  fp_matrix Y);
-	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X); /* X[i,:] += bias */
+					  fp_matrix Y);
+	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X);                  /* X[i,:] += bias */
 	fp_status (*activate)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y); /* in place is allowed */
 	/* Y ← f(G)∘U; Y may be G or U */
 	fp_status (*activate_gated)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
-	/* Rotary positions in place, halves convention: X[t, h·d + i], X[t, h·d + i + d/2] for i < d/2 turn by the angle of row
-	 * (t mod cosine.rows). cosine, sine are length × d/2. */
+	/* Rotary positions in place, halves convention: X[t, h·d + i], X[t, h·d + i + d/2] for i < d/2 turn by the angle of
+	 * row (t mod cosine.rows). cosine, sine are length × d/2. */
 	fp_status (*rotate)(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
 	/* out ← causal softmax attention; never holds more than one block of scores */
 	fp_status (*attention)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
-	                       fp_matrix out);
-	/* out[i] ← −log softmax(logits[i,:])[targets[i]]; targets on the host, −1 gives 0; out 1×rows. argmax may be NULL, else
-	 * argmax[i] (host) ← the smallest index of the largest logit */
-	fp_status (*cross_entropy)(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out, int32_t *argmax);
+						   fp_matrix out);
+	/* out[i] ← −log softmax(logits[i,:])[targets[i]]; targets on the host, −1 gives 0; out 1×rows. argmax may be NULL,
+	 * else argmax[i] (host) ← the smallest index of the largest logit */
+	fp_status (*cross_entropy)(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
+							   int32_t *argmax);
 
 	/* --- pruning: required -------------------------------------------------------------------------------- */
 	/* One FISTA step on P, Y with the gradient G at Y:
 	 *   P₊ = soft(Y − step·G, threshold);   Y ← P₊ + momentum·(P₊ − P or Y);   P ← P₊
 	 * change, when not NULL, ← ‖P₊ − P‖²_F */
 	fp_status (*fista_step)(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
-	                        fp_matrix Y, fp_matrix P, double *change);
+							fp_matrix Y, fp_matrix P, double *change);
 	/* mask (U8) ← 0 at the entries of smallest |score| that the pattern prunes, 1 elsewhere. Unstructured: exactly
-	 * ⌊sparsity·rows·cols⌋ zeros in the matrix; ties: the entry that comes first in memory order is pruned first. N:M: of each
-	 * group of M in a row the N largest stay (ties: the first stays); a last group of M' < M entries keeps ⌈N·M'/M⌉. */
+	 * ⌊sparsity·rows·cols⌋ zeros in the matrix; ties: the entry that comes first in memory order is pruned first. N:M:
+	 * of each group of M in a row the N largest stay (ties: the first stays); a last group of M' < M entries keeps
+	 * ⌈N·M'/M⌉. */
 	fp_status (*mask_smallest)(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 	/* The same for an unstructured pattern with ⌊sparsity·cols⌋ zeros in each row. */
 	fp_status (*mask_rows)(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 	fp_status (*apply_mask)(fp_backend *be, fp_matrix mask, fp_matrix X); /* X ← X where mask, else +0.0 */
 	/* count of entries where two masks differ */
 	fp_status (*mask_distance)(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
-	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group of N:M may
-	 * not cross a block. mask is written. */
+	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group
+	 * of N:M may not cross a block. mask is written. */
 	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
-	                             fp_matrix mask);
+								 fp_matrix mask);
 } fp_backend_operations;
 
 struct fp_backend {
@@ -175,10 +178,10 @@ fp_matrix fp_matrix_cols(fp_matrix m, int64_t first, int64_t cols);
 fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols);
 
 /* A broken rule between caller and backend: a defect, reported and never undefined behaviour. */
-#define FP_REQUIRE(be, condition)                                                                              \
-	do {                                                                                                       \
-		if (!(condition))                                                                                      \
-			return fp_fail((be)->ctx, FP_ERROR_INTERNAL, "%s: %s does not hold", __func__, #condition);        \
+#define FP_REQUIRE(be, condition)                                                                                      \
+	do {                                                                                                               \
+		if (!(condition))                                                                                              \
+			return fp_fail((be)->ctx, FP_ERROR_INTERNAL, "%s: %s does not hold", __func__, #condition);                \
 	} while (0)
 
 #endif

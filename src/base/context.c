@@ -56,7 +56,7 @@ fp_status fp_fail_in(fp_context *ctx, fp_status status, const char *format, ...)
 	vsnprintf(prefix, sizeof prefix, format, args);
 	va_end(args);
 
-	char joined[2 * FP_MESSAGE_SIZE];
+	char joined[2 * FP_MESSAGE_SIZE + sizeof ": "];
 	snprintf(joined, sizeof joined, "%s: %s", prefix, ctx->message);
 	memcpy(ctx->message, joined, sizeof ctx->message - 1);
 	ctx->message[sizeof ctx->message - 1] = '\0';

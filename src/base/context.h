@@ -31,7 +31,8 @@ struct fp_context {
  */
 fp_status fp_fail(fp_context *ctx, fp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Puts "prefix: " in front of the recorded message; for a caller that knows which file or layer it was. Returns status. */
+/* Puts "prefix: " in front of the recorded message; for a caller that knows which file or layer it was. Returns status.
+ */
 fp_status fp_fail_in(fp_context *ctx, fp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 void fp_log(fp_context *ctx, fp_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -43,11 +44,11 @@ fp_status fp_check_interrupt(fp_context *ctx);
 void fp_report_progress(fp_context *ctx, const char *stage, int64_t done, int64_t total);
 
 /* In a function with a local `fp_status status` and a label `cleanup`: go there when the call fails. */
-#define FP_TRY(call)                \
-	do {                            \
-		status = (call);            \
-		if (status != FP_OK)        \
-			goto cleanup;           \
+#define FP_TRY(call)                                                                                                   \
+	do {                                                                                                               \
+		status = (call);                                                                                               \
+		if (status != FP_OK)                                                                                           \
+			goto cleanup;                                                                                              \
 	} while (0)
 
 #endif

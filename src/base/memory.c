@@ -31,7 +31,7 @@ fp_status fp_allocate(fp_context *ctx, void **out, int64_t count, int64_t size)
 	int64_t padded;
 	if (!fp_multiply_checked(count, size, &bytes) || !fp_add_checked(bytes, ALIGNMENT, &padded))
 		return fp_fail(ctx, FP_ERROR_MEMORY, "a size of %lld elements of %lld bytes is out of range", (long long)count,
-		               (long long)size);
+					   (long long)size);
 	padded = padded / ALIGNMENT * ALIGNMENT;
 	ctx->allocations++;
 	void *pointer = NULL;

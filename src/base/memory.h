@@ -15,9 +15,10 @@ fp_status fp_allocate(fp_context *ctx, void **out, int64_t count, int64_t size);
 /* The same for a typed pointer:  float *x; FP_TRY(FP_NEW(ctx, &x, n)); */
 #define FP_NEW(ctx, out, count) fp_allocate((ctx), (void **)(out), (count), (int64_t)sizeof **(out))
 
-/* Grows *array (allocated here, or NULL) to hold at least `count` elements; *capacity is updated. New bytes are zero. */
+/* Grows *array (allocated here, or NULL) to hold at least `count` elements; *capacity is updated. New bytes are zero.
+ */
 fp_status fp_grow(fp_context *ctx, void **array, int64_t *capacity, int64_t count, int64_t size);
-#define FP_GROW(ctx, array, capacity, count) \
+#define FP_GROW(ctx, array, capacity, count)                                                                           \
 	fp_grow((ctx), (void **)(array), (capacity), (count), (int64_t)sizeof **(array))
 
 /* A copy of text; the caller frees it with fp_free(). */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * writer.h: the checkpoint that comes out: the input directory with only the replaced tensors' bytes changed.
- * Everything is written into a folder beside the target, synced, and renamed last: a directory under its final name is whole.
+ * Everything is written into a folder beside the target, synced, and renamed last: a directory under its final name is
+ * whole.
  */
 #ifndef FP_CHECKPOINT_WRITER_H
 #define FP_CHECKPOINT_WRITER_H
@@ -10,10 +11,11 @@
 
 typedef struct fp_writer fp_writer;
 
-/* Starts a copy of `source` that will appear as `directory`. Fails when the directory exists already (unless it is empty), when it
- * is the source or inside it, or when the disk has too little room. Shards keep names, order, header bytes and offsets; a
- * safetensors header without __metadata__.format gets "pt"; `.bin` shards come out as .safetensors (with an index where there are
- * several); config, tokenizer, generation and licence files are copied byte for byte, following symlinks; other weight files
+/* Starts a copy of `source` that will appear as `directory`. Fails when the directory exists already (unless it is
+ * empty), when it is the source or inside it, or when the disk has too little room. Shards keep names, order, header
+ * bytes and offsets; a safetensors header without __metadata__.format gets "pt"; `.bin` shards come out as .safetensors
+ * (with an index where there are several); config, tokenizer, generation and licence files are copied byte for byte,
+ * following symlinks; other weight files
  * (.bin beside safetensors, .h5, .msgpack, .onnx, original/, …) are left out. */
 fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory);
 /* New bytes for one tensor: same type, same shape. In any order; tensors never replaced keep their bytes. */

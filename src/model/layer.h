@@ -8,9 +8,9 @@
  * and the groups are
  *     0  q, k, v     input: norm(hidden)      advance: context ← attention(q, k, v)
  *     1  o           input: context           advance: hidden ← hidden + o(context)
- *     2  gate, up    input: norm(hidden)      advance: nothing (the inner activations are wide; they are made again at 3)
- *     3  down        input: f(gate)∘up        advance: hidden ← hidden + down(…)
- * (post-norm models normalise after the sums instead.)
+ *     2  gate, up    input: norm(hidden)      advance: nothing (the inner activations are wide; they are made again at
+ * 3) 3  down        input: f(gate)∘up        advance: hidden ← hidden + down(…) (post-norm models normalise after the
+ * sums instead.)
  */
 #ifndef FP_MODEL_LAYER_H
 #define FP_MODEL_LAYER_H
@@ -22,8 +22,8 @@ typedef struct fp_layer {
 	int64_t index;
 	fp_matrix weight[FP_ROLE_COUNT]; /* outputs × inputs, F32 on the device; absent where the model has no such role */
 	fp_matrix bias[FP_ROLE_COUNT];   /* 1 × outputs or absent */
-	fp_matrix norm_weight[2], norm_bias[2];     /* before (or after) attention; before (or after) the feed-forward part */
-	fp_matrix query_norm, key_norm;             /* 1 × head_dim or absent */
+	fp_matrix norm_weight[2], norm_bias[2]; /* before (or after) attention; before (or after) the feed-forward part */
+	fp_matrix query_norm, key_norm;         /* 1 × head_dim or absent */
 } fp_layer;
 
 typedef struct fp_layer_state {
@@ -42,10 +42,13 @@ int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens);
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index);
 void fp_layer_free(fp_layer *layer); /* NULL is allowed */
 
-/* *input ← a view (into the work space or the state) of the group's input: tokens × inputs. Valid until the next call. */
-fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace, fp_matrix *input);
+/* *input ← a view (into the work space or the state) of the group's input: tokens × inputs. Valid until the next call.
+ */
+fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
+						 fp_matrix *input);
 /* Runs the group's operators on *input as fp_layer_input() gave it and moves the state on. */
-fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp_layer_state *state, fp_workspace *workspace);
+fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp_layer_state *state,
+						   fp_workspace *workspace);
 /* All four groups: hidden ← layer(hidden). */
 fp_status fp_layer_forward(const fp_layer *layer, fp_layer_state *state, fp_workspace *workspace);
 

@@ -2,8 +2,8 @@
 /*
  * model.h: a decoder-only transformer, one layer in memory at a time.
  *
- * An architecture is a row of a table (architecture.h): a function that reads its config.json into the switches below and a table of
- * tensor names. Everything else is shared.
+ * An architecture is a row of a table (architecture.h): a function that reads its config.json into the switches below
+ * and a table of tensor names. Everything else is shared.
  */
 #ifndef FP_MODEL_MODEL_H
 #define FP_MODEL_MODEL_H
@@ -61,7 +61,8 @@ const char *fp_role_name(fp_role role); /* "q", "k", "v", "o", "gate", "up", "do
 fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out);
 
 /* Hidden states after the last layer to cross-entropies: losses[i] (host) ← −log p(targets[i]); target −1 gives 0.
- * argmax (host) may be NULL. Works through the rows in blocks; the head is loaded on first use and kept until fp_model_close(). */
+ * argmax (host) may be NULL. Works through the rows in blocks; the head is loaded on first use and kept until
+ * fp_model_close(). */
 fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *targets, float *losses, int32_t *argmax);
 /* The logits themselves, for a few rows: out[rows × vocabulary] on the device. */
 fp_status fp_model_logits(fp_model *model, fp_matrix hidden, fp_matrix out);

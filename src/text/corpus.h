@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* corpus.h: documents from a file: plain text, JSON lines ({"text": …} a line), either one plain, gzip or zstd (by magic bytes). */
+/* corpus.h: documents from a file: plain text, JSON lines ({"text": …} a line), either one plain, gzip or zstd (by
+ * magic bytes). */
 #ifndef FP_TEXT_CORPUS_H
 #define FP_TEXT_CORPUS_H
 
@@ -12,8 +13,8 @@ typedef struct fp_document {
 
 typedef struct fp_corpus fp_corpus;
 
-/* JSON lines when the name (without .gz/.zst) ends in .jsonl or .json or the first non-blank byte is '{'; then each line is one
- * document. Plain text otherwise: one document, the whole file. Freed with fp_corpus_free(). */
+/* JSON lines when the name (without .gz/.zst) ends in .jsonl or .json or the first non-blank byte is '{'; then each
+ * line is one document. Plain text otherwise: one document, the whole file. Freed with fp_corpus_free(). */
 fp_status fp_corpus_read(fp_corpus **out, fp_context *ctx, const char *path);
 void fp_corpus_free(fp_corpus *corpus); /* NULL is allowed */
 int64_t fp_corpus_count(const fp_corpus *corpus);

@@ -12,18 +12,20 @@ typedef struct fp_tokens { /* a growing list of ids; all zero at first; freed wi
 	int64_t count, capacity;
 } fp_tokens;
 
-/* Finds tokenizer.json, tokenizer.model or vocab.json + merges.txt in a model directory, and the rules for special tokens in
- * tokenizer_config.json and special_tokens_map.json. The caller frees it with fp_tokenizer_free(). */
+/* Finds tokenizer.json, tokenizer.model or vocab.json + merges.txt in a model directory, and the rules for special
+ * tokens in tokenizer_config.json and special_tokens_map.json. The caller frees it with fp_tokenizer_free(). */
 fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *directory);
 void fp_tokenizer_free(fp_tokenizer *tokenizer); /* NULL is allowed */
 
 /* Appends the ids of text (any bytes, `length` of them; NUL allowed; invalid UTF-8 as Hugging Face sees it after
- * decoding with errors="replace"). with_special adds BOS/EOS where the model's tokenizer does. Not thread safe (it has a cache). */
-fp_status fp_tokenizer_encode(fp_tokenizer *tokenizer, const char *text, int64_t length, bool with_special, fp_tokens *out);
+ * decoding with errors="replace"). with_special adds BOS/EOS where the model's tokenizer does. Not thread safe (it has
+ * a cache). */
+fp_status fp_tokenizer_encode(fp_tokenizer *tokenizer, const char *text, int64_t length, bool with_special,
+							  fp_tokens *out);
 
-int32_t fp_tokenizer_bos(const fp_tokenizer *tokenizer); /* −1: it has none */
-bool fp_tokenizer_adds_bos(const fp_tokenizer *tokenizer); /* whether encode(with_special) starts with it */
-int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer);  /* ids are below this */
+int32_t fp_tokenizer_bos(const fp_tokenizer *tokenizer);      /* −1: it has none */
+bool fp_tokenizer_adds_bos(const fp_tokenizer *tokenizer);    /* whether encode(with_special) starts with it */
+int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer);     /* ids are below this */
 const char *fp_tokenizer_kind(const fp_tokenizer *tokenizer); /* "byte-level BPE", "SentencePiece BPE". Borrowed */
 /* The text of one token as stored in the vocabulary ("Ġthe", "▁the", "<0x0A>"); NULL: no such id. Borrowed. */
 const char *fp_tokenizer_token(const fp_tokenizer *tokenizer, int32_t id);

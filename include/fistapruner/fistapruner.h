@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fistapruner.h: the whole public interface. Plain C: usable from C++ and through ctypes; no dependency's header is
+ * needed.
+ *
+ * Calls return a status; fp_context_message() says why one failed. Results that are more than a number come as one JSON
+ * document (the keys are in docs/cli.md), which the caller frees with fp_text_free(). A context belongs to one thread
+ * at a time.
+ */
+#ifndef FISTAPRUNER_H
+#define FISTAPRUNER_H
+
+#include <fistapruner/context.h>
+#include <fistapruner/settings.h>
+#include <fistapruner/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* "0.1.0". Borrowed. */
+FP_API const char *fp_version(void);
+/* Frees a text that a call gave out. NULL is allowed. */
+FP_API void fp_text_free(char *text);
+
+/*
+ * Prunes the checkpoint `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes it as the
+ * directory `output`, which must not exist. calibration: one or more text files. With dry_run nothing is written and
+ * the document says what would be done. metrics (may be NULL) is called with one JSON line per operator as it is
+ * finished.
+ */
+typedef void (*fp_metrics_function)(void *data, const char *line);
+typedef struct fp_prune_request {
+	const char *model;
+	const char *output; /* may be NULL with dry_run */
+	const char *const *calibration;
+	int calibration_count;
+	int dry_run;
+	fp_metrics_function metrics;
+	void *metrics_data;
+} fp_prune_request;
+FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings);
+
+/* Perplexity of `model` on the text file: perplexity, windows, tokens, sequence_length, protocol, model, seconds. */
+FP_API fp_status fp_evaluate(char **json, fp_context *ctx, const char *model, const char *text,
+							 const fp_settings *settings);
+
+/* Architecture, parameters and sparsity, per tensor and in all. With a pattern (not NULL) every operator of the decoder
+ * layers is audited against it; the document is made even where the check fails, and then the status is FP_ERROR_CHECK.
+ */
+FP_API fp_status fp_inspect(char **json, fp_context *ctx, const char *model, const char *pattern);
+
+/* Token ids of a text file: ids[] for plain text; documents[].ids for JSON lines. Text NULL: `size` bytes at `bytes`
+ * instead. */
+FP_API fp_status fp_tokenize(char **json, fp_context *ctx, const char *model, const char *text, const char *bytes,
+							 int64_t size);
+
+/*
+ * Prunes one matrix:  min ‖V X* − W X‖²_F over V with the pattern of the settings, in Gram form.
+ *   weights   W, rows × cols, row-major
+ *   gram      A = X* X*ᵀ, cols × cols, symmetric
+ *   target    C = W X X*ᵀ, rows × cols; NULL: W·A, that is X* = X
+ *   energy    y² = ‖W X‖²_F; ignored where target is NULL
+ *   result    V, rows × cols; may be `weights`
+ * The method, preset and solver settings apply; "opt" or "llama" rows of the presets by `family` (NULL: neither).
+ */
+typedef struct fp_matrix_problem {
+	int64_t rows, cols;
+	const float *weights, *gram, *target;
+	double energy;
+	const char *family;
+} fp_matrix_problem;
+typedef struct fp_matrix_report {
+	double error, relative_error; /* ‖VX* − WX‖_F, and that over ‖WX‖_F */
+	double sparsity;
+	double lambda;      /* of the best solution; 0 where no λ was involved */
+	int64_t iterations; /* FISTA steps in all */
+} fp_matrix_report;
+FP_API fp_status fp_prune_matrix(float *result, fp_matrix_report *report, fp_context *ctx,
+								 const fp_matrix_problem *problem, const fp_settings *settings);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

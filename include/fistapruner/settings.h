@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * settings.h: every setting of the program, once. The table below gives the struct, defaults, bounds, command-line
+ * flags, --help, the man page and the JSON record of a run; there is no second place.
+ */
+#ifndef FISTAPRUNER_SETTINGS_H
+#define FISTAPRUNER_SETTINGS_H
+
+#include <fistapruner/context.h>
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * X(kind, name, default, minimum, maximum, choices, commands, help)
+ *   kind      INT | REAL | FLAG | TEXT | CHOICE
+ *   name      field of fp_settings; the flag is --name with '-' for '_'; --set name=value takes every one
+ *   choices   CHOICE: the words, '|' between them; TEXT, INT, REAL: the word for the value in --help
+ *   commands  letters of the commands with a flag for it: p prune, e eval, c compare; "" : --set only
+ */
+#define FP_SETTINGS_TABLE(X)                                                                                           \
+	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M", "p",                                                                  \
+	  "what to prune to: a share of zeros in each matrix, or N:M = N kept of M consecutive entries of a row")          \
+	X(CHOICE, method, "fista", 0, 0, "fista|admm|sparsegpt|wanda|magnitude", "p",                                      \
+	  "how to choose and fit the weights that stay")                                                                   \
+	X(CHOICE, preset, "fast", 0, 0, "fast|paper", "pc",                                                                \
+	  "fast: convex solve, support search and refit; paper: the published algorithm to the letter. Flags after it "    \
+	  "override it")                                                                                                   \
+	X(CHOICE, warm_start, "wanda", 0, 0, "wanda|sparsegpt|magnitude|dense", "p", "where the solver starts")            \
+	X(CHOICE, correction, "intra", 0, 0, "none|intra|cross", "p",                                                      \
+	  "which earlier errors an operator repairs: none, those of its own layer (layers stay independent), or all "      \
+	  "before it")                                                                                                     \
+	X(CHOICE, sampler, "packed", 0, 0, "packed|c4", "pc",                                                              \
+	  "calibration windows: packed documents, or the draw that SparseGPT's and Wanda's scripts make")                  \
+	X(INT, samples, 128, 0, 1000000, "N", "pc", "calibration windows; 0: all there are")                               \
+	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens in a window; 0: the model's own length")                \
+	X(INT, seed, 0, 0, 9007199254740991, "N", "pc",                                                                    \
+	  "seed of the calibration sample; 0 with packed: the first windows")                                              \
+	X(TEXT, layers, "", 0, 0, "A-B", "p", "prune only these decoder layers, counted from 0; empty: all")               \
+	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pec", "where to compute")                                      \
+	X(INT, threads, 0, 0, 4096, "N", "pec", "CPU threads; 0: as many as this process may use")                         \
+	X(TEXT, memory, "", 0, 0, "SIZE", "pec",                                                                           \
+	  "upper limit for hidden states and work space, such as 2G; empty: what fits well")                               \
+	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text becomes windows")         \
+	/* the published algorithm */                                                                                      \
+	X(INT, iterations, 20, 0, 100000, "K", "", "FISTA steps for one lambda")                                           \
+	X(REAL, step_tolerance, 1e-6, 0, 1, "X", "", "FISTA stops when a step moves the weights by less (Frobenius norm)") \
+	X(INT, patience, 3, 1, 1000, "T", "", "lambda search: rounds without improvement before it stops")                 \
+	X(REAL, tolerance, 1e-3, 0, 1, "E", "", "lambda search: stops when an improvement is relatively smaller")          \
+	X(REAL, rounding_share, 0.3, 0, 1, "XI", "", "lambda search: share of the error that rounding should cause")       \
+	X(REAL, lambda_start, 1e-5, 0, 1e12, "L", "",                                                                      \
+	  "lambda search: first value (bisection: absolute; geometric: times max|C|)")                                     \
+	X(REAL, lambda_low, 1e-6, 0, 1e12, "L", "", "lambda search: lower end, in the units of lambda_start")              \
+	X(REAL, lambda_high, 1, 0, 1e12, "L", "", "lambda search: upper end, in the units of lambda_start")                \
+	X(CHOICE, lambda_search, "geometric", 0, 0, "geometric|bisection", "",                                             \
+	  "geometric halving, or the paper's bisection")                                                                   \
+	X(CHOICE, momentum, "standard", 0, 0, "standard|literal", "",                                                      \
+	  "Beck-Teboulle's momentum, or as the paper prints it")                                                           \
+	X(FLAG, restart, 0, 0, 1, "", "", "FISTA: forget the momentum when a step goes uphill")                            \
+	X(FLAG, reset_patience, 1, 0, 1, "", "", "lambda search: an improvement resets the count of failures")             \
+	/* past the paper */                                                                                               \
+	X(FLAG, scaling, 0, 0, 1, "", "", "solve in columns scaled by the norms of the inputs")                            \
+	X(INT, refit_steps, 0, 0, 10000, "N", "", "conjugate-gradient steps on the chosen support; 0: no refit")           \
+	X(CHOICE, support_search, "none", 0, 0, "none|admm|gradient", "",                                                  \
+	  "search for a better support after the convex solve")                                                            \
+	X(INT, search_steps, 0, 0, 10000, "N", "", "steps of the support search")                                          \
+	X(REAL, ridge, 0, 0, 100, "X", "", "pull towards the dense weights, as a share of the mean of diag(A)")            \
+	X(REAL, residual, 0, 0, 10, "R", "",                                                                               \
+	  "share of the residual stream's error that the operators writing into it repair")                                \
+	X(REAL, residual_output, 0, 0, 10, "R", "",                                                                        \
+	  "the same for attention's output operator (cross-layer correction only)")                                        \
+	X(REAL, mix, 1, 0, 1, "ALPHA", "", "cross-layer correction: weight of the dense input in the target")              \
+	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
+	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")
+
+typedef struct fp_settings fp_settings;
+
+typedef enum fp_setting_kind {
+	FP_SETTING_INT,
+	FP_SETTING_REAL,
+	FP_SETTING_FLAG,
+	FP_SETTING_TEXT,
+	FP_SETTING_CHOICE
+} fp_setting_kind;
+
+typedef struct fp_setting_info {
+	fp_setting_kind kind;
+	const char *name;
+	const char *initial;     /* the default, as text */
+	double minimum, maximum; /* INT, REAL */
+	const char *choices;
+	const char *commands;
+	const char *help;
+} fp_setting_info;
+
+/* Settings with their defaults. The caller frees them with fp_settings_free(). */
+FP_API fp_status fp_settings_new(fp_settings **out, fp_context *ctx);
+FP_API void fp_settings_free(fp_settings *settings);
+
+/* Sets one by name ('-' counts as '_') from text. The message of a failure gives the rule and a value that works.
+ * Setting `preset` only records it: fp_settings_resolve() fills in what the preset says for everything that was not set
+ * by hand. */
+FP_API fp_status fp_settings_set(fp_settings *settings, fp_context *ctx, const char *name, const char *value);
+/* "name=value" as --set takes it. */
+FP_API fp_status fp_settings_assign(fp_settings *settings, fp_context *ctx, const char *assignment);
+/* The value as text; writes at most size bytes with the NUL; NULL name or unknown: fails. */
+FP_API fp_status fp_settings_get(const fp_settings *settings, fp_context *ctx, const char *name, char *out,
+								 size_t size);
+
+/* The table's rows: for help texts, completion and bindings. NULL past the end. Borrowed. */
+FP_API const fp_setting_info *fp_setting_at(size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
