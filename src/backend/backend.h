@@ -25,6 +25,7 @@
 
 #include "base/context.h"
 #include "tensor/dtype.h"
+#include <stddef.h>
 
 typedef struct fp_buffer fp_buffer;
 typedef struct fp_backend fp_backend;
@@ -84,7 +85,7 @@ typedef struct fp_backend_operations {
 	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror() */
 	fp_status (*gram)(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
 	fp_status (*mirror)(fp_backend *be, fp_matrix A); /* lower triangle ← upper */
-	/* Y ← α X + β Y */
+	/* Y ← α X + β Y; X may be Y */
 	fp_status (*axpby)(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
 	fp_status (*dot)(fp_backend *be, fp_matrix X, fp_matrix Y, double *out); /* Σ X∘Y */
 	/* out[i] ← Σⱼ X[i,j]·Y[i,j]; out is 1×rows */
@@ -98,8 +99,11 @@ typedef struct fp_backend_operations {
 	/* A ← upper U with UᵀU = A⁻¹ (what SparseGPT sweeps over); *refused ← the order of the first leading minor that is
 	 * not positive, 0 when all are. When refused A is undefined. */
 	fp_status (*inverse_factor)(fp_backend *be, fp_matrix A, int64_t *refused);
+	/* A ← A⁻¹ for a symmetric positive definite A, both triangles; *refused as above */
+	fp_status (*inverse)(fp_backend *be, fp_matrix A, int64_t *refused);
 	/* A = Q diag(values) Qᵀ; A ← Q, eigenvectors in columns; values (1×n) ascending */
 	fp_status (*eigen)(fp_backend *be, fp_matrix A, fp_matrix values);
+	fp_status (*max_abs)(fp_backend *be, fp_matrix X, double *out); /* the largest |entry|; 0 for no entries */
 	/* *out ← 1 if every entry is finite, else 0 */
 	fp_status (*finite)(fp_backend *be, fp_matrix X, int *out);
 
