@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/file.h"
+
+#include "base/memory.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { COPY_BLOCK = 1 << 20 };
+
+/* Opens a regular file for reading and tells its size. */
+static fp_status open_for_reading(int *out, int64_t *size, fp_context *ctx, const char *path)
+{
+	int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe under the name must not hang us */
+	if (file < 0)
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: cannot be opened: %s", path, strerror(errno));
+	struct stat about;
+	if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
+		close(file);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is not a regular file", path);
+	}
+	*out = file;
+	*size = (int64_t)about.st_size;
+	return FP_OK;
+}
+
+fp_status fp_map_file(fp_mapping *out, fp_context *ctx, const char *path)
+{
+	*out = (fp_mapping){0};
+	int file;
+	int64_t size;
+	fp_status status = open_for_reading(&file, &size, ctx, path);
+	if (status != FP_OK)
+		return status;
+	if (size > 0) {
+		void *bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file, 0);
+		if (bytes == MAP_FAILED)
+			status = fp_fail(ctx, FP_ERROR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
+		else
+			*out = (fp_mapping){bytes, size};
+	}
+	close(file);
+	return status;
+}
+
+void fp_unmap_file(fp_mapping *mapping)
+{
+	if (mapping->bytes)
+		munmap((void *)(uintptr_t)mapping->bytes, (size_t)mapping->size);
+	*mapping = (fp_mapping){0};
+}
+
+void fp_forget_pages(const void *bytes, int64_t size)
+{
+	if (size <= 0)
+		return;
+	/* Whole pages only: the neighbours on the first and last page would merely be read again. */
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	uintptr_t start = (uintptr_t)bytes / page * page;
+	uintptr_t end = (uintptr_t)bytes + (uintptr_t)size;
+	madvise((void *)start, end - start, MADV_DONTNEED);
+}
+
+static fp_status read_all(fp_context *ctx, int file, const char *path, char *bytes, int64_t size)
+{
+	for (int64_t done = 0; done < size;) {
+		ssize_t count = read(file, bytes + done, (size_t)(size - done));
+		if (count < 0 && errno == EINTR)
+			continue;
+		if (count < 0)
+			return fp_fail(ctx, FP_ERROR_IO, "%s: reading failed: %s", path, strerror(errno));
+		if (count == 0)
+			return fp_fail(ctx, FP_ERROR_IO, "%s: became shorter while it was read", path);
+		done += count;
+	}
+	return FP_OK;
+}
+
+fp_status fp_read_file(char **out, int64_t *size, fp_context *ctx, const char *path, int64_t limit)
+{
+	*out = NULL;
+	*size = 0;
+	int file;
+	int64_t length;
+	char *bytes = NULL;
+	fp_status status = open_for_reading(&file, &length, ctx, path);
+	if (status != FP_OK)
+		return status;
+	if (length > limit) {
+		status = fp_fail(ctx, FP_ERROR_INPUT, "%s: has %lld bytes; at most %lld are read", path, (long long)length,
+						 (long long)limit);
+		goto cleanup;
+	}
+	FP_TRY(FP_NEW(ctx, &bytes, length + 1));
+	FP_TRY(read_all(ctx, file, path, bytes, length));
+	*out = bytes;
+	*size = length;
+	bytes = NULL;
+cleanup:
+	fp_free(bytes);
+	close(file);
+	return status;
+}
+
+fp_status fp_join_path(char **out, fp_context *ctx, const char *folder, const char *name)
+{
+	if (name[0] == '/' || folder[0] == '\0')
+		return fp_copy_text(ctx, out, name);
+	size_t length = strlen(folder);
+	const char *separator = folder[length - 1] == '/' ? "" : "/";
+	int64_t size = (int64_t)(length + strlen(name) + 2);
+	fp_status status = FP_NEW(ctx, out, size);
+	if (status == FP_OK)
+		snprintf(*out, (size_t)size, "%s%s%s", folder, separator, name);
+	return status;
+}
+
+bool fp_is_directory(const char *path)
+{
+	struct stat about;
+	return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+bool fp_is_file(const char *path)
+{
+	struct stat about;
+	return stat(path, &about) == 0 && S_ISREG(about.st_mode);
+}
+
+fp_status fp_create_file(int *out, fp_context *ctx, const char *path, int64_t size)
+{
+	int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (file < 0)
+		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be created: %s", path, strerror(errno));
+	int failure = size > 0 ? posix_fallocate(file, 0, (off_t)size) : 0;
+	/* A file system without reservations (EOPNOTSUPP and EINVAL there) says later that it is full. */
+	if (failure == ENOSPC || failure == EFBIG || failure == EDQUOT || failure == EIO) {
+		close(file);
+		unlink(path);
+		return fp_fail(ctx, FP_ERROR_IO, "%s: no room for %lld bytes: %s; free some space or choose another disk", path,
+					   (long long)size, strerror(failure));
+	}
+	*out = file;
+	return FP_OK;
+}
+
+fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *bytes, int64_t size, int64_t offset)
+{
+	const char *from = bytes;
+	for (int64_t done = 0; done < size;) {
+		ssize_t count = pwrite(file, from + done, (size_t)(size - done), (off_t)(offset + done));
+		if (count < 0 && errno == EINTR)
+			continue;
+		if (count <= 0)
+			return fp_fail(ctx, FP_ERROR_IO, "%s: writing failed: %s", path, strerror(count < 0 ? errno : ENOSPC));
+		done += count;
+	}
+	return FP_OK;
+}
+
+fp_status fp_close_synced(fp_context *ctx, int file, const char *path)
+{
+	int failure = fsync(file) != 0 ? errno : 0;
+	if (close(file) != 0 && !failure)
+		failure = errno;
+	if (failure)
+		return fp_fail(ctx, FP_ERROR_IO, "%s: writing failed: %s", path, strerror(failure));
+	return FP_OK;
+}
+
+fp_status fp_write_file(fp_context *ctx, const char *path, const void *bytes, int64_t size)
+{
+	int file;
+	fp_status status = fp_create_file(&file, ctx, path, size);
+	if (status != FP_OK)
+		return status;
+	status = fp_write_at(ctx, file, path, bytes, size, 0);
+	if (status == FP_OK)
+		status = fp_close_synced(ctx, file, path);
+	else
+		close(file);
+	if (status != FP_OK)
+		unlink(path);
+	return status;
+}
+
+fp_status fp_write_file_atomic(fp_context *ctx, const char *path, const void *bytes, int64_t size)
+{
+	fp_status status;
+	char *beside = NULL;
+	int64_t length = (int64_t)strlen(path) + 32;
+	bool written = false;
+	FP_TRY(FP_NEW(ctx, &beside, length));
+	snprintf(beside, (size_t)length, "%s.%ld.tmp", path, (long)getpid());
+	unlink(beside); /* left by a process of the same number that was killed */
+	FP_TRY(fp_write_file(ctx, beside, bytes, size));
+	written = true;
+	if (rename(beside, path) != 0) {
+		status = fp_fail(ctx, FP_ERROR_IO, "%s: cannot be put in place: %s", path, strerror(errno));
+		goto cleanup;
+	}
+	written = false;
+	char *slash = strrchr(beside, '/');
+	if (slash)
+		slash[slash == beside] = '\0';
+	FP_TRY(fp_sync_directory(ctx, slash ? beside : "."));
+cleanup:
+	if (written)
+		unlink(beside);
+	fp_free(beside);
+	return status;
+}
+
+fp_status fp_copy_file(fp_context *ctx, const char *from, const char *to)
+{
+	fp_status status;
+	int in = -1, out = -1;
+	int64_t size;
+	char *block = NULL;
+	FP_TRY(open_for_reading(&in, &size, ctx, from));
+	FP_TRY(FP_NEW(ctx, &block, COPY_BLOCK));
+	FP_TRY(fp_create_file(&out, ctx, to, size));
+	for (int64_t done = 0; done < size;) {
+		int64_t count = size - done < COPY_BLOCK ? size - done : COPY_BLOCK;
+		FP_TRY(read_all(ctx, in, from, block, count));
+		FP_TRY(fp_write_at(ctx, out, to, block, count, done));
+		done += count;
+	}
+	int finished = out;
+	out = -1;
+	FP_TRY(fp_close_synced(ctx, finished, to));
+cleanup:
+	if (in >= 0)
+		close(in);
+	if (out >= 0) {
+		close(out);
+		unlink(to);
+	}
+	fp_free(block);
+	return status;
+}
+
+fp_status fp_sync_directory(fp_context *ctx, const char *path)
+{
+	int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (folder < 0)
+		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+	int failure = fsync(folder) != 0 ? errno : 0;
+	close(folder);
+	if (failure && failure != EINVAL) /* some network file systems cannot sync a directory */
+		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be synced: %s", path, strerror(failure));
+	return FP_OK;
+}
+
+fp_status fp_free_space(int64_t *out, fp_context *ctx, const char *path)
+{
+	struct statvfs about;
+	if (statvfs(path, &about) != 0)
+		return fp_fail(ctx, FP_ERROR_IO, "%s: the free space is unknown: %s", path, strerror(errno));
+	if (!fp_multiply_checked((int64_t)about.f_bavail, (int64_t)about.f_frsize, out))
+		*out = INT64_MAX;
+	return FP_OK;
+}
+
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
+{
+	(void)about;
+	(void)kind;
+	(void)where;
+	remove(path);
+	return 0;
+}
+
+void fp_remove_tree(const char *path)
+{
+	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}

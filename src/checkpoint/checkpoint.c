@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/checkpoint.h"
+
+#include "base/memory.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/hub_cache.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/torch_bin.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_JSON_FILE = 100000000 };
+
+/* What a directory may hold its weights in; the first that is there counts. */
+static const struct weight_file {
+	const char *name;
+	bool is_index, safetensors;
+} weight_files[] = {
+	{"model.safetensors", false, true},
+	{"model.safetensors.index.json", true, true},
+	{"pytorch_model.bin", false, false},
+	{"pytorch_model.bin.index.json", true, false},
+};
+
+fp_status fp_read_json_object(json_t **out, fp_context *ctx, const char *path)
+{
+	*out = NULL;
+	char *text;
+	int64_t size;
+	fp_status status = fp_read_file(&text, &size, ctx, path, MAX_JSON_FILE);
+	if (status != FP_OK)
+		return status;
+	json_error_t error;
+	json_t *root = json_loadb(text, (size_t)size, 0, &error);
+	fp_free(text);
+	if (!root)
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: line %d: %s", path, error.line, error.text);
+	if (!json_is_object(root)) {
+		json_decref(root);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is not a JSON object", path);
+	}
+	*out = root;
+	return FP_OK;
+}
+
+static fp_status load_config(fp_checkpoint *checkpoint, fp_context *ctx)
+{
+	char *path;
+	fp_status status = fp_join_path(&path, ctx, checkpoint->directory, "config.json");
+	if (status != FP_OK)
+		return status;
+	if (!fp_is_file(path))
+		status =
+			fp_fail(ctx, FP_ERROR_INPUT, "%s: has no config.json: this is not the directory of a Hugging Face model",
+					checkpoint->directory);
+	else
+		status = fp_read_json_object(&checkpoint->config, ctx, path);
+	fp_free(path);
+	return status;
+}
+
+/* Chooses the kind of weights and lists the files that hold them. */
+static fp_status list_shards(fp_checkpoint *checkpoint, fp_context *ctx)
+{
+	fp_status status = FP_OK;
+	char *path = NULL, *text = NULL;
+	const struct weight_file *kind = NULL;
+	for (size_t i = 0; i < sizeof weight_files / sizeof weight_files[0] && !kind; i++) {
+		fp_free(path);
+		FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, weight_files[i].name));
+		if (fp_is_file(path))
+			kind = &weight_files[i];
+	}
+	if (!kind) {
+		status =
+			fp_fail(ctx, FP_ERROR_INPUT,
+					"%s: has no weights: none of model.safetensors, model.safetensors.index.json, pytorch_model.bin, "
+					"pytorch_model.bin.index.json",
+					checkpoint->directory);
+		goto cleanup;
+	}
+	checkpoint->safetensors = kind->safetensors;
+	if (kind->is_index) {
+		int64_t size;
+		FP_TRY(fp_read_file(&text, &size, ctx, path, MAX_JSON_FILE));
+		FP_TRY(fp_shard_index_parse(&checkpoint->index, ctx, text, size, path));
+		checkpoint->index_name = kind->name;
+		FP_TRY(FP_NEW(ctx, &checkpoint->shards, checkpoint->index.shard_count));
+		for (int i = 0; i < checkpoint->index.shard_count; i++) {
+			FP_TRY(fp_copy_text(ctx, &checkpoint->shards[i], checkpoint->index.shards[i]));
+			checkpoint->shard_count++;
+		}
+	} else {
+		FP_TRY(FP_NEW(ctx, &checkpoint->shards, 1));
+		FP_TRY(fp_copy_text(ctx, &checkpoint->shards[0], kind->name));
+		checkpoint->shard_count = 1;
+	}
+cleanup:
+	fp_free(path);
+	fp_free(text);
+	return status;
+}
+
+static fp_status read_shards(fp_checkpoint *checkpoint, fp_context *ctx)
+{
+	fp_status status;
+	char *path = NULL;
+	FP_TRY(FP_NEW(ctx, &checkpoint->files, checkpoint->shard_count));
+	for (int i = 0; i < checkpoint->shard_count; i++) {
+		fp_free(path);
+		FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, checkpoint->shards[i]));
+		FP_TRY(fp_map_file(&checkpoint->files[i], ctx, path));
+		if (checkpoint->safetensors)
+			FP_TRY(fp_safetensors_read(&checkpoint->tensors, ctx, checkpoint->files[i], i, path));
+		else
+			FP_TRY(fp_torch_bin_read(&checkpoint->tensors, ctx, checkpoint->files[i], i, path));
+	}
+	status = fp_tensor_list_sort(&checkpoint->tensors, ctx, checkpoint->shards);
+	if (status != FP_OK)
+		fp_fail_in(ctx, status, "%s", checkpoint->directory);
+cleanup:
+	fp_free(path);
+	return status;
+}
+
+/* The index must not promise what the shards lack. Tensors that it does not name are used all the same. */
+static fp_status check_index(const fp_checkpoint *checkpoint, fp_context *ctx)
+{
+	const char *name;
+	const json_t *file;
+	if (!checkpoint->index_name)
+		return FP_OK;
+	json_object_foreach(fp_shard_index_map(&checkpoint->index), name, file)
+	{
+		const fp_tensor_info *tensor = fp_tensor_list_find(&checkpoint->tensors, name);
+		if (!tensor)
+			return fp_fail(ctx, FP_ERROR_INPUT, "%s/%s: tensor '%s' should be in %s, and is in no shard",
+						   checkpoint->directory, checkpoint->index_name, name, json_string_value(file));
+		if (strcmp(checkpoint->shards[tensor->shard], json_string_value(file)) != 0)
+			return fp_fail(ctx, FP_ERROR_INPUT, "%s/%s: tensor '%s' should be in %s, and is in %s",
+						   checkpoint->directory, checkpoint->index_name, name, json_string_value(file),
+						   checkpoint->shards[tensor->shard]);
+	}
+	return FP_OK;
+}
+
+fp_status fp_checkpoint_open(fp_checkpoint **out, fp_context *ctx, const char *model)
+{
+	fp_status status;
+	char *found = NULL;
+	fp_checkpoint *checkpoint = NULL;
+	*out = NULL;
+	FP_TRY(fp_find_model(&found, ctx, model));
+	FP_TRY(FP_NEW(ctx, &checkpoint, 1));
+	char *real = realpath(found, NULL);
+	status = fp_copy_text(ctx, &checkpoint->directory, real ? real : found);
+	free(real);
+	if (status != FP_OK)
+		goto cleanup;
+	FP_TRY(load_config(checkpoint, ctx));
+	FP_TRY(list_shards(checkpoint, ctx));
+	FP_TRY(read_shards(checkpoint, ctx));
+	FP_TRY(check_index(checkpoint, ctx));
+	*out = checkpoint;
+	checkpoint = NULL;
+cleanup:
+	fp_free(found);
+	fp_checkpoint_close(checkpoint);
+	return status;
+}
+
+void fp_checkpoint_close(fp_checkpoint *checkpoint)
+{
+	if (!checkpoint)
+		return;
+	for (int i = 0; i < checkpoint->shard_count; i++) {
+		if (checkpoint->files)
+			fp_unmap_file(&checkpoint->files[i]);
+		fp_free(checkpoint->shards[i]);
+	}
+	fp_free(checkpoint->files);
+	fp_free(checkpoint->shards);
+	fp_tensor_list_free(&checkpoint->tensors);
+	fp_shard_index_free(&checkpoint->index);
+	json_decref(checkpoint->config);
+	fp_free(checkpoint->directory);
+	fp_free(checkpoint);
+}
+
+const char *fp_checkpoint_directory(const fp_checkpoint *checkpoint)
+{
+	return checkpoint->directory;
+}
+
+const json_t *fp_checkpoint_config(const fp_checkpoint *checkpoint)
+{
+	return checkpoint->config;
+}
+
+int fp_checkpoint_shard_count(const fp_checkpoint *checkpoint)
+{
+	return checkpoint->shard_count;
+}
+
+const char *fp_checkpoint_shard_name(const fp_checkpoint *checkpoint, int shard)
+{
+	return checkpoint->shards[shard];
+}
+
+bool fp_checkpoint_is_safetensors(const fp_checkpoint *checkpoint)
+{
+	return checkpoint->safetensors;
+}
+
+int64_t fp_checkpoint_tensor_count(const fp_checkpoint *checkpoint)
+{
+	return checkpoint->tensors.count;
+}
+
+const fp_tensor_info *fp_checkpoint_tensor(const fp_checkpoint *checkpoint, int64_t index)
+{
+	return &checkpoint->tensors.items[index];
+}
+
+const fp_tensor_info *fp_checkpoint_find(const fp_checkpoint *checkpoint, const char *name)
+{
+	return fp_tensor_list_find(&checkpoint->tensors, name);
+}
+
+const void *fp_checkpoint_data(const fp_checkpoint *checkpoint, const fp_tensor_info *tensor)
+{
+	return checkpoint->files[tensor->shard].bytes + tensor->offset;
+}
+
+void fp_checkpoint_forget(const fp_checkpoint *checkpoint, const fp_tensor_info *tensor)
+{
+	fp_forget_pages(fp_checkpoint_data(checkpoint, tensor), tensor->bytes);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* checkpoint_files.h: what a checkpoint consists of, for the reader and the writer of this folder only. */
+#ifndef FP_CHECKPOINT_CHECKPOINT_FILES_H
+#define FP_CHECKPOINT_CHECKPOINT_FILES_H
+
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/shard_index.h"
+#include "checkpoint/tensor_list.h"
+
+struct fp_checkpoint {
+	char *directory; /* without symlinks */
+	json_t *config;
+	bool safetensors;
+	const char *index_name; /* NULL where the weights are in one file */
+	fp_shard_index index;   /* empty there */
+	char **shards;          /* file names */
+	fp_mapping *files;      /* one for each */
+	int shard_count;
+	fp_tensor_list tensors;
+};
+
+/* A JSON object from a file of the directory. The caller calls json_decref(). */
+fp_status fp_read_json_object(json_t **out, fp_context *ctx, const char *path);
+
+#endif
