@@ -70,6 +70,8 @@ static int find_setting(const char *name)
 static bool is_choice(const char *choices, const char *word)
 {
 	size_t length = strlen(word);
+	if (strchr(word, '|'))
+		return false; /* two choices in a row are not one */
 	for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
 		if (length > 0 && strncmp(at, word, length) == 0 && (at[length] == '|' || at[length] == '\0'))
 			return true;

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/result_text.h"
+
+#include "base/memory.h"
+
+#include <fistapruner/fistapruner.h>
+#include <sys/resource.h>
+#include <time.h>
+
+const char *fp_version(void)
+{
+	return FP_VERSION;
+}
+
+void fp_text_free(char *text)
+{
+	fp_free(text);
+}
+
+/* Ten digits tell a perplexity well enough; seventeen would print 0.1 as 0.10000000000000001. */
+static fp_status dump(char **out, fp_context *ctx, json_t *document, size_t style)
+{
+	*out = document ? json_dumps(document, style | JSON_REAL_PRECISION(10)) : NULL;
+	json_decref(document);
+	return *out ? FP_OK : fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the result");
+}
+
+fp_status fp_result_text(char **out, fp_context *ctx, json_t *document)
+{
+	return dump(out, ctx, document, JSON_INDENT(2));
+}
+
+fp_status fp_result_line(char **out, fp_context *ctx, json_t *document)
+{
+	return dump(out, ctx, document, JSON_COMPACT);
+}
+
+int64_t fp_peak_memory(void)
+{
+	struct rusage usage;
+	return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+double fp_seconds_now(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}

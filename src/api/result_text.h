@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* result_text.h: what the calls of the API that give a JSON document share. */
+#ifndef FP_API_RESULT_TEXT_H
+#define FP_API_RESULT_TEXT_H
+
+#include "base/context.h"
+
+#include <jansson.h>
+
+/* The document as text, for fp_text_free(). `document` is consumed, also on failure; NULL counts as out of memory. */
+fp_status fp_result_text(char **out, fp_context *ctx, json_t *document);
+/* The same on one line: for long lists of numbers and for JSON lines. */
+fp_status fp_result_line(char **out, fp_context *ctx, json_t *document);
+
+/* The most memory this process has had so far. */
+int64_t fp_peak_memory(void);
+/* Seconds of a clock that only goes forward. */
+double fp_seconds_now(void);
+
+#endif

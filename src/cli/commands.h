@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* commands.h: what main.c's table calls; one file each. A command says its own errors on stderr. */
+#ifndef FP_CLI_COMMANDS_H
+#define FP_CLI_COMMANDS_H
+
+#include "cli/options.h"
+
+fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options);
+
+#endif

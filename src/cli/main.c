@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c: which command, with which words; signals; exit codes. */
+#include "cli/commands.h"
+#include "cli/help.h"
+#include "cli/progress.h"
+
+#include <signal.h>
+#include <string.h>
+
+static const fp_cli_command command_table[] = {
+	{
+		.name = "help",
+		.letter = 'h',
+		.operands = -1,
+		.usage = "[COMMAND] [--man]",
+		.summary = "this text, a command's flags, or the manual page",
+		.run = fp_cli_show_help,
+	},
+};
+
+const fp_cli_command *fp_cli_command_at(size_t index)
+{
+	return index < sizeof command_table / sizeof command_table[0] ? &command_table[index] : NULL;
+}
+
+const fp_cli_command *fp_cli_command_find(const char *name)
+{
+	const fp_cli_command *command;
+	for (size_t i = 0; (command = fp_cli_command_at(i)); i++)
+		if (strcmp(command->name, name) == 0)
+			return command;
+	return NULL;
+}
+
+fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options)
+{
+	(void)ctx;
+	const fp_cli_command *about = NULL;
+	if (options->man) {
+		fp_cli_manual(stdout);
+		return FP_OK;
+	}
+	if (options->operand_count > 0) {
+		about = fp_cli_command_find(options->operands[0]);
+		if (!about)
+			return fp_cli_error(FP_ERROR_USAGE, "no such command: '%s'; 'fistapruner help' lists them",
+								options->operands[0]);
+	}
+	fp_cli_help(stdout, about);
+	return FP_OK;
+}
+
+static volatile int
+	interrupted; /* int as the library's interface has it; written whole on every platform we build on */
+
+static void on_signal(int number)
+{
+	(void)number;
+	interrupted = 1;
+}
+
+/* The first signal asks for an orderly stop, the second one ends the program at once. */
+static void catch_signals(void)
+{
+	struct sigaction action;
+	memset(&action, 0, sizeof action);
+	action.sa_handler = on_signal;
+	action.sa_flags = (int)SA_RESETHAND;
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
+static fp_status run_command(const fp_cli_command *command, int count, char **words)
+{
+	fp_cli_options options = {.command = command};
+	fp_cli_progress progress;
+	fp_context *ctx = fp_context_new();
+	if (!ctx)
+		return fp_cli_error(FP_ERROR_MEMORY, "out of memory");
+	fp_status status = fp_settings_new(&options.settings, ctx);
+	if (status != FP_OK) {
+		fp_cli_failed(ctx, status);
+	} else {
+		status = fp_cli_parse(&options, ctx, count, words);
+		if (status == FP_OK && options.help) {
+			fp_cli_help(stdout, command);
+		} else if (status == FP_OK) {
+			fp_cli_progress_attach(&progress, ctx, &options);
+			fp_context_set_interrupt(ctx, &interrupted);
+			status = command->run(ctx, &options);
+		}
+	}
+	fp_settings_free(options.settings);
+	fp_context_free(ctx);
+	return status;
+}
+
+static fp_status unknown_command(const char *word)
+{
+	const char *names[sizeof command_table / sizeof command_table[0] + 1] = {0};
+	const fp_cli_command *command;
+	for (size_t i = 0; (command = fp_cli_command_at(i)); i++)
+		names[i] = command->name;
+	const char *nearest = fp_cli_nearest(word, names);
+	if (nearest)
+		return fp_cli_error(FP_ERROR_USAGE, "no such command: '%s'; did you mean '%s'?", word, nearest);
+	return fp_cli_error(FP_ERROR_USAGE, "no such command: '%s'; 'fistapruner help' lists them", word);
+}
+
+int main(int count, char **words)
+{
+	catch_signals();
+	fp_status status = FP_OK;
+	if (count < 2) {
+		fp_cli_help(stderr, NULL);
+		status = FP_ERROR_USAGE;
+	} else if (strcmp(words[1], "--version") == 0) {
+		printf("fistapruner %s\n", fp_version());
+	} else if (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0) {
+		fp_cli_help(stdout, NULL);
+	} else {
+		const fp_cli_command *command = fp_cli_command_find(words[1]);
+		status = command ? run_command(command, count - 2, words + 2) : unknown_command(words[1]);
+	}
+	if (fflush(stdout) != 0 && status == FP_OK)
+		status = fp_cli_error(FP_ERROR_IO, "stdout: could not be written");
+	return fp_status_exit_code(status);
+}

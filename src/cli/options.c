@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/options.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_ASSIGNMENT } flag_kind;
+
+/* The flags that are not settings. `commands` as in the settings table: p prune, e eval, i inspect, t tokenize, d demo,
+ * h help. */
+static const struct own_flag {
+	const char *name;
+	char letter;
+	flag_kind kind;
+	size_t field;
+	const char *commands, *value, *help;
+} own_flags[] = {
+#define FIELD(name) offsetof(fp_cli_options, name)
+	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR", "where the pruned checkpoint goes; must not exist yet"},
+	{"calibration", 0, FLAG_LIST, FIELD(calibration), "p", "FILE",
+	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times"},
+	{"text", 0, FLAG_TEXT, FIELD(text), "e", "FILE",
+	 "the text to score: plain text or JSON lines with a \"text\" key, also .gz and .zst"},
+	{"text", 0, FLAG_TEXT, FIELD(text), "t", "FILE",
+	 "plain text or JSON lines with a \"text\" key, also .gz and .zst; without it standard input is read as plain "
+	 "text"},
+	{"pattern", 0, FLAG_TEXT, FIELD(pattern), "i", "50%|2:4|N:M",
+	 "check every linear operator of the decoder layers against this pattern; N:M means N kept of M consecutive "
+	 "entries "
+	 "of a row"},
+	{"metrics", 0, FLAG_TEXT, FIELD(metrics), "p", "FILE", "one JSON line per operator, as it is finished"},
+	{"set", 0, FLAG_ASSIGNMENT, 0, "p", "name=value", "any setting by its name; may be given several times"},
+	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
+	{"progress", 0, FLAG_TEXT, FIELD(progress), "pe", "auto|always|never",
+	 "a bar on stderr; auto: only on a terminal, else a line per stage"},
+	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
+	{"json", 0, FLAG_SWITCH, FIELD(json), "peitd", NULL, "print the result as one JSON document"},
+	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "peitd", NULL, "nothing on stderr but errors"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "peitd", NULL, "more on stderr"},
+	{"help", 'h', FLAG_SWITCH, FIELD(help), "peitdh", NULL, "this text"},
+#undef FIELD
+};
+enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], MAX_FLAGS = 128 };
+
+fp_status fp_cli_error(fp_status status, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	/* A progress bar may stand on this line. */
+	fputs(isatty(STDERR_FILENO) ? "\r\033[Kfistapruner: " : "fistapruner: ", stderr);
+	vfprintf(stderr, format, args);
+	fputc('\n', stderr);
+	va_end(args);
+	return status;
+}
+
+fp_status fp_cli_failed(fp_context *ctx, fp_status status)
+{
+	const char *message = fp_context_message(ctx);
+	return fp_cli_error(status, "%s", *message ? message : fp_status_text(status));
+}
+
+/* Edit distance with room for words up to 63 letters; longer ones are far from everything. */
+static int edit_distance(const char *a, const char *b)
+{
+	enum { LIMIT = 64 };
+	int row[LIMIT];
+	size_t m = strlen(a);
+	size_t n = strlen(b);
+	if (m >= LIMIT || n >= LIMIT)
+		return LIMIT;
+	for (size_t j = 0; j <= n; j++)
+		row[j] = (int)j;
+	for (size_t i = 1; i <= m; i++) {
+		int diagonal = row[0];
+		row[0] = (int)i;
+		for (size_t j = 1; j <= n; j++) {
+			int above = row[j];
+			int best = diagonal + (a[i - 1] != b[j - 1]);
+			if (above + 1 < best)
+				best = above + 1;
+			if (row[j - 1] + 1 < best)
+				best = row[j - 1] + 1;
+			diagonal = above;
+			row[j] = best;
+		}
+	}
+	return row[n];
+}
+
+const char *fp_cli_nearest(const char *word, const char *const *words)
+{
+	const char *nearest = NULL;
+	int limit = (int)strlen(word) / 3 + (strlen(word) > 3 ? 2 : 1); /* a typo or two, not another word */
+	for (; *words; words++) {
+		int distance = edit_distance(word, *words);
+		/* A word that was cut short is meant, however long the rest of it is. */
+		if (strlen(word) >= 3 && strncmp(word, *words, strlen(word)) == 0)
+			distance = 1;
+		if (distance < limit) {
+			limit = distance;
+			nearest = *words;
+		}
+	}
+	return nearest;
+}
+
+static bool has_letter(const char *commands, char letter)
+{
+	return letter && strchr(commands, letter) != NULL;
+}
+
+/* sequence_length → sequence-length */
+static void flag_name(char out[static 64], const char *setting)
+{
+	size_t i = 0;
+	for (; setting[i] && i < 63; i++)
+		out[i] = setting[i];
+	out[i] = '\0';
+	for (; i > 0; i--)
+		if (out[i - 1] == '_')
+			out[i - 1] = '-';
+}
+
+static const struct own_flag *find_own_flag(char command, const char *name, size_t length)
+{
+	for (size_t i = 0; i < OWN_FLAG_COUNT; i++)
+		if (has_letter(own_flags[i].commands, command) && strlen(own_flags[i].name) == length &&
+			strncmp(own_flags[i].name, name, length) == 0)
+			return &own_flags[i];
+	return NULL;
+}
+
+static const struct own_flag *find_short_flag(char command, char letter)
+{
+	for (size_t i = 0; i < OWN_FLAG_COUNT; i++)
+		if (letter && own_flags[i].letter == letter && has_letter(own_flags[i].commands, command))
+			return &own_flags[i];
+	return NULL;
+}
+
+static const fp_setting_info *find_setting_flag(const char *name, size_t length)
+{
+	const fp_setting_info *info;
+	for (size_t i = 0; (info = fp_setting_at(i)); i++) {
+		char flag[64];
+		flag_name(flag, info->name);
+		if (strlen(flag) == length && strncmp(flag, name, length) == 0)
+			return info;
+	}
+	return NULL;
+}
+
+bool fp_cli_takes_set(const fp_cli_command *command)
+{
+	return find_own_flag(command->letter, "set", 3) != NULL;
+}
+
+static fp_status unknown_flag(const fp_cli_command *command, const char *word, size_t length)
+{
+	const char *words[MAX_FLAGS];
+	char names[MAX_FLAGS][64];
+	size_t count = 0;
+	for (size_t i = 0; i < OWN_FLAG_COUNT; i++)
+		if (has_letter(own_flags[i].commands, command->letter))
+			words[count++] = own_flags[i].name;
+	const fp_setting_info *info;
+	for (size_t i = 0; (info = fp_setting_at(i)) && count < MAX_FLAGS - 1; i++)
+		if (has_letter(info->commands, command->letter)) {
+			flag_name(names[count], info->name);
+			words[count] = names[count];
+			count++;
+		}
+	words[count] = NULL;
+
+	char typed[64];
+	snprintf(typed, sizeof typed, "%.*s", (int)(length < 63 ? length : 63), word);
+	info = find_setting_flag(typed, strlen(typed));
+	if (info && fp_cli_takes_set(command))
+		return fp_cli_error(FP_ERROR_USAGE, "--%s has no flag of its own: use --set %s=%s", typed, info->name,
+							info->initial);
+	const char *nearest = fp_cli_nearest(typed, words);
+	if (nearest)
+		return fp_cli_error(FP_ERROR_USAGE, "%s has no flag --%s; did you mean --%s?", command->name, typed, nearest);
+	return fp_cli_error(FP_ERROR_USAGE, "%s has no flag --%s; 'fistapruner %s --help' lists them", command->name, typed,
+						command->name);
+}
+
+static fp_status store(fp_cli_options *options, fp_context *ctx, const struct own_flag *flag, const char *value)
+{
+	void *field = (char *)options + flag->field;
+	switch (flag->kind) {
+	case FLAG_SWITCH:
+		*(bool *)field = true;
+		break;
+	case FLAG_TEXT:
+		*(const char **)field = value;
+		break;
+	case FLAG_LIST:
+		if (options->calibration_count == FP_CLI_MAX_FILES)
+			return fp_cli_error(FP_ERROR_USAGE, "--%s: at most %d files", flag->name, FP_CLI_MAX_FILES);
+		options->calibration[options->calibration_count++] = value;
+		break;
+	case FLAG_ASSIGNMENT: {
+		fp_status status = fp_settings_assign(options->settings, ctx, value);
+		if (status != FP_OK)
+			return fp_cli_error(status, "--set: %s", fp_context_message(ctx));
+		break;
+	}
+	}
+	return FP_OK;
+}
+
+/* One flag at words[*at]; *at moves on to its value where that is a word of its own. */
+static fp_status parse_flag(fp_cli_options *options, fp_context *ctx, int count, char **words, int *at)
+{
+	const char *word = words[*at];
+	const fp_cli_command *command = options->command;
+	const struct own_flag *flag = NULL;
+	const fp_setting_info *setting = NULL;
+	const char *value = NULL;
+	if (word[1] == '-') {
+		const char *name = word + 2;
+		size_t length = strcspn(name, "=");
+		value = name[length] == '=' ? name + length + 1 : NULL;
+		flag = find_own_flag(command->letter, name, length);
+		if (!flag)
+			setting = find_setting_flag(name, length);
+		if (!flag && (!setting || !has_letter(setting->commands, command->letter)))
+			return unknown_flag(command, name, length);
+	} else {
+		flag = find_short_flag(command->letter, word[1]);
+		if (!flag)
+			return fp_cli_error(FP_ERROR_USAGE, "%s has no flag %.2s; 'fistapruner %s --help' lists them",
+								command->name, word, command->name);
+		value = word[2] ? word + 2 : NULL;
+	}
+	if (flag && flag->kind == FLAG_SWITCH) {
+		if (value)
+			return fp_cli_error(FP_ERROR_USAGE, "%s: --%s takes no value", word, flag->name);
+		return store(options, ctx, flag, NULL);
+	}
+	const char *value_word = flag ? flag->value : setting->choices;
+	if (!value && *at + 1 < count)
+		value = words[++*at];
+	if (!value)
+		return fp_cli_error(FP_ERROR_USAGE, "%s needs a value: %s %s", word, word, value_word);
+	if (flag)
+		return store(options, ctx, flag, value);
+	fp_status status = fp_settings_set(options->settings, ctx, setting->name, value);
+	if (status != FP_OK)
+		return fp_cli_error(status, "--%.*s: %s", (int)strcspn(word + 2, "="), word + 2, fp_context_message(ctx));
+	return FP_OK;
+}
+
+static fp_status check_operands(const fp_cli_options *options)
+{
+	const fp_cli_command *command = options->command;
+	if (options->help || command->operands < 0)
+		return FP_OK;
+	if (options->operand_count < command->operands)
+		return fp_cli_error(FP_ERROR_USAGE, "%s needs a model: fistapruner %s %s", command->name, command->name,
+							command->usage);
+	if (options->operand_count > command->operands)
+		return fp_cli_error(FP_ERROR_USAGE, "'%s' is one word too many: fistapruner %s %s",
+							options->operands[command->operands], command->name, command->usage);
+	return FP_OK;
+}
+
+fp_status fp_cli_parse(fp_cli_options *options, fp_context *ctx, int count, char **words)
+{
+	bool flags_over = false;
+	for (int i = 0; i < count; i++) {
+		const char *word = words[i];
+		if (!flags_over && strcmp(word, "--") == 0) {
+			flags_over = true;
+			continue;
+		}
+		if (!flags_over && word[0] == '-' && word[1] != '\0') {
+			fp_status status = parse_flag(options, ctx, count, words, &i);
+			if (status != FP_OK)
+				return status;
+			continue;
+		}
+		if (options->operand_count == FP_CLI_MAX_OPERANDS)
+			return fp_cli_error(FP_ERROR_USAGE, "'%s' is one word too many: fistapruner %s %s", word,
+								options->command->name, options->command->usage);
+		options->operands[options->operand_count++] = word;
+	}
+	const char *progress = options->progress;
+	if (progress && strcmp(progress, "auto") != 0 && strcmp(progress, "always") != 0 && strcmp(progress, "never") != 0)
+		return fp_cli_error(FP_ERROR_USAGE, "--progress '%s': must be one of auto|always|never", progress);
+	if (options->quiet && options->verbose)
+		return fp_cli_error(FP_ERROR_USAGE, "-q and -v exclude each other");
+	return check_operands(options);
+}
+
+void fp_cli_each_flag(const fp_cli_command *command, void (*visit)(void *data, const fp_cli_flag_help *row), void *data)
+{
+	fp_cli_flag_help row;
+	for (size_t i = 0; i < OWN_FLAG_COUNT; i++) {
+		const struct own_flag *flag = &own_flags[i];
+		if (!has_letter(flag->commands, command->letter))
+			continue;
+		if (flag->letter)
+			snprintf(row.name, sizeof row.name, "-%c, --%s", flag->letter, flag->name);
+		else
+			snprintf(row.name, sizeof row.name, "--%s", flag->name);
+		row.value = flag->value;
+		row.help = flag->help;
+		row.initial = NULL;
+		visit(data, &row);
+	}
+	const fp_setting_info *info;
+	for (size_t i = 0; (info = fp_setting_at(i)); i++) {
+		if (!has_letter(info->commands, command->letter))
+			continue;
+		char name[64];
+		flag_name(name, info->name);
+		snprintf(row.name, sizeof row.name, "--%.61s", name);
+		row.value = info->choices;
+		row.help = info->help;
+		row.initial = info->initial;
+		visit(data, &row);
+	}
+}
+
+void fp_cli_each_solver_setting(void (*visit)(void *data, const fp_cli_flag_help *row), void *data)
+{
+	const fp_setting_info *info;
+	for (size_t i = 0; (info = fp_setting_at(i)); i++) {
+		if (*info->commands)
+			continue;
+		fp_cli_flag_help row = {.value = info->kind == FP_SETTING_FLAG ? "0|1" : info->choices,
+								.help = info->help,
+								.initial = info->initial};
+		snprintf(row.name, sizeof row.name, "%.63s", info->name);
+		visit(data, &row);
+	}
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/progress.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BAR_WIDTH = 30, LINE_SECONDS = 30 };
+
+static double seconds_now(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* 75 → "1:15", 4000 → "1:06:40" */
+static void format_seconds(char out[static 32], double seconds)
+{
+	long whole = seconds > 0 ? (long)(seconds + 0.5) : 0;
+	if (whole >= 3600)
+		snprintf(out, 32, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
+	else
+		snprintf(out, 32, "%ld:%02ld", whole / 60, whole % 60);
+}
+
+void fp_cli_progress_clear(fp_cli_progress *progress)
+{
+	if (progress->drawn)
+		fputs("\r\033[K", stderr);
+	progress->drawn = false;
+}
+
+static void show_log(void *data, fp_log_level level, const char *text)
+{
+	fp_cli_progress *progress = data;
+	fp_cli_progress_clear(progress);
+	fprintf(stderr, "%s%s\n", level == FP_LOG_WARNING ? "warning: " : level == FP_LOG_ERROR ? "error: " : "", text);
+}
+
+static void draw_bar(fp_cli_progress *progress, int64_t done, int64_t total, double now)
+{
+	char bar[BAR_WIDTH + 1];
+	double share = total > 0 ? (double)done / (double)total : 0;
+	int filled = (int)(share * BAR_WIDTH);
+	memset(bar, '-', BAR_WIDTH);
+	memset(bar, '#', (size_t)(filled < 0 ? 0 : filled > BAR_WIDTH ? BAR_WIDTH : filled));
+	bar[BAR_WIDTH] = '\0';
+	char left[32] = "?";
+	if (done > 0)
+		format_seconds(left, (now - progress->started) / share * (1 - share));
+	fprintf(stderr, "\r\033[K%s [%s] %lld/%lld, %s left", progress->stage, bar, (long long)done, (long long)total,
+			left);
+	fflush(stderr);
+	progress->drawn = true;
+}
+
+static void show_progress(void *data, const char *stage, int64_t done, int64_t total)
+{
+	fp_cli_progress *progress = data;
+	double now = seconds_now();
+	if (strncmp(progress->stage, stage, sizeof progress->stage - 1) != 0) {
+		snprintf(progress->stage, sizeof progress->stage, "%s", stage);
+		progress->started = now;
+		progress->last_shown = now;
+	}
+	char took[32];
+	if (done >= total) {
+		fp_cli_progress_clear(progress);
+		format_seconds(took, now - progress->started);
+		fprintf(stderr, "%s: %lld in %s\n", progress->stage, (long long)total, took);
+		progress->stage[0] = '\0';
+	} else if (progress->bar && (now - progress->last_shown > 0.1 || !progress->drawn)) {
+		draw_bar(progress, done, total, now);
+		progress->last_shown = now;
+	} else if (!progress->bar && now - progress->last_shown >= LINE_SECONDS && done > 0) {
+		format_seconds(took, (now - progress->started) / (double)done * (double)(total - done));
+		fprintf(stderr, "%s: %lld of %lld, %s left\n", progress->stage, (long long)done, (long long)total, took);
+		progress->last_shown = now;
+	}
+}
+
+void fp_cli_progress_attach(fp_cli_progress *progress, fp_context *ctx, const fp_cli_options *options)
+{
+	const char *wanted = options->progress ? options->progress : "auto";
+	memset(progress, 0, sizeof *progress);
+	if (!options->quiet && strcmp(wanted, "never") != 0) {
+		progress->bar = strcmp(wanted, "always") == 0 || isatty(STDERR_FILENO);
+		fp_context_set_progress(ctx, show_progress, progress);
+	}
+	fp_context_set_log(ctx, show_log, progress,
+					   options->quiet     ? FP_LOG_ERROR
+					   : options->verbose ? FP_LOG_DEBUG
+										  : FP_LOG_INFO);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "evaluation/audit.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { PIECE = 8192 }; /* entries looked at in one go: stays in the first-level cache */
+
+/* What matters of an entry's bits: its sign, and the rest without the sign. All float types are sign, exponent,
+ * mantissa from the top; infinities and NaNs have the exponent all ones. */
+typedef struct bit_layout {
+	int64_t size;
+	uint64_t sign, exponent;
+} bit_layout;
+
+static bool layout_of(fp_dtype dtype, bit_layout *out)
+{
+	switch (dtype) {
+	case FP_F32:
+		*out = (bit_layout){4, 0x80000000U, 0x7F800000U};
+		return true;
+	case FP_F16:
+		*out = (bit_layout){2, 0x8000U, 0x7C00U};
+		return true;
+	case FP_BF16:
+		*out = (bit_layout){2, 0x8000U, 0x7F80U};
+		return true;
+	case FP_F64:
+		*out = (bit_layout){8, 0x8000000000000000U, 0x7FF0000000000000U};
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Bits of `count` entries, widened; the file's bytes may be unaligned. */
+static void read_bits(uint64_t *out, const unsigned char *in, int64_t size, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) {
+		if (size == 2) {
+			uint16_t bits;
+			memcpy(&bits, in + 2 * i, sizeof bits);
+			out[i] = bits;
+		} else if (size == 4) {
+			uint32_t bits;
+			memcpy(&bits, in + 4 * i, sizeof bits);
+			out[i] = bits;
+		} else {
+			memcpy(&out[i], in + 8 * i, sizeof out[i]);
+		}
+	}
+}
+
+static void count_zeros(fp_audit_result *result, const uint64_t *bits, const bit_layout *layout, int64_t count)
+{
+	int64_t zeros = 0;
+	int64_t negative = 0;
+	int64_t not_finite = 0;
+	for (int64_t i = 0; i < count; i++) {
+		zeros += (bits[i] & ~layout->sign) == 0;
+		negative += bits[i] == layout->sign;
+		not_finite += (bits[i] & layout->exponent) == layout->exponent;
+	}
+	result->zeros += zeros;
+	result->negative_zeros += negative;
+	result->not_finite += not_finite;
+}
+
+/* A walk along the rows of a matrix, in groups; pieces may end inside a group. */
+typedef struct group_walk {
+	int64_t column, members, nonzeros; /* of the row; of the group so far */
+} group_walk;
+
+static void check_groups(fp_audit_result *result, group_walk *walk, const uint64_t *bits, const bit_layout *layout,
+						 int64_t count, int64_t columns, const fp_audit_rule *rule)
+{
+	for (int64_t i = 0; i < count; i++) {
+		walk->nonzeros += (bits[i] & ~layout->sign) != 0;
+		walk->members++;
+		walk->column++;
+		bool row_ends = walk->column == columns;
+		if (walk->members < rule->group && !row_ends)
+			continue;
+		int64_t allowed = (rule->kept * walk->members + rule->group - 1) / rule->group;
+		result->violations += walk->nonzeros > allowed;
+		walk->members = 0;
+		walk->nonzeros = 0;
+		if (row_ends)
+			walk->column = 0;
+	}
+}
+
+fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkpoint *checkpoint,
+						  const fp_tensor_info *tensor, const fp_audit_rule *rule)
+{
+	bit_layout layout;
+	uint64_t bits[PIECE];
+	group_walk walk = {0, 0, 0};
+	memset(out, 0, sizeof *out);
+	if (!layout_of(tensor->dtype, &layout))
+		return FP_OK;
+	out->counted = true;
+	int64_t columns = tensor->rank > 0 ? tensor->shape[tensor->rank - 1] : 1;
+	const unsigned char *bytes = fp_checkpoint_data(checkpoint, tensor);
+	for (int64_t at = 0; at < tensor->elements; at += PIECE) {
+		int64_t count = tensor->elements - at < PIECE ? tensor->elements - at : PIECE;
+		read_bits(bits, bytes + at * layout.size, layout.size, count);
+		count_zeros(out, bits, &layout, count);
+		if (rule && rule->group > 0)
+			check_groups(out, &walk, bits, &layout, count, columns, rule);
+		fp_status status = fp_check_interrupt(ctx);
+		if (status != FP_OK)
+			return status;
+	}
+	if (rule && rule->group == 0)
+		out->violations = out->zeros < (int64_t)floor(rule->sparsity * (double)tensor->elements);
+	fp_checkpoint_forget(checkpoint, tensor);
+	return FP_OK;
+}
