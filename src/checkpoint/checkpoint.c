@@ -101,6 +101,16 @@ cleanup:
 	return status;
 }
 
+/* A repository cloned without Git LFS has small text files in the place of its weights. */
+static fp_status check_is_not_pointer(fp_context *ctx, fp_mapping file, const char *path)
+{
+	static const char pointer[] = "version https://git-lfs";
+	if (file.size >= (int64_t)sizeof pointer - 1 && memcmp(file.bytes, pointer, sizeof pointer - 1) == 0)
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is a Git LFS pointer, not the weights: run 'git lfs pull' there",
+					   path);
+	return FP_OK;
+}
+
 static fp_status read_shards(fp_checkpoint *checkpoint, fp_context *ctx)
 {
 	fp_status status;
@@ -110,6 +120,7 @@ static fp_status read_shards(fp_checkpoint *checkpoint, fp_context *ctx)
 		fp_free(path);
 		FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, checkpoint->shards[i]));
 		FP_TRY(fp_map_file(&checkpoint->files[i], ctx, path));
+		FP_TRY(check_is_not_pointer(ctx, checkpoint->files[i], path));
 		if (checkpoint->safetensors)
 			FP_TRY(fp_safetensors_read(&checkpoint->tensors, ctx, checkpoint->files[i], i, path));
 		else
