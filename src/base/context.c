@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#undef fp_fail /* macros where the static analyzer reads the header */
+#undef fp_fail_in
+
 fp_context *fp_context_new(void)
 {
 	return calloc(1, sizeof(fp_context));

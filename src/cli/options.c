@@ -46,10 +46,10 @@ enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], MAX_FLAGS = 128 
 
 fp_status fp_cli_error(fp_status status, const char *format, ...)
 {
-	va_list args;
-	va_start(args, format);
 	/* A progress bar may stand on this line. */
 	fputs(isatty(STDERR_FILENO) ? "\r\033[Kfistapruner: " : "fistapruner: ", stderr);
+	va_list args;
+	va_start(args, format);
 	vfprintf(stderr, format, args);
 	fputc('\n', stderr);
 	va_end(args);

@@ -6,12 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_status got, const char *call, const char *file,
-                   int line)
+void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_status got, const char *call,
+				   const char *file, int line)
 {
 	if (got != wanted || !strstr(fp_context_message(ctx), text))
 		fail_msg("%s:%d: %s gave %s '%s', wanted %s with '%s'", file, line, call, fp_status_name(got),
-		         fp_context_message(ctx), fp_status_name(wanted), text);
+				 fp_context_message(ctx), fp_status_name(wanted), text);
 }
 
 const char *shared_path(const char *name)

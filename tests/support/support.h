@@ -15,16 +15,16 @@
 #include "base/memory.h"
 
 /* A context that ends the test with the message when a call fails: assert_ok(ctx, call). */
-#define assert_ok(ctx, call)                                                                        \
-	do {                                                                                            \
-		fp_status got_ = (call);                                                                    \
-		if (got_ != FP_OK)                                                                          \
-			fail_msg("%s: %s: %s", #call, fp_status_name(got_), fp_context_message(ctx));           \
+#define assert_ok(ctx, call)                                                                                           \
+	do {                                                                                                               \
+		fp_status got_ = (call);                                                                                       \
+		if (got_ != FP_OK)                                                                                             \
+			fail_msg("%s: %s: %s", #call, fp_status_name(got_), fp_context_message(ctx));                              \
 	} while (0)
 /* The call must fail with this status and a message that contains this text. */
 #define assert_fails(ctx, wanted, text, call) check_failure((ctx), (wanted), (text), (call), #call, __FILE__, __LINE__)
-void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_status got, const char *call, const char *file,
-                   int line);
+void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_status got, const char *call,
+				   const char *file, int line);
 
 /* "<shared>/name" when it exists, else NULL: then the test calls skip() (cmocka) or exits with 77. Borrowed until the
  * next call. */
