@@ -3,7 +3,19 @@
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
-pkg_check_modules(FP_LIBS REQUIRED IMPORTED_TARGET openblas jansson libpcre2-8 libutf8proc zlib libzstd)
+
+# OpenBLAS comes in forms that are exchangeable by Debian's alternatives; this project wants the OpenMP one and names it by its own
+# folder. Our loops run on OpenMP's threads. The pthread form brings a second pool, and two pools that spin on the same processors
+# slow each other down: a 512×512×512 product followed by a small parallel loop reached 95 GFLOP/s with one pool and 56 with two, a
+# 128×512×64 one 125 against 28 (two cores). It also knows when it is called inside a parallel region, on which attention relies.
+set(FP_OPENBLAS_FOLDER "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp" CACHE PATH "The folder of OpenBLAS's OpenMP form")
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON) # an installed program must find the same form again
+find_file(FP_OPENBLAS_PC openblas.pc PATHS "${FP_OPENBLAS_FOLDER}/pkgconfig" NO_DEFAULT_PATH NO_CACHE)
+if(NOT FP_OPENBLAS_PC)
+  message(FATAL_ERROR "${FP_OPENBLAS_FOLDER}/pkgconfig/openblas.pc is not there; run ./setup (libopenblas-openmp-dev), "
+                      "or set FP_OPENBLAS_FOLDER to an OpenBLAS built with USE_OPENMP=1")
+endif()
+pkg_check_modules(FP_LIBS REQUIRED IMPORTED_TARGET ${FP_OPENBLAS_PC} jansson libpcre2-8 libutf8proc zlib libzstd)
 
 add_library(fp_dependencies INTERFACE)
 target_link_libraries(fp_dependencies INTERFACE OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})

@@ -62,6 +62,9 @@ typedef struct fp_pattern {
 	double sparsity;     /* unstructured: ⌊sparsity · entries⌋ zeros; for N:M it is 1 − N/M */
 } fp_pattern;
 
+/* How many of `entries` an unstructured pattern prunes: ⌊sparsity · entries⌋, the product taken in double. */
+int64_t fp_pattern_zeros(const fp_pattern *pattern, int64_t entries);
+
 typedef struct fp_backend_operations {
 	const char *name; /* "cpu", "cuda" */
 

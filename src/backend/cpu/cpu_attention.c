@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_attention.c: causal softmax attention, one block of scores at a time.
+ *
+ *   out[i] = Σⱼ softmax(scale · Q[i] Kᵀ)[j] V[j]      over j ≤ i, and j > i − window where there is one
+ *
+ * An item of work is one block of queries of one sequence and of all heads that share a head of K and V: their rows are
+ * stacked, so that grouped heads give one larger product. The item walks over blocks of keys and keeps for each row the
+ * running maximum m, the running sum l of exponentials, and the running output, rescaled whenever m grows (Milakov and
+ * Gimelshein, 2018). So a thread holds rows × KEY_BLOCK scores, whatever the length is.
+ *
+ * Items run in parallel and each calls sgemm. House rule: no BLAS inside a parallel region. This is the one exception,
+ * and it is sound because the build takes OpenBLAS's OpenMP form (cmake/Dependencies.cmake), which asks
+ * omp_in_parallel() and then works on the calling thread alone. The products are too small to be worth sharing between
+ * threads.
+ */
+#include "backend/cpu/cpu_backend.h"
+
+#include "backend/cpu/cpu_blas.h"
+#include "base/memory.h"
+#include <math.h>
+#include <string.h>
+
+enum {
+	KEY_BLOCK = 512,  /* keys in one block of scores */
+	ROW_TARGET = 128, /* rows of stacked queries wanted in one block */
+};
+
+typedef struct attention_plan {
+	const fp_attention_shape *shape;
+	fp_matrix Q, K, V, out;
+	int64_t group;   /* heads of Q that share one of K and V */
+	int64_t queries; /* positions in one block of queries */
+	int64_t blocks;  /* of queries in a sequence */
+	int64_t rows;    /* group × queries, the rows of a full block */
+} attention_plan;
+
+/* What one thread needs. */
+typedef struct attention_scratch {
+	float *queries; /* rows × head_dim, already scaled */
+	float *scores;  /* rows × KEY_BLOCK */
+	float *output;  /* rows × head_dim */
+	float *maximum; /* rows */
+	double *sum;    /* rows */
+} attention_scratch;
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Rows are stacked head by head: row h·count + i is query first + i of head h of the group. */
+static void gather_queries(const attention_plan *plan, const fp_cpu_loops *loops, int64_t first_row, int64_t count,
+						   int64_t kv_head, float *packed)
+{
+	int64_t d = plan->shape->head_dim;
+	for (int64_t h = 0; h < plan->group; h++) {
+		const float *q = fp_cpu_floats(plan->Q) + first_row * plan->Q.stride + (kv_head * plan->group + h) * d;
+		for (int64_t i = 0; i < count; i++)
+			loops->scale(packed + (h * count + i) * d, q + i * plan->Q.stride, d, plan->shape->scale);
+	}
+}
+
+/* Turns the scores of one row against keys [begin, end) into weights and rescales what the row has so far. */
+static void soften_row(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch, int64_t row,
+					   int64_t query, int64_t begin, int64_t end)
+{
+	int64_t window = plan->shape->window, d = plan->shape->head_dim;
+	int64_t from = window > 0 ? larger(begin, query - window + 1) : begin;
+	int64_t to = smaller(end, query + 1);
+	float *scores = scratch->scores + row * KEY_BLOCK;
+	if (from >= to) {
+		memset(scores, 0, (size_t)(end - begin) * sizeof *scores);
+		return;
+	}
+	float before = scratch->maximum[row];
+	float block = loops->maximum(scores + (from - begin), to - from);
+	float now = block > before || isnan(block) ? block : before;
+	if (now != before) {
+		float factor = expf(before - now); /* 0 at the first block: exp(−inf) */
+		scratch->maximum[row] = now;
+		scratch->sum[row] *= (double)factor;
+		loops->scale(scratch->output + row * d, scratch->output + row * d, d, factor);
+	}
+	if (from > begin)
+		memset(scores, 0, (size_t)(from - begin) * sizeof *scores);
+	scratch->sum[row] += loops->exp_store(scores + (from - begin), to - from, now);
+	if (to < end)
+		memset(scores + (to - begin), 0, (size_t)(end - to) * sizeof *scores);
+}
+
+static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch,
+						 int64_t sequence, int64_t kv_head, int64_t first)
+{
+	const fp_attention_shape *shape = plan->shape;
+	int64_t d = shape->head_dim, start = sequence * shape->length;
+	int64_t count = smaller(plan->queries, shape->length - first);
+	int64_t rows = plan->group * count;
+	gather_queries(plan, loops, start + first, count, kv_head, scratch->queries);
+	memset(scratch->output, 0, (size_t)(rows * d) * sizeof *scratch->output);
+	for (int64_t r = 0; r < rows; r++) {
+		scratch->maximum[r] = -INFINITY;
+		scratch->sum[r] = 0;
+	}
+	int64_t last = first + count;
+	int64_t begin = shape->window > 0 ? larger(0, first - shape->window + 1) : 0;
+	for (; begin < last; begin += KEY_BLOCK) {
+		int64_t end = smaller(begin + KEY_BLOCK, last);
+		const float *k = fp_cpu_floats(plan->K) + (start + begin) * plan->K.stride + kv_head * d;
+		const float *v = fp_cpu_floats(plan->V) + (start + begin) * plan->V.stride + kv_head * d;
+		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)(end - begin), (int)d, 1.0f,
+					scratch->queries, (int)d, k, (int)plan->K.stride, 0.0f, scratch->scores, KEY_BLOCK);
+		for (int64_t r = 0; r < rows; r++)
+			soften_row(plan, loops, scratch, r, first + r % count, begin, end);
+		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)d, (int)(end - begin), 1.0f,
+					scratch->scores, KEY_BLOCK, v, (int)plan->V.stride, 1.0f, scratch->output, (int)d);
+	}
+	for (int64_t h = 0; h < plan->group; h++) {
+		float *out = fp_cpu_floats(plan->out) + (start + first) * plan->out.stride + (kv_head * plan->group + h) * d;
+		for (int64_t i = 0; i < count; i++) {
+			int64_t r = h * count + i;
+			loops->scale(out + i * plan->out.stride, scratch->output + r * d, d, (float)(1 / scratch->sum[r]));
+		}
+	}
+}
+
+/* The last queries see the most keys: they go first, so that no thread is left alone with a long item at the end. */
+static void attend(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch, int64_t item)
+{
+	int64_t heads = plan->shape->kv_heads;
+	int64_t pair = item % (plan->shape->sequences * heads);
+	int64_t block = plan->blocks - 1 - item / (plan->shape->sequences * heads);
+	attend_block(plan, loops, scratch, pair / heads, pair % heads, block * plan->queries);
+}
+
+static attention_plan plan_of(const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V, fp_matrix out)
+{
+	attention_plan plan = {.shape = shape, .Q = Q, .K = K, .V = V, .out = out};
+	plan.group = shape->heads / shape->kv_heads;
+	plan.queries = larger(1, ROW_TARGET / plan.group);
+	plan.queries = larger(1, smaller(plan.queries, shape->length));
+	plan.blocks = (shape->length + plan.queries - 1) / plan.queries;
+	plan.rows = plan.group * plan.queries;
+	return plan;
+}
+
+fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
+						   fp_matrix out)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(Q) && fp_cpu_is_f32(K) && fp_cpu_is_f32(V) && fp_cpu_is_f32(out));
+	FP_REQUIRE(be, shape->head_dim > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
+	int64_t tokens = shape->sequences * shape->length;
+	FP_REQUIRE(be, Q.rows == tokens && K.rows == tokens && V.rows == tokens && out.rows == tokens);
+	FP_REQUIRE(be, Q.cols == shape->heads * shape->head_dim && out.cols == Q.cols);
+	FP_REQUIRE(be, K.cols == shape->kv_heads * shape->head_dim && V.cols == K.cols);
+	FP_REQUIRE(be, K.stride <= INT32_MAX && V.stride <= INT32_MAX && shape->window >= 0);
+	if (tokens == 0 || shape->heads == 0)
+		return FP_OK;
+	attention_plan plan = plan_of(shape, Q, K, V, out);
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	int64_t items = shape->sequences * shape->kv_heads * plan.blocks;
+	int threads = (int)smaller(be->threads, items);
+	int64_t floats = plan.rows * (2 * shape->head_dim + KEY_BLOCK + 1);
+	floats = (floats + 31) / 16 * 16; /* the next thread's share starts on another cache line */
+	fp_status status;
+	float *memory = NULL;
+	double *sums = NULL;
+	FP_TRY(FP_NEW(be->ctx, &memory, floats * threads));
+	FP_TRY(FP_NEW(be->ctx, &sums, plan.rows * threads));
+	int before = fp_cpu_blas_begin(threads);
+#pragma omp parallel num_threads(threads)
+	{
+		float *own = memory + floats * omp_get_thread_num();
+		attention_scratch scratch = {.queries = own};
+		scratch.output = scratch.queries + plan.rows * shape->head_dim;
+		scratch.scores = scratch.output + plan.rows * shape->head_dim;
+		scratch.maximum = scratch.scores + plan.rows * KEY_BLOCK;
+		scratch.sum = sums + plan.rows * omp_get_thread_num();
+#pragma omp for schedule(dynamic)
+		for (int64_t item = 0; item < items; item++)
+			attend(&plan, loops, &scratch, item);
+	}
+	fp_cpu_blas_end(before);
+
+cleanup:
+	fp_free(sums);
+	fp_free(memory);
+	return status;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_backend.c: the table of the CPU backend, its opening and closing. */
+#include "backend/cpu/cpu_backend.h"
+
+#include "base/memory.h"
+#include <cblas.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+
+enum { MOST_PROCESSORS = 8192, OPENBLAS_ON_OPENMP = 2 };
+
+/* The processors this process may run on: a container or taskset grants fewer than the machine has. */
+static int usable_processors(void)
+{
+	int count = 0;
+	cpu_set_t *set = CPU_ALLOC(MOST_PROCESSORS);
+	if (set) {
+		size_t size = CPU_ALLOC_SIZE(MOST_PROCESSORS);
+		if (sched_getaffinity(0, size, set) == 0)
+			count = CPU_COUNT_S(size, set);
+		CPU_FREE(set);
+	}
+	return count > 0 ? count : omp_get_num_procs();
+}
+
+static void cpu_close(fp_backend *be)
+{
+	fp_free(be->state);
+	fp_free(be);
+}
+
+static fp_status cpu_synchronize(fp_backend *be)
+{
+	(void)be;
+	return FP_OK;
+}
+
+static const fp_backend_operations cpu_operations = {
+	.name = "cpu",
+	.close = cpu_close,
+	.allocate = fp_cpu_allocate,
+	.release = fp_cpu_release,
+	.upload = fp_cpu_upload,
+	.download = fp_cpu_download,
+	.copy = fp_cpu_copy,
+	.fill = fp_cpu_fill,
+	.synchronize = cpu_synchronize,
+	.memory = fp_cpu_memory,
+	.gemm = fp_cpu_gemm,
+	.gram = fp_cpu_gram,
+	.mirror = fp_cpu_mirror,
+	.axpby = fp_cpu_axpby,
+	.dot = fp_cpu_dot,
+	.row_dot = fp_cpu_row_dot,
+	.row_axpby = fp_cpu_row_axpby,
+	.scale_columns = fp_cpu_scale_columns,
+	.diagonal = fp_cpu_diagonal,
+	.add_diagonal = fp_cpu_add_diagonal,
+	.inverse_factor = fp_cpu_inverse_factor,
+	.eigen = fp_cpu_eigen,
+	.finite = fp_cpu_finite,
+	.norm = fp_cpu_norm,
+	.add_bias = fp_cpu_add_bias,
+	.activate = fp_cpu_activate,
+	.activate_gated = fp_cpu_activate_gated,
+	.rotate = fp_cpu_rotate,
+	.attention = fp_cpu_attention,
+	.cross_entropy = fp_cpu_cross_entropy,
+	.fista_step = fp_cpu_fista_step,
+	.mask_smallest = fp_cpu_mask_smallest,
+	.mask_rows = fp_cpu_mask_rows,
+	.apply_mask = fp_cpu_apply_mask,
+	.mask_distance = fp_cpu_mask_distance,
+	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
+};
+
+fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
+{
+	fp_status status;
+	fp_backend *be = NULL;
+	fp_cpu_state *state = NULL;
+	*out = NULL;
+	FP_TRY(FP_NEW(ctx, &be, 1));
+	FP_TRY(FP_NEW(ctx, &state, 1));
+	state->loops = fp_cpu_loops_best();
+	be->ops = &cpu_operations;
+	be->ctx = ctx;
+	be->state = state;
+	be->threads = threads > 0 ? threads : usable_processors();
+	snprintf(be->description, sizeof be->description, "cpu: %d thread%s, %s loops, OpenBLAS %s", be->threads,
+			 be->threads == 1 ? "" : "s", state->loops->name, openblas_get_corename());
+	if (openblas_get_parallel() != OPENBLAS_ON_OPENMP)
+		fp_log(ctx, FP_LOG_WARNING,
+			   "OpenBLAS was loaded in another form than the OpenMP one: slower, and --threads does not bind it; "
+			   "install libopenblas0-openmp and put it first");
+	*out = be;
+	return FP_OK;
+
+cleanup:
+	fp_free(state);
+	fp_free(be);
+	return status;
+}
+
+bool fp_cpu_is_view(fp_matrix m, fp_dtype dtype)
+{
+	if (!m.buffer || m.dtype != dtype || m.rows < 0 || m.cols < 0 || m.offset < 0)
+		return false;
+	if (m.rows == 0 || m.cols == 0)
+		return true;
+	if (m.rows > 1 && m.stride < m.cols)
+		return false;
+	int64_t last = 0;
+	int64_t room = m.buffer->bytes / fp_dtype_size(dtype);
+	return !__builtin_mul_overflow(m.rows - 1, m.stride, &last) && !__builtin_add_overflow(last, m.offset, &last) &&
+		   !__builtin_add_overflow(last, m.cols, &last) && last <= room;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_blas.h: how many threads OpenBLAS uses.
+ *
+ * The build takes OpenBLAS in its OpenMP form (cmake/Dependencies.cmake says why): it runs on the pool of our own
+ * loops, with as many threads as OpenMP would give the calling thread, and with one when it is called inside a parallel
+ * region.
+ */
+#ifndef FP_BACKEND_CPU_BLAS_H
+#define FP_BACKEND_CPU_BLAS_H
+
+#include <cblas.h>
+#include <omp.h>
+
+/* Sets this thread's number for the calls that follow and returns the former one, which belongs to the caller of the
+ * library: give it to fp_cpu_blas_end(). */
+static inline int fp_cpu_blas_begin(int threads)
+{
+	int before = omp_get_max_threads();
+	if (before != threads)
+		omp_set_num_threads(threads);
+	return before;
+}
+
+static inline void fp_cpu_blas_end(int before)
+{
+	if (before != omp_get_max_threads())
+		omp_set_num_threads(before);
+}
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_linear.c: what OpenBLAS and its LAPACK do for us.
+ *
+ * Both are column-major at heart: a row-major symmetric matrix is its own transpose there, its upper triangle is
+ * LAPACK's "L", and a factor A = L Lᵀ found there reads A = UᵀU with U upper in our rows.
+ */
+#include "backend/cpu/cpu_backend.h"
+
+#include "backend/cpu/cpu_blas.h"
+#include "base/memory.h"
+#include <string.h>
+
+/* LAPACK by its Fortran names: Debian's OpenBLAS ships the code without LAPACKE's header. The trailing lengths belong
+ * to the character arguments (gfortran's calling convention). */
+void spotrf_(const char *uplo, const int *n, float *a, const int *lda, int *info, size_t uplo_length);
+void spotri_(const char *uplo, const int *n, float *a, const int *lda, int *info, size_t uplo_length);
+void ssyevd_(const char *jobz, const char *uplo, const int *n, float *a, const int *lda, float *w, float *work,
+			 const int *lwork, int *iwork, const int *liwork, int *info, size_t jobz_length, size_t uplo_length);
+
+static bool fits_blas(fp_matrix m)
+{
+	return m.rows <= INT32_MAX && m.cols <= INT32_MAX && m.stride <= INT32_MAX;
+}
+
+/* BLAS wants a leading dimension of at least one, also for what is empty or a single row. */
+static int leading(fp_matrix m)
+{
+	int64_t stride = m.stride > m.cols ? m.stride : m.cols;
+	return stride > 0 ? (int)stride : 1;
+}
+
+static void scale_all(fp_backend *be, float beta, fp_matrix C)
+{
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	for (int64_t i = 0; i < C.rows; i++) {
+		float *row = fp_cpu_floats(C) + i * C.stride;
+		if (beta == 0.0f)
+			memset(row, 0, (size_t)C.cols * sizeof *row);
+		else
+			loops->scale(row, row, C.cols, beta);
+	}
+}
+
+fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+					  float beta, fp_matrix C)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(A) && fp_cpu_is_f32(B) && fp_cpu_is_f32(C));
+	FP_REQUIRE(be, fits_blas(A) && fits_blas(B) && fits_blas(C));
+	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
+	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
+	FP_REQUIRE(be, k == k2 && C.rows == m && C.cols == n);
+	if (m == 0 || n == 0)
+		return FP_OK;
+	if (k == 0) {
+		scale_all(be, beta, C);
+		return FP_OK;
+	}
+	int before = fp_cpu_blas_begin(be->threads);
+	cblas_sgemm(CblasRowMajor, ta == FP_PLAIN ? CblasNoTrans : CblasTrans, tb == FP_PLAIN ? CblasNoTrans : CblasTrans,
+				(int)m, (int)n, (int)k, alpha, fp_cpu_floats(A), leading(A), fp_cpu_floats(B), leading(B), beta,
+				fp_cpu_floats(C), leading(C));
+	fp_cpu_blas_end(before);
+	return FP_OK;
+}
+
+fp_status fp_cpu_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(A) && fits_blas(X) && fits_blas(A));
+	FP_REQUIRE(be, A.rows == X.cols && A.cols == X.cols);
+	if (X.cols == 0)
+		return FP_OK;
+	if (X.rows == 0) {
+		scale_all(be, beta, A);
+		return FP_OK;
+	}
+	int before = fp_cpu_blas_begin(be->threads);
+	cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, (int)X.cols, (int)X.rows, 1.0f, fp_cpu_floats(X), leading(X),
+				beta, fp_cpu_floats(A), leading(A));
+	fp_cpu_blas_end(before);
+	return FP_OK;
+}
+
+enum { MIRROR_BLOCK = 64 };
+
+/* By square blocks, so that both the rows read and the rows written stay in the cache. */
+fp_status fp_cpu_mirror(fp_backend *be, fp_matrix A)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols);
+	float *a = fp_cpu_floats(A);
+	int64_t n = A.rows, stride = A.stride;
+#pragma omp parallel for num_threads(be->threads) schedule(dynamic) if (n * n >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i0 = 0; i0 < n; i0 += MIRROR_BLOCK) {
+		int64_t i1 = n - i0 < MIRROR_BLOCK ? n : i0 + MIRROR_BLOCK;
+		for (int64_t j0 = 0; j0 < i1; j0 += MIRROR_BLOCK) {
+			for (int64_t i = i0; i < i1; i++) {
+				int64_t j1 = i < j0 + MIRROR_BLOCK ? i : j0 + MIRROR_BLOCK;
+				for (int64_t j = j0; j < j1; j++)
+					a[i * stride + j] = a[j * stride + i];
+			}
+		}
+	}
+	return FP_OK;
+}
+
+fp_status fp_cpu_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols && fits_blas(A));
+	*refused = 0;
+	if (A.rows == 0)
+		return FP_OK;
+	float *a = fp_cpu_floats(A);
+	int n = (int)A.rows, lda = leading(A), info = 0;
+	int before = fp_cpu_blas_begin(be->threads);
+	spotrf_("L", &n, a, &lda, &info, 1);
+	if (info == 0)
+		spotri_("L", &n, a, &lda, &info, 1);
+	if (info == 0)
+		spotrf_("L", &n, a, &lda, &info, 1);
+	fp_cpu_blas_end(before);
+	if (info < 0)
+		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "LAPACK refused argument %d of a Cholesky factorisation", -info);
+	*refused = info;
+	if (info > 0)
+		return FP_OK;
+	for (int64_t i = 1; i < n; i++)
+		memset(a + i * A.stride, 0, (size_t)i * sizeof *a);
+	/* A factor of numbers too large or too small for float is no factor, whatever LAPACK said. */
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	for (int64_t i = 0; i < n && *refused == 0; i++) {
+		if (!loops->finite(a + i * A.stride, n) || !(a[i * A.stride + i] > 0.0f))
+			*refused = i + 1;
+	}
+	return FP_OK;
+}
+
+static void transpose_in_place(float *a, int64_t n, int64_t stride)
+{
+	for (int64_t i0 = 0; i0 < n; i0 += MIRROR_BLOCK) {
+		int64_t i1 = n - i0 < MIRROR_BLOCK ? n : i0 + MIRROR_BLOCK;
+		for (int64_t j0 = 0; j0 < i1; j0 += MIRROR_BLOCK) {
+			for (int64_t i = i0; i < i1; i++) {
+				int64_t j1 = i < j0 + MIRROR_BLOCK ? i : j0 + MIRROR_BLOCK;
+				for (int64_t j = j0; j < j1; j++) {
+					float held = a[i * stride + j];
+					a[i * stride + j] = a[j * stride + i];
+					a[j * stride + i] = held;
+				}
+			}
+		}
+	}
+}
+
+fp_status fp_cpu_eigen(fp_backend *be, fp_matrix A, fp_matrix values)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols && fits_blas(A) && fp_cpu_is_vector(values, A.rows));
+	if (A.rows == 0)
+		return FP_OK;
+	fp_status status;
+	float *work = NULL;
+	int *integers = NULL;
+	int64_t n64 = A.rows;
+	int64_t work_size = 1 + 6 * n64 + 2 * n64 * n64, integers_size = 3 + 5 * n64;
+	FP_REQUIRE(be, work_size <= INT32_MAX);
+	FP_TRY(FP_NEW(be->ctx, &work, work_size));
+	FP_TRY(FP_NEW(be->ctx, &integers, integers_size));
+	int n = (int)n64, lda = leading(A), lwork = (int)work_size, liwork = (int)integers_size, info = 0;
+	int before = fp_cpu_blas_begin(be->threads);
+	ssyevd_("V", "L", &n, fp_cpu_floats(A), &lda, fp_cpu_floats(values), work, &lwork, integers, &liwork, &info, 1, 1);
+	fp_cpu_blas_end(before);
+	if (info != 0)
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the eigenvalues of a %d × %d matrix were not found (LAPACK says %d)",
+					   n, n, info));
+	transpose_in_place(fp_cpu_floats(A), n, A.stride);
+
+cleanup:
+	fp_free(integers);
+	fp_free(work);
+	return status;
+}

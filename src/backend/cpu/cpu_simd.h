@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_simd.h: the inner loops of the CPU backend on spans of floats, compiled once per instruction set and chosen when
+ * the backend is opened. Spans may be of any size and alignment, also empty. An output may be one of the inputs, else
+ * they must not overlap.
+ */
+#ifndef FP_BACKEND_CPU_SIMD_H
+#define FP_BACKEND_CPU_SIMD_H
+
+#include "backend/backend.h"
+
+typedef struct fp_cpu_loops {
+	const char *name; /* "scalar", "avx2", "avx512" */
+
+	/* --- softmax */
+	float (*maximum)(const float *x, int64_t n);               /* −inf when empty; may be NaN when one is in x */
+	double (*exp_sum)(const float *x, int64_t n, float shift); /* Σ exp(x − shift) */
+	double (*exp_store)(float *x, int64_t n, float shift);     /* the same, and x ← exp(x − shift) */
+
+	/* --- linear */
+	void (*scale)(float *y, const float *x, int64_t n, float factor);            /* y ← factor·x */
+	void (*axpby)(float *y, const float *x, int64_t n, float alpha, float beta); /* y ← α x + β y; β = 0 reads no y */
+	void (*multiply)(float *y, const float *x, const float *s, int64_t n);       /* y ← s∘x */
+	void (*add)(float *y, const float *x, int64_t n);                            /* y ← y + x */
+	double (*sum)(const float *x, int64_t n);
+	double (*squares)(const float *x, int64_t n, double centre); /* Σ (x − centre)² */
+	double (*dot)(const float *x, const float *y, int64_t n);
+	bool (*finite)(const float *x, int64_t n);
+
+	/* --- transformer */
+	/* y ← (x − centre)·factor ∘ weight + bias; weight and bias may be NULL */
+	void (*normalise)(float *y, const float *x, int64_t n, float centre, float factor, const float *weight,
+					  const float *bias);
+	void (*activate)(fp_activation kind, float *y, const float *x, int64_t n);
+	void (*activate_gated)(fp_activation kind, float *y, const float *g, const float *u, int64_t n);
+	/* (x[i], x[i + half]) turned by the angle i, i < half */
+	void (*rotate)(float *x, const float *cosine, const float *sine, int64_t half);
+
+	/* --- pruning */
+	/* One span of fista_step(); returns Σ (P₊ − P)² */
+	double (*fista)(fp_momentum rule, float step, float threshold, float momentum, const float *g, float *y, float *p,
+					int64_t n);
+	void (*apply_mask)(float *x, const uint8_t *mask, int64_t n);
+	int64_t (*mask_distance)(const uint8_t *a, const uint8_t *b, int64_t n);
+} fp_cpu_loops;
+
+/* The best loops for this processor. Borrowed. */
+const fp_cpu_loops *fp_cpu_loops_best(void);
+/* The loops of one instruction set by name; NULL when the processor or the build has none. Borrowed. For tests. */
+const fp_cpu_loops *fp_cpu_loops_named(const char *name);
+
+#endif

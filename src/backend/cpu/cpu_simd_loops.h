@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_simd_loops.h: the loops of cpu_simd.h, included by cpu_simd.c once per instruction set with
+ *   LOOP(name)   the name of a function in this instruction set
+ *   TARGET       its attribute
+ *   LOOPS_NAME   the name of the table
+ * They are plain C that the compiler turns into vectors: `omp simd` allows what -ffast-math would for that one loop
+ * only (a sum in another order), and says that spans do not overlap partly.
+ */
+
+#define LOOP_INLINE static inline __attribute__((always_inline)) TARGET
+
+/*
+ * exp(x) to about 2 ulp: x = n·ln 2 + r, |r| ≤ ln 2 / 2, by a polynomial in r and the exponent n. The integer comes
+ * from adding 1.5·2²³, which leaves it in the low bits. Below −87.3 the result is 0, above 88.7 it stays finite; NaN
+ * stays NaN.
+ */
+LOOP_INLINE float LOOP(exponential)(float x)
+{
+	const float magic = 12582912.0f;
+	float clamped = x > 88.7f ? 88.7f : x;
+	clamped = clamped < -87.3f ? -87.3f : clamped;
+	float shifted = clamped * 1.44269504f + magic;
+	float n = shifted - magic;
+	float r = clamped - n * 0.693359375f;
+	r = r + n * 2.12194440e-4f;
+	float p = 1.9875691500e-4f;
+	p = p * r + 1.3981999507e-3f;
+	p = p * r + 8.3334519073e-3f;
+	p = p * r + 4.1665795894e-2f;
+	p = p * r + 1.6666665459e-1f;
+	p = p * r + 5.0000001201e-1f;
+	p = p * r * r + r + 1.0f;
+	union {
+		float f;
+		uint32_t u;
+	} power = {.f = shifted}, result = {.f = p};
+	result.u += power.u << 23;
+	float value = x < -87.3f ? 0.0f : result.f;
+	return x != x ? x : value;
+}
+
+/* --- softmax ---------------------------------------------------------------------------------------------------- */
+
+/* By integers, whose order is that of the floats once the negative ones are turned round: a maximum of integers has no
+ * NaN to mind, and every compiler makes vectors of it. */
+TARGET static float LOOP(maximum)(const float *x, int64_t n)
+{
+	union {
+		float f;
+		int32_t i;
+	} bits = {.f = -INFINITY};
+	int32_t largest = bits.i ^ 0x7fffffff;
+#pragma omp simd reduction(max : largest)
+	for (int64_t i = 0; i < n; i++) {
+		union {
+			float f;
+			int32_t i;
+		} value = {.f = x[i]};
+		int32_t key = value.i ^ ((value.i >> 31) & 0x7fffffff);
+		largest = key > largest ? key : largest;
+	}
+	bits.i = largest ^ ((largest >> 31) & 0x7fffffff);
+	return bits.f;
+}
+
+/* Float sums of pieces this short lose nothing that matters; the pieces are added in double. */
+#define LOOP_PIECE 512
+
+TARGET static double LOOP(exp_sum)(const float *x, int64_t n, float shift)
+{
+	double total = 0;
+	for (int64_t begin = 0; begin < n; begin += LOOP_PIECE) {
+		int64_t end = n - begin < LOOP_PIECE ? n : begin + LOOP_PIECE;
+		float sum = 0;
+#pragma omp simd reduction(+ : sum)
+		for (int64_t i = begin; i < end; i++)
+			sum += LOOP(exponential)(x[i] - shift);
+		total += (double)sum;
+	}
+	return total;
+}
+
+TARGET static double LOOP(exp_store)(float *x, int64_t n, float shift)
+{
+	double total = 0;
+	for (int64_t begin = 0; begin < n; begin += LOOP_PIECE) {
+		int64_t end = n - begin < LOOP_PIECE ? n : begin + LOOP_PIECE;
+		float sum = 0;
+#pragma omp simd reduction(+ : sum)
+		for (int64_t i = begin; i < end; i++) {
+			float value = LOOP(exponential)(x[i] - shift);
+			x[i] = value;
+			sum += value;
+		}
+		total += (double)sum;
+	}
+	return total;
+}
+
+/* --- linear ----------------------------------------------------------------------------------------------------- */
+
+TARGET static void LOOP(scale)(float *y, const float *x, int64_t n, float factor)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		y[i] = factor * x[i];
+}
+
+TARGET static void LOOP(axpby)(float *y, const float *x, int64_t n, float alpha, float beta)
+{
+	if (beta == 0.0f) {
+		LOOP(scale)(y, x, n, alpha);
+		return;
+	}
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		y[i] = alpha * x[i] + beta * y[i];
+}
+
+TARGET static void LOOP(multiply)(float *y, const float *x, const float *s, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		y[i] = s[i] * x[i];
+}
+
+TARGET static void LOOP(add)(float *y, const float *x, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		y[i] += x[i];
+}
+
+TARGET static double LOOP(sum)(const float *x, int64_t n)
+{
+	double total = 0;
+#pragma omp simd reduction(+ : total)
+	for (int64_t i = 0; i < n; i++)
+		total += (double)x[i];
+	return total;
+}
+
+TARGET static double LOOP(squares)(const float *x, int64_t n, double centre)
+{
+	double total = 0;
+#pragma omp simd reduction(+ : total)
+	for (int64_t i = 0; i < n; i++) {
+		double d = (double)x[i] - centre;
+		total += d * d;
+	}
+	return total;
+}
+
+TARGET static double LOOP(dot)(const float *x, const float *y, int64_t n)
+{
+	double total = 0;
+#pragma omp simd reduction(+ : total)
+	for (int64_t i = 0; i < n; i++)
+		total += (double)x[i] * (double)y[i];
+	return total;
+}
+
+TARGET static bool LOOP(finite)(const float *x, int64_t n)
+{
+	uint32_t bad = 0;
+#pragma omp simd reduction(| : bad)
+	for (int64_t i = 0; i < n; i++) {
+		union {
+			float f;
+			uint32_t u;
+		} bits = {.f = x[i]};
+		bad |= (uint32_t)((bits.u & 0x7f800000u) == 0x7f800000u);
+	}
+	return bad == 0;
+}
+
+/* --- transformer ------------------------------------------------------------------------------------------------ */
+
+TARGET static void LOOP(normalise)(float *y, const float *x, int64_t n, float centre, float factor, const float *weight,
+								   const float *bias)
+{
+	if (weight && bias) {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] - centre) * factor * weight[i] + bias[i];
+	} else if (weight) {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] - centre) * factor * weight[i];
+	} else {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] - centre) * factor;
+		if (bias)
+			LOOP(add)(y, bias, n);
+	}
+}
+
+LOOP_INLINE float LOOP(relu)(float x)
+{
+	return x < 0.0f ? 0.0f : x;
+}
+
+LOOP_INLINE float LOOP(silu)(float x)
+{
+	return x / (1.0f + LOOP(exponential)(-x));
+}
+
+/* ½x(1 + tanh u) = x / (1 + exp(−2u)), u = √(2/π)(x + 0.044715 x³) */
+LOOP_INLINE float LOOP(gelu_tanh)(float x)
+{
+	float u = 0.7978845608f * (x + 0.044715f * x * x * x);
+	return x / (1.0f + LOOP(exponential)(-2.0f * u));
+}
+
+LOOP_INLINE float LOOP(gelu)(float x)
+{
+	return 0.5f * x * (1.0f + erff(x * 0.70710678118f));
+}
+
+TARGET static void LOOP(activate)(fp_activation kind, float *y, const float *x, int64_t n)
+{
+	switch (kind) {
+	case FP_RELU:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(relu)(x[i]);
+		return;
+	case FP_SILU:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(silu)(x[i]);
+		return;
+	case FP_GELU_TANH:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(gelu_tanh)(x[i]);
+		return;
+	case FP_GELU:
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(gelu)(x[i]);
+		return;
+	}
+}
+
+TARGET static void LOOP(activate_gated)(fp_activation kind, float *y, const float *g, const float *u, int64_t n)
+{
+	switch (kind) {
+	case FP_RELU:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(relu)(g[i]) * u[i];
+		return;
+	case FP_SILU:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(silu)(g[i]) * u[i];
+		return;
+	case FP_GELU_TANH:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(gelu_tanh)(g[i]) * u[i];
+		return;
+	case FP_GELU:
+		for (int64_t i = 0; i < n; i++)
+			y[i] = LOOP(gelu)(g[i]) * u[i];
+		return;
+	}
+}
+
+TARGET static void LOOP(rotate)(float *x, const float *cosine, const float *sine, int64_t half)
+{
+	float *z = x + half;
+#pragma omp simd
+	for (int64_t i = 0; i < half; i++) {
+		float a = x[i], b = z[i];
+		x[i] = a * cosine[i] - b * sine[i];
+		z[i] = b * cosine[i] + a * sine[i];
+	}
+}
+
+/* --- pruning ---------------------------------------------------------------------------------------------------- */
+
+/* Never −0.0: what the threshold swallows is written as +0.0. NaN fails the comparison and stays visible. */
+LOOP_INLINE float LOOP(soft)(float z, float threshold)
+{
+	float size = __builtin_fabsf(z) - threshold;
+	return size <= 0.0f ? 0.0f : __builtin_copysignf(size, z);
+}
+
+TARGET static double LOOP(fista)(fp_momentum rule, float step, float threshold, float momentum, const float *g,
+								 float *y, float *p, int64_t n)
+{
+	double change = 0;
+	if (rule == FP_MOMENTUM_STANDARD) {
+#pragma omp simd reduction(+ : change)
+		for (int64_t i = 0; i < n; i++) {
+			float next = LOOP(soft)(y[i] - step * g[i], threshold);
+			float moved = next - p[i];
+			y[i] = next + momentum * moved;
+			p[i] = next;
+			change += (double)moved * (double)moved;
+		}
+	} else {
+#pragma omp simd reduction(+ : change)
+		for (int64_t i = 0; i < n; i++) {
+			float next = LOOP(soft)(y[i] - step * g[i], threshold);
+			float moved = next - p[i];
+			y[i] = next + momentum * (next - y[i]);
+			p[i] = next;
+			change += (double)moved * (double)moved;
+		}
+	}
+	return change;
+}
+
+TARGET static void LOOP(apply_mask)(float *x, const uint8_t *mask, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		x[i] = mask[i] ? x[i] : 0.0f;
+}
+
+TARGET static int64_t LOOP(mask_distance)(const uint8_t *a, const uint8_t *b, int64_t n)
+{
+	int64_t total = 0;
+	for (int64_t begin = 0; begin < n; begin += LOOP_PIECE) {
+		int64_t end = n - begin < LOOP_PIECE ? n : begin + LOOP_PIECE;
+		uint32_t count = 0;
+#pragma omp simd reduction(+ : count)
+		for (int64_t i = begin; i < end; i++)
+			count += (uint32_t)((a[i] != 0) != (b[i] != 0));
+		total += count;
+	}
+	return total;
+}
+
+static const fp_cpu_loops LOOP(table) = {
+	.name = LOOPS_NAME,
+	.maximum = LOOP(maximum),
+	.exp_sum = LOOP(exp_sum),
+	.exp_store = LOOP(exp_store),
+	.scale = LOOP(scale),
+	.axpby = LOOP(axpby),
+	.multiply = LOOP(multiply),
+	.add = LOOP(add),
+	.sum = LOOP(sum),
+	.squares = LOOP(squares),
+	.dot = LOOP(dot),
+	.finite = LOOP(finite),
+	.normalise = LOOP(normalise),
+	.activate = LOOP(activate),
+	.activate_gated = LOOP(activate_gated),
+	.rotate = LOOP(rotate),
+	.fista = LOOP(fista),
+	.apply_mask = LOOP(apply_mask),
+	.mask_distance = LOOP(mask_distance),
+};
+
+#undef LOOP_INLINE
+#undef LOOP_PIECE

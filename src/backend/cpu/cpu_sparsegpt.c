@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_sparsegpt.c: SparseGPT's sweep (Frantar and Alistarh, 2023) over W[rows × cols] with U upper, UᵀU = H⁻¹.
+ *
+ * Columns go by in blocks. Within a block, entry (r, i) that is pruned leaves the error e = W[r,i] / U[i,i], and the
+ * entries right of it move: W[r, j] −= e·U[i, j]. A row of a block needs nothing from the other rows once the mask of
+ * the block is known, so rows run in parallel. The columns right of the block are then moved by one product, W −= E U.
+ *
+ * Unstructured: the block's mask is chosen over all its rows by W²/U[i,i]²; block [a, b) prunes ⌊s·rows·b⌋ − ⌊s·rows·a⌋
+ * entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen when the sweep reaches it,
+ * from the weights as they then are.
+ */
+#include "backend/cpu/cpu_backend.h"
+
+#include "backend/cpu/cpu_select.h"
+#include "base/memory.h"
+
+enum { GROUP_MOST = 1024 };
+
+typedef struct sweep_block {
+	fp_matrix U, W, mask; /* the whole matrices */
+	int64_t begin, count; /* columns of the block */
+	const fp_pattern *pattern;
+	float *errors; /* rows × count */
+} sweep_block;
+
+static float score_of(float weight, float pivot)
+{
+	float ratio = weight / pivot;
+	return ratio * ratio;
+}
+
+static void choose_group(const sweep_block *b, const float *w, int64_t first, uint8_t *mask)
+{
+	int64_t group = b->pattern->group;
+	int64_t size = b->count - first < group ? b->count - first : group;
+	float scores[GROUP_MOST];
+	for (int64_t i = 0; i < size; i++) {
+		int64_t column = b->begin + first + i;
+		scores[i] = score_of(w[first + i], fp_cpu_floats(b->U)[column * b->U.stride + column]);
+	}
+	fp_cpu_prune_groups(scores, size, b->pattern->kept, group, mask + first);
+}
+
+static void sweep_row(const sweep_block *b, const fp_cpu_loops *loops, int64_t row)
+{
+	float *w = fp_cpu_floats(b->W) + row * b->W.stride + b->begin;
+	uint8_t *mask = fp_cpu_bytes(b->mask) + row * b->mask.stride + b->begin;
+	float *errors = b->errors + row * b->count;
+	for (int64_t i = 0; i < b->count; i++) {
+		if (b->pattern->group > 0 && i % b->pattern->group == 0)
+			choose_group(b, w, i, mask);
+		errors[i] = 0.0f;
+		if (mask[i])
+			continue;
+		const float *u = fp_cpu_floats(b->U) + (b->begin + i) * b->U.stride + b->begin;
+		errors[i] = w[i] / u[i];
+		w[i] = 0.0f;
+		loops->axpby(w + i + 1, u + i + 1, b->count - i - 1, -errors[i], 1.0f);
+	}
+}
+
+/* The mask of an unstructured block; `scores` has room for rows × count. */
+static fp_status choose_block(fp_backend *be, const sweep_block *b, float *scores)
+{
+	int64_t rows = b->W.rows, stride = b->W.stride;
+	const float *u = fp_cpu_floats(b->U);
+#pragma omp parallel for num_threads(be->threads) if (rows * b->count >= FP_CPU_PARALLEL_FROM)
+	for (int64_t r = 0; r < rows; r++) {
+		const float *w = fp_cpu_floats(b->W) + r * stride + b->begin;
+		for (int64_t i = 0; i < b->count; i++)
+			scores[r * b->count + i] = score_of(w[i], u[(b->begin + i) * b->U.stride + b->begin + i]);
+	}
+	int64_t zeros =
+		fp_pattern_zeros(b->pattern, rows * (b->begin + b->count)) - fp_pattern_zeros(b->pattern, rows * b->begin);
+	fp_cpu_scores view = {scores, rows, b->count, b->count};
+	return fp_cpu_prune_smallest(be->ctx, be->threads, view, zeros, fp_cpu_bytes(b->mask) + b->begin, b->mask.stride);
+}
+
+fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
+								 fp_matrix mask)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(U) && fp_cpu_is_f32(W) && fp_cpu_is_u8(mask) && fp_cpu_same_shape(W, mask));
+	FP_REQUIRE(be, U.rows == W.cols && U.cols == W.cols && block > 0);
+	FP_REQUIRE(be, pattern->group >= 0 && pattern->group <= GROUP_MOST && pattern->kept <= pattern->group);
+	FP_REQUIRE(be, pattern->group == 0 || block % pattern->group == 0);
+	if (fp_matrix_size(W) == 0)
+		return FP_OK;
+	if (block > W.cols)
+		block = W.cols;
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	fp_status status;
+	fp_buffer errors = {.bytes = W.rows * block * (int64_t)sizeof(float)};
+	float *scores = NULL;
+	FP_TRY(fp_allocate(be->ctx, &errors.data, errors.bytes, 1));
+	if (pattern->group == 0)
+		FP_TRY(FP_NEW(be->ctx, &scores, W.rows * block));
+	for (int64_t begin = 0; begin < W.cols; begin += block) {
+		int64_t count = W.cols - begin < block ? W.cols - begin : block;
+		sweep_block b = {U, W, mask, begin, count, pattern, errors.data};
+		if (pattern->group == 0)
+			FP_TRY(choose_block(be, &b, scores));
+#pragma omp parallel for num_threads(be->threads) if (W.rows * count >= FP_CPU_PARALLEL_FROM)
+		for (int64_t r = 0; r < W.rows; r++)
+			sweep_row(&b, loops, r);
+		int64_t rest = W.cols - begin - count;
+		fp_matrix E = {.buffer = &errors, .rows = W.rows, .cols = count, .stride = count, .dtype = FP_F32};
+		FP_TRY(fp_cpu_gemm(be, -1.0f, E, FP_PLAIN, fp_matrix_cols(fp_matrix_rows(U, begin, count), begin + count, rest),
+						   FP_PLAIN, 1.0f, fp_matrix_cols(W, begin + count, rest)));
+	}
+
+cleanup:
+	fp_free(scores);
+	fp_free(errors.data);
+	return status;
+}

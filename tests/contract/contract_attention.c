@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One query in double. out and bound have head_dim entries. */
+static void attend_one(const fp_attention_shape *shape, const sample *Q, const sample *K, const sample *V,
+					   int64_t token, int64_t head, double *out, double *bound)
+{
+	int64_t d = shape->head_dim, query = token % shape->length, start = token - query;
+	int64_t kv = head / (shape->heads / shape->kv_heads);
+	int64_t first = shape->window > 0 && query - shape->window + 1 > 0 ? query - shape->window + 1 : 0;
+	double *score = new_doubles(query + 1), largest = -INFINITY, sum = 0, size = 0, reach = 0;
+	for (int64_t j = first; j <= query; j++) {
+		for (int64_t e = 0; e < d; e++) {
+			double term = (double)shape->scale * Q->value[token * shape->heads * d + head * d + e] *
+						  K->value[(start + j) * shape->kv_heads * d + kv * d + e];
+			score[j] += term;
+			size = fmax(size, fabs(term) * (double)d);
+		}
+		largest = fmax(largest, score[j]);
+	}
+	for (int64_t j = first; j <= query; j++)
+		sum += score[j] = exp(score[j] - largest);
+	for (int64_t e = 0; e < d; e++)
+		out[e] = 0;
+	for (int64_t j = first; j <= query; j++) {
+		for (int64_t e = 0; e < d; e++) {
+			double v = V->value[(start + j) * shape->kv_heads * d + kv * d + e];
+			out[e] += score[j] / sum * v;
+			reach = fmax(reach, fabs(v));
+		}
+	}
+	/* A score is a sum of d products in float: it is off by at most ε·d/2·max|term|·…, which changes each weight by
+	 * that much, relative; the weighted sum of values and the running rescaling add a few ε·log of the length. */
+	for (int64_t e = 0; e < d; e++)
+		bound[e] = FLOAT_EPSILON * reach * (size + 16 + 2 * sqrt((double)query));
+	free(score);
+}
+
+static void check_attention(contract *c, fp_attention_shape shape, double spread)
+{
+	int64_t tokens = shape.sequences * shape.length, d = shape.head_dim;
+	sample Q = sample_normal(c, tokens, shape.heads * d), K = sample_normal(c, tokens, shape.kv_heads * d);
+	sample V = sample_normal(c, tokens, shape.kv_heads * d), out = sample_filled(c, tokens, shape.heads * d, NAN);
+	shape.scale = (float)(spread / sqrt((double)d));
+	double *want = new_doubles(tokens * shape.heads * d), *bound = new_doubles(tokens * shape.heads * d);
+	for (int64_t t = 0; t < tokens; t++) {
+		for (int64_t h = 0; h < shape.heads; h++)
+			attend_one(&shape, &Q, &K, &V, t, h, want + (t * shape.heads + h) * d, bound + (t * shape.heads + h) * d);
+	}
+	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	sample_expect_within(c, &out, want, bound, "attention");
+	free(want);
+	free(bound);
+	sample_free(c, &Q);
+	sample_free(c, &K);
+	sample_free(c, &V);
+	sample_free(c, &out);
+}
+
+static void test_attention(void **state)
+{
+	contract *c = *state;
+	/* sequences, length, heads, kv_heads, head_dim, window */
+	static const fp_attention_shape shapes[] = {
+		{0, 5, 2, 1, 4, 0, 0},    {2, 0, 2, 2, 4, 0, 0},   {1, 1, 1, 1, 1, 0, 0},    {3, 1, 4, 2, 8, 0, 0},
+		{2, 2, 2, 2, 3, 0, 0},    {2, 17, 4, 4, 16, 0, 0}, {1, 65, 8, 2, 20, 0, 0},  {2, 129, 6, 1, 64, 0, 0},
+		{1, 300, 2, 2, 64, 0, 0}, {3, 40, 9, 3, 33, 0, 0}, {1, 700, 2, 1, 32, 0, 0}, {1, 1300, 1, 1, 8, 0, 0},
+		{1, 40, 300, 2, 2, 0, 0},
+	};
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+		check_attention(c, shapes[i], 1);
+		check_attention(c, shapes[i], 12); /* sharp: nearly one-hot weights, maxima that grow from block to block */
+	}
+}
+
+static void test_attention_window(void **state)
+{
+	contract *c = *state;
+	static const int64_t windows[] = {1, 2, 7, 64, 129, 500, 5000};
+	for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+		check_attention(c, (fp_attention_shape){1, 90, 4, 2, 8, windows[i], 0}, 2);
+		check_attention(c, (fp_attention_shape){2, 650, 1, 1, 16, windows[i], 0}, 2);
+	}
+}
+
+/* A long context must work without memory for its scores; the last rows are compared. */
+static void test_attention_long(void **state)
+{
+	contract *c = *state;
+	fp_attention_shape shape = {1, 33000, 1, 1, 4, 0, 0.5f};
+	sample Q = sample_normal(c, shape.length, 4), K = sample_normal(c, shape.length, 4),
+		   V = sample_normal(c, shape.length, 4);
+	sample out = sample_filled(c, shape.length, 4, NAN);
+	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	double *got = sample_read(c, &out);
+	for (int64_t t = 0; t < shape.length; t += t < 3 ? 1 : 2999) {
+		double want[4], bound[4];
+		attend_one(&shape, &Q, &K, &V, t, 0, want, bound);
+		for (int e = 0; e < 4; e++)
+			assert_true(fabs(got[t * 4 + e] - want[e]) <= bound[e]);
+	}
+	free(got);
+	sample_free(c, &Q);
+	sample_free(c, &K);
+	sample_free(c, &V);
+	sample_free(c, &out);
+}
+
+CONTRACT_TESTS(attention, cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_window),
+			   cmocka_unit_test(test_attention_long));

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double at(const sample *s, fp_transpose t, int64_t i, int64_t j)
+{
+	return t == FP_PLAIN ? s->value[i * s->view.cols + j] : s->value[j * s->view.cols + i];
+}
+
+static void check_gemm(contract *c, int64_t m, int64_t n, int64_t k, fp_transpose ta, fp_transpose tb, float alpha,
+					   float beta)
+{
+	sample A = ta == FP_PLAIN ? sample_normal(c, m, k) : sample_normal(c, k, m);
+	sample B = tb == FP_PLAIN ? sample_normal(c, k, n) : sample_normal(c, n, k);
+	/* β = 0 must not read C */
+	sample C = beta == 0 ? sample_filled(c, m, n, NAN) : sample_normal(c, m, n);
+	double *want = new_doubles(m * n), *bound = new_doubles(m * n);
+	for (int64_t i = 0; i < m; i++) {
+		for (int64_t j = 0; j < n; j++) {
+			double old = beta == 0 ? 0 : (double)beta * C.value[i * n + j], sum = 0, size = fabs(old);
+			for (int64_t p = 0; p < k; p++) {
+				double term = (double)alpha * at(&A, ta, i, p) * at(&B, tb, p, j);
+				sum += term;
+				size += fabs(term);
+			}
+			want[i * n + j] = sum + old;
+			/* k products and sums in float, in any order: each adds at most ε/2 of the sum of sizes */
+			bound[i * n + j] = FLOAT_EPSILON * (double)(k + 4) / 2 * size;
+		}
+	}
+	assert_ok(c->ctx, c->be->ops->gemm(c->be, alpha, A.view, ta, B.view, tb, beta, C.view));
+	sample_expect_within(c, &C, want, bound, "gemm");
+	free(want);
+	free(bound);
+	sample_free(c, &A);
+	sample_free(c, &B);
+	sample_free(c, &C);
+}
+
+static void test_gemm(void **state)
+{
+	contract *c = *state;
+	static const int64_t sizes[][3] = {{0, 3, 4},    {3, 0, 4},     {3, 4, 0},    {1, 1, 1},
+									   {1, 9, 5},    {7, 1, 3},     {2, 3, 129},  {33, 17, 65},
+									   {64, 64, 64}, {130, 70, 33}, {5, 300, 40}, {257, 129, 190}};
+	static const float factors[][2] = {{1, 0}, {1, 1}, {-0.5f, 2}, {0, 0.5f}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		for (int t = 0; t < 4; t++) {
+			for (int f = 0; f < 4; f++)
+				check_gemm(c, sizes[i][0], sizes[i][1], sizes[i][2], t & 1 ? FP_TRANSPOSED : FP_PLAIN,
+						   t & 2 ? FP_TRANSPOSED : FP_PLAIN, factors[f][0], factors[f][1]);
+		}
+	}
+}
+
+static void test_gram_and_mirror(void **state)
+{
+	contract *c = *state;
+	static const int64_t sizes[][2] = {{0, 3},  {3, 0},   {1, 1},     {1, 9},   {9, 1},
+									   {5, 17}, {40, 33}, {300, 130}, {70, 257}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		int64_t p = sizes[i][0], n = sizes[i][1];
+		for (int keep = 0; keep < 2; keep++) {
+			sample X = sample_normal(c, p, n), A = keep ? sample_normal(c, n, n) : sample_filled(c, n, n, NAN);
+			double *want = new_doubles(n * n), *bound = new_doubles(n * n);
+			for (int64_t a = 0; a < n; a++) {
+				for (int64_t b = a; b < n; b++) {
+					double sum = keep ? 0.75 * A.value[a * n + b] : 0, size = fabs(sum);
+					for (int64_t t = 0; t < p; t++) {
+						sum += X.value[t * n + a] * X.value[t * n + b];
+						size += fabs(X.value[t * n + a] * X.value[t * n + b]);
+					}
+					want[a * n + b] = want[b * n + a] = sum;
+					/* as for gemm */
+					bound[a * n + b] = bound[b * n + a] = FLOAT_EPSILON * (double)(p + 4) / 2 * size;
+				}
+			}
+			assert_ok(c->ctx, c->be->ops->gram(c->be, X.view, keep ? 0.75f : 0.0f, A.view));
+			assert_ok(c->ctx, c->be->ops->mirror(c->be, A.view));
+			sample_expect_within(c, &A, want, bound, "gram and mirror");
+			double *got = sample_read(c, &A); /* mirror copies: symmetric to the bit */
+			for (int64_t a = 0; a < n; a++) {
+				for (int64_t b = 0; b < a; b++)
+					assert_true(got[a * n + b] == got[b * n + a]);
+			}
+			free(got);
+			free(want);
+			free(bound);
+			sample_free(c, &X);
+			sample_free(c, &A);
+		}
+	}
+}
+
+static void check_axpby(contract *c, int64_t rows, int64_t cols, float alpha, float beta)
+{
+	sample X = sample_normal(c, rows, cols),
+		   Y = beta == 0 ? sample_filled(c, rows, cols, NAN) : sample_normal(c, rows, cols);
+	double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+	for (int64_t i = 0; i < rows * cols; i++) {
+		double old = beta == 0 ? 0 : (double)beta * Y.value[i];
+		want[i] = (double)alpha * X.value[i] + old;
+		/* two products and one sum, fused or not */
+		bound[i] = FLOAT_EPSILON * (fabs((double)alpha * X.value[i]) + fabs(old));
+	}
+	assert_ok(c->ctx, c->be->ops->axpby(c->be, alpha, X.view, beta, Y.view));
+	sample_expect_within(c, &Y, want, bound, "axpby");
+	free(want);
+	free(bound);
+	sample_free(c, &X);
+	sample_free(c, &Y);
+}
+
+static void test_axpby(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		check_axpby(c, contract_shapes[i].rows, contract_shapes[i].cols, 0.3f, -1.7f);
+		check_axpby(c, contract_shapes[i].rows, contract_shapes[i].cols, -1, 1);
+		check_axpby(c, contract_shapes[i].rows, contract_shapes[i].cols, 2.5f, 0);
+	}
+}
+
+static void test_dots(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), out = sample_normal(c, 1, rows);
+		double *want = new_doubles(rows), sum = 0, size = 0, got = -1, again = -2;
+		for (int64_t r = 0; r < rows; r++) {
+			for (int64_t k = 0; k < cols; k++) {
+				double term = X.value[r * cols + k] * Y.value[r * cols + k];
+				want[r] += term;
+				size += fabs(term);
+			}
+			sum += want[r];
+		}
+		assert_ok(c->ctx, c->be->ops->dot(c->be, X.view, Y.view, &got));
+		assert_ok(c->ctx, c->be->ops->dot(c->be, X.view, Y.view, &again));
+		assert_true(fabs(got - sum) <= 1e-13 * size); /* sums in double */
+		assert_true(got == again);                    /* and in a fixed order */
+		assert_ok(c->ctx, c->be->ops->row_dot(c->be, X.view, Y.view, out.view));
+		/* summed in double, then rounded once to float */
+		sample_expect(c, &out, want, 1e-12, FLOAT_EPSILON, "row_dot");
+		free(want);
+		sample_free(c, &X);
+		sample_free(c, &Y);
+		sample_free(c, &out);
+	}
+}
+
+static void test_rows_and_columns(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols);
+		sample a = sample_normal(c, 1, rows), b = sample_normal(c, 1, rows), s = sample_normal(c, 1, cols);
+		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+		for (int64_t k = 0; k < rows * cols; k++) {
+			double x = a.value[k / cols] * X.value[k], y = b.value[k / cols] * Y.value[k];
+			want[k] = x + y;
+			bound[k] = FLOAT_EPSILON * (fabs(x) + fabs(y)); /* as for axpby */
+		}
+		assert_ok(c->ctx, c->be->ops->row_axpby(c->be, a.view, X.view, b.view, Y.view));
+		sample_expect_within(c, &Y, want, bound, "row_axpby");
+		for (int64_t k = 0; k < rows * cols; k++)
+			want[k] = s.value[k % cols] * X.value[k];
+		assert_ok(c->ctx, c->be->ops->scale_columns(c->be, s.view, X.view, Y.view));
+		sample_expect(c, &Y, want, 0, FLOAT_EPSILON, "scale_columns"); /* one product */
+		assert_ok(c->ctx, c->be->ops->scale_columns(c->be, s.view, X.view, X.view));
+		sample_expect(c, &X, want, 0, FLOAT_EPSILON, "scale_columns in place");
+		free(want);
+		free(bound);
+		sample_free(c, &X);
+		sample_free(c, &Y);
+		sample_free(c, &a);
+		sample_free(c, &b);
+		sample_free(c, &s);
+	}
+}
+
+static void test_diagonals(void **state)
+{
+	contract *c = *state;
+	static const int64_t sizes[] = {0, 1, 5, 64, 131};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		int64_t n = sizes[i];
+		sample A = sample_normal(c, n, n), d = sample_normal(c, 1, n), out = sample_normal(c, 1, n);
+		double *want = new_doubles(n);
+		for (int64_t k = 0; k < n; k++)
+			want[k] = A.value[k * n + k];
+		assert_ok(c->ctx, c->be->ops->diagonal(c->be, A.view, out.view));
+		sample_expect(c, &out, want, 0, 0, "diagonal"); /* a copy */
+		for (int64_t k = 0; k < n; k++)
+			A.value[k * n + k] += d.value[k];
+		assert_ok(c->ctx, c->be->ops->add_diagonal(c->be, A.view, d.view));
+		sample_expect(c, &A, A.value, 0, FLOAT_EPSILON, "add_diagonal"); /* one sum */
+		free(want);
+		sample_free(c, &A);
+		sample_free(c, &d);
+		sample_free(c, &out);
+	}
+}
+
+static void test_finite(void **state)
+{
+	contract *c = *state;
+	static const double bad[] = {NAN, INFINITY, -INFINITY};
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		int finite = -1;
+		sample X = sample_filled(c, rows, cols, 3.4e38);
+		assert_ok(c->ctx, c->be->ops->finite(c->be, X.view, &finite));
+		assert_int_equal(finite, 1);
+		for (int k = 0; k < 3 && rows * cols > 0; k++) {
+			double *values = new_doubles(rows * cols);
+			values[contract_random(c, 0, rows * cols - 1)] = bad[k];
+			sample Z = sample_from(c, rows, cols, values);
+			assert_ok(c->ctx, c->be->ops->finite(c->be, Z.view, &finite));
+			assert_int_equal(finite, 0);
+			free(values);
+			sample_free(c, &Z);
+		}
+		sample_free(c, &X);
+	}
+}
+
+CONTRACT_TESTS(linear, cmocka_unit_test(test_gemm), cmocka_unit_test(test_gram_and_mirror),
+			   cmocka_unit_test(test_axpby), cmocka_unit_test(test_dots), cmocka_unit_test(test_rows_and_columns),
+			   cmocka_unit_test(test_diagonals), cmocka_unit_test(test_finite));

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void test_upload_and_download(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		sample s = sample_normal(c, contract_shapes[i].rows, contract_shapes[i].cols);
+		sample_expect(c, &s, s.value, 0, 0, "upload"); /* a copy is exact */
+		sample_free(c, &s);
+	}
+}
+
+/* The half nearest to a number that has few bits is the number: conversions on the way in and out are exact here. */
+static void test_conversions(void **state)
+{
+	contract *c = *state;
+	static const fp_dtype types[] = {FP_F32, FP_F16, FP_BF16};
+	for (int from = 0; from < 3; from++) {
+		for (int to = 0; to < 3; to++) {
+			enum { ROWS = 7, COLS = 13, STRIDE = 17 };
+			float numbers[ROWS * STRIDE], back[ROWS * COLS];
+			for (int i = 0; i < ROWS * STRIDE; i++)
+				numbers[i] = (float)contract_random(c, -128, 127) / 16.0f;
+			char in[ROWS * STRIDE * 4], out[ROWS * STRIDE * 4];
+			fp_from_float(in, types[from], numbers, ROWS * STRIDE);
+			fp_matrix m, other;
+			assert_ok(c->ctx, fp_matrix_new(c->be, &m, ROWS, COLS, types[to]));
+			assert_ok(c->ctx, fp_matrix_new(c->be, &other, ROWS, COLS, types[(to + 1) % 3]));
+			assert_ok(c->ctx, c->be->ops->upload(c->be, m, in, types[from], STRIDE));
+			assert_ok(c->ctx, c->be->ops->copy(c->be, other, m));
+			assert_ok(c->ctx, c->be->ops->download(c->be, out, types[from], COLS, other));
+			fp_to_float(back, out, types[from], ROWS * COLS);
+			for (int r = 0; r < ROWS; r++) {
+				for (int k = 0; k < COLS; k++)
+					assert_true(back[r * COLS + k] == numbers[r * STRIDE + k]);
+			}
+			fp_matrix_free(c->be, &m);
+			fp_matrix_free(c->be, &other);
+		}
+	}
+}
+
+/* Rounding on the device is that of the host, bit for bit: a checkpoint must not depend on where it was rounded. */
+static void test_rounding(void **state)
+{
+	contract *c = *state;
+	enum { COUNT = 5000 };
+	static const fp_dtype types[] = {FP_F16, FP_BF16};
+	static float numbers[COUNT];
+	for (int i = 0; i < COUNT; i++)
+		numbers[i] = ldexpf(random_normal(&c->seed), (int)contract_random(c, -30, 18));
+	for (int t = 0; t < 2; t++) {
+		static uint16_t want[COUNT], got[COUNT];
+		fp_from_float(want, types[t], numbers, COUNT);
+		fp_matrix m;
+		assert_ok(c->ctx, fp_matrix_new(c->be, &m, 1, COUNT, FP_F32));
+		assert_ok(c->ctx, c->be->ops->upload(c->be, m, numbers, FP_F32, COUNT));
+		assert_ok(c->ctx, c->be->ops->download(c->be, got, types[t], COUNT, m));
+		assert_memory_equal(got, want, sizeof want);
+		fp_matrix_free(c->be, &m);
+	}
+}
+
+static void test_copy_and_fill(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		sample from = sample_normal(c, rows, cols), to = sample_normal(c, rows, cols),
+			   mask = sample_mask(c, rows, cols);
+		assert_ok(c->ctx, c->be->ops->copy(c->be, to.view, from.view));
+		sample_expect(c, &to, from.value, 0, 0, "copy");
+		assert_ok(c->ctx, c->be->ops->fill(c->be, from.view, -2.5f));
+		assert_ok(c->ctx, c->be->ops->fill(c->be, mask.view, 1));
+		for (int64_t k = 0; k < rows * cols; k++) {
+			from.value[k] = -2.5;
+			mask.value[k] = 1;
+		}
+		sample_expect(c, &from, from.value, 0, 0, "fill");
+		sample_expect(c, &mask, mask.value, 0, 0, "fill of a mask");
+		sample_free(c, &from);
+		sample_free(c, &to);
+		sample_free(c, &mask);
+	}
+}
+
+static void test_memory_and_defects(void **state)
+{
+	contract *c = *state;
+	int64_t available = -1, total = -1;
+	assert_ok(c->ctx, c->be->ops->memory(c->be, &available, &total));
+	assert_true(available >= 0 && total > 0 && available <= total);
+	assert_ok(c->ctx, c->be->ops->synchronize(c->be));
+	c->be->ops->release(c->be, NULL);
+	/* a shape that does not fit is a defect of the caller, reported and not run */
+	sample a = sample_normal(c, 3, 4), b = sample_normal(c, 3, 5);
+	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->ops->copy(c->be, a.view, b.view));
+	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->ops->axpby(c->be, 1, a.view, 1, b.view));
+	fp_matrix outside = a.view;
+	outside.offset += a.whole.cols;
+	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->ops->fill(c->be, outside, 0));
+	sample_free(c, &a);
+	sample_free(c, &b);
+}
+
+CONTRACT_TESTS(memory, cmocka_unit_test(test_upload_and_download), cmocka_unit_test(test_conversions),
+			   cmocka_unit_test(test_rounding), cmocka_unit_test(test_copy_and_fill),
+			   cmocka_unit_test(test_memory_and_defects));

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check_norm(contract *c, fp_norm_kind kind, int64_t rows, int64_t cols, bool weighted, bool biased,
+					   bool in_place)
+{
+	const double epsilon = (double)1e-5f;
+	sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols);
+	sample w = sample_normal(c, 1, cols), b = sample_normal(c, 1, cols);
+	double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+	for (int64_t i = 0; i < rows; i++) {
+		const double *x = X.value + i * cols;
+		double mean = 0, square = 0;
+		for (int64_t k = 0; k < cols && kind == FP_LAYER_NORM; k++)
+			mean += x[k] / (double)cols;
+		for (int64_t k = 0; k < cols; k++)
+			square += (x[k] - mean) * (x[k] - mean) / (double)cols;
+		double factor = 1 / sqrt(square + epsilon);
+		for (int64_t k = 0; k < cols; k++) {
+			double scale = weighted ? w.value[k] : 1, shift = biased && kind == FP_LAYER_NORM ? b.value[k] : 0;
+			want[i * cols + k] = (x[k] - mean) * factor * scale + shift;
+			/* the mean is rounded to float before it is taken away: an error of ε·|mean|·factor; then a few products */
+			bound[i * cols + k] = FLOAT_EPSILON * (4 * fabs(want[i * cols + k]) + 4 * fabs(shift) +
+												   2 * (fabs(mean) + fabs(x[k])) * factor * fabs(scale));
+		}
+	}
+	fp_matrix absent = {0};
+	sample *out = in_place ? &X : &Y;
+	assert_ok(c->ctx, c->be->ops->norm(c->be, kind, X.view, weighted ? w.view : absent, biased ? b.view : absent, 1e-5f,
+									   out->view));
+	sample_expect_within(c, out, want, bound, kind == FP_LAYER_NORM ? "layer norm" : "RMS norm");
+	free(want);
+	free(bound);
+	sample_free(c, &X);
+	sample_free(c, &Y);
+	sample_free(c, &w);
+	sample_free(c, &b);
+}
+
+static void test_norm(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		for (int options = 0; options < 8; options++) {
+			check_norm(c, FP_LAYER_NORM, contract_shapes[i].rows, contract_shapes[i].cols, options & 1, options & 2,
+					   options & 4);
+			check_norm(c, FP_RMS_NORM, contract_shapes[i].rows, contract_shapes[i].cols, options & 1, options & 2,
+					   options & 4);
+		}
+	}
+}
+
+static void test_add_bias(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		sample X = sample_normal(c, rows, cols), b = sample_normal(c, 1, cols);
+		for (int64_t k = 0; k < rows * cols; k++)
+			X.value[k] += b.value[k % cols];
+		assert_ok(c->ctx, c->be->ops->add_bias(c->be, b.view, X.view));
+		sample_expect(c, &X, X.value, 0, FLOAT_EPSILON, "add_bias"); /* one sum */
+		sample_free(c, &X);
+		sample_free(c, &b);
+	}
+}
+
+static double activation(fp_activation kind, double x)
+{
+	switch (kind) {
+	case FP_RELU:
+		return x > 0 ? x : 0;
+	case FP_SILU:
+		return x / (1 + exp(-x));
+	case FP_GELU:
+		return 0.5 * x * erfc(-x / sqrt(2));
+	default:
+		return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+	}
+}
+
+/* exp in float is good to a few ε, but its argument is rounded first: an error of ε·|argument|, at most 90. Near zero
+ * results the error is that of x/(1+exp(−x)) with a large exponential, or of 1 + erf: absolute. */
+static double activation_bound(double x, double want)
+{
+	return FLOAT_EPSILON * ((8 + 2 * fabs(x)) * fabs(want) + fabs(x)) + 1e-37;
+}
+
+static sample sample_wide(contract *c, int64_t rows, int64_t cols)
+{
+	static const double special[] = {0, -0.0, 1e-30, -1e-30, 20, -20, 87, -87, 90, -90, 300, -300, 1e4, -1e4};
+	double *values = new_doubles(rows * cols);
+	for (int64_t k = 0; k < rows * cols; k++) {
+		values[k] = 5 * (double)random_normal(&c->seed);
+		if (contract_random(c, 0, 9) == 0)
+			values[k] = special[contract_random(c, 0, (int64_t)(sizeof special / sizeof *special) - 1)];
+	}
+	sample s = sample_from(c, rows, cols, values);
+	free(values);
+	return s;
+}
+
+static void test_activate(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count * 4; i++) {
+		fp_activation kind = (fp_activation)(i % 4);
+		int64_t rows = contract_shapes[i / 4].rows, cols = contract_shapes[i / 4].cols;
+		sample X = sample_wide(c, rows, cols), Y = sample_normal(c, rows, cols);
+		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+		for (int64_t k = 0; k < rows * cols; k++) {
+			want[k] = activation(kind, X.value[k]);
+			bound[k] = kind == FP_RELU ? 0 : activation_bound(X.value[k], want[k]);
+		}
+		assert_ok(c->ctx, c->be->ops->activate(c->be, kind, X.view, Y.view));
+		sample_expect_within(c, &Y, want, bound, "activate");
+		assert_ok(c->ctx, c->be->ops->activate(c->be, kind, X.view, X.view));
+		sample_expect_within(c, &X, want, bound, "activate in place");
+		free(want);
+		free(bound);
+		sample_free(c, &X);
+		sample_free(c, &Y);
+	}
+}
+
+static void test_activate_gated(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count * 12; i++) {
+		fp_activation kind = (fp_activation)(i % 4);
+		int where = i / 4 % 3;
+		int64_t rows = contract_shapes[i / 12].rows, cols = contract_shapes[i / 12].cols;
+		sample G = sample_wide(c, rows, cols), U = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols);
+		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+		for (int64_t k = 0; k < rows * cols; k++) {
+			double f = activation(kind, G.value[k]);
+			want[k] = f * U.value[k];
+			bound[k] = activation_bound(G.value[k], f) * fabs(U.value[k]) + FLOAT_EPSILON * fabs(want[k]);
+		}
+		sample *out = where == 0 ? &Y : where == 1 ? &G : &U;
+		assert_ok(c->ctx, c->be->ops->activate_gated(c->be, kind, G.view, U.view, out->view));
+		sample_expect_within(c, out, want, bound, "activate_gated");
+		free(want);
+		free(bound);
+		sample_free(c, &G);
+		sample_free(c, &U);
+		sample_free(c, &Y);
+	}
+}
+
+static void check_rotate(contract *c, int64_t sequences, int64_t length, int64_t heads, int64_t half)
+{
+	int64_t rows = sequences * length, cols = heads * half * 2;
+	sample X = sample_normal(c, rows, cols), cosine = sample_normal(c, length, half),
+		   sine = sample_normal(c, length, half);
+	double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+	for (int64_t t = 0; t < rows; t++) {
+		for (int64_t h = 0; h < heads; h++) {
+			for (int64_t i = 0; i < half; i++) {
+				int64_t a = t * cols + h * 2 * half + i, b = a + half, angle = t % length * half + i;
+				double co = cosine.value[angle], si = sine.value[angle];
+				want[a] = X.value[a] * co - X.value[b] * si;
+				want[b] = X.value[b] * co + X.value[a] * si;
+				/* two products and a sum */
+				bound[a] = bound[b] = FLOAT_EPSILON * (fabs(X.value[a]) + fabs(X.value[b])) * (fabs(co) + fabs(si));
+			}
+		}
+	}
+	assert_ok(c->ctx, c->be->ops->rotate(c->be, cosine.view, sine.view, heads, X.view));
+	sample_expect_within(c, &X, want, bound, "rotate");
+	free(want);
+	free(bound);
+	sample_free(c, &X);
+	sample_free(c, &cosine);
+	sample_free(c, &sine);
+}
+
+static void test_rotate(void **state)
+{
+	contract *c = *state;
+	check_rotate(c, 0, 4, 2, 3);
+	check_rotate(c, 1, 1, 1, 1);
+	check_rotate(c, 3, 5, 2, 3);
+	check_rotate(c, 2, 7, 4, 32);
+	check_rotate(c, 2, 65, 12, 32);
+}
+
+static void check_cross_entropy(contract *c, int64_t rows, int64_t cols, double scale)
+{
+	double *values = new_doubles(rows * cols);
+	for (int64_t k = 0; k < rows * cols; k++)
+		values[k] = floor(scale * (double)random_normal(&c->seed) * 8) / 8; /* many ties for the argmax */
+	sample X = sample_from(c, rows, cols, values), out = sample_normal(c, 1, rows);
+	int32_t *targets = calloc((size_t)rows + 1, sizeof *targets), *argmax = calloc((size_t)rows + 1, sizeof *argmax);
+	double *want = new_doubles(rows), *bound = new_doubles(rows);
+	for (int64_t i = 0; i < rows; i++) {
+		const double *x = X.value + i * cols;
+		int64_t best = 0;
+		double sum = 0;
+		for (int64_t k = 1; k < cols; k++)
+			best = x[k] > x[best] ? k : best;
+		for (int64_t k = 0; k < cols; k++)
+			sum += exp(x[k] - x[best]);
+		targets[i] = (int32_t)(i % 4 == 3 ? -1 : i % 4 == 2 ? best : contract_random(c, 0, cols - 1));
+		want[i] = targets[i] < 0 ? 0 : log(sum) + x[best] - x[targets[i]];
+		/* relative errors of the exponentials (a few ε, and ε·90 from their arguments) become an absolute one of the
+		 * logarithm; the result is rounded to float */
+		bound[i] = targets[i] < 0 ? 0 : FLOAT_EPSILON * (100 + want[i]);
+		argmax[i] = (int32_t)best;
+	}
+	int32_t *got = calloc((size_t)rows + 1, sizeof *got);
+	assert_ok(c->ctx, c->be->ops->cross_entropy(c->be, X.view, targets, out.view, got));
+	sample_expect_within(c, &out, want, bound, "cross_entropy");
+	assert_memory_equal(got, argmax, (size_t)rows * sizeof *got);
+	assert_ok(c->ctx, c->be->ops->fill(c->be, out.view, 9));
+	assert_ok(c->ctx, c->be->ops->cross_entropy(c->be, X.view, targets, out.view, NULL));
+	sample_expect_within(c, &out, want, bound, "cross_entropy without argmax");
+	free(got);
+	free(want);
+	free(bound);
+	free(targets);
+	free(argmax);
+	free(values);
+	sample_free(c, &X);
+	sample_free(c, &out);
+}
+
+static void test_cross_entropy(void **state)
+{
+	contract *c = *state;
+	check_cross_entropy(c, 0, 5, 1);
+	check_cross_entropy(c, 3, 1, 1);
+	check_cross_entropy(c, 9, 7, 1);
+	check_cross_entropy(c, 5, 33, 30);
+	check_cross_entropy(c, 13, 1000, 3);
+	check_cross_entropy(c, 6, 50272, 5);
+}
+
+CONTRACT_TESTS(transformer, cmocka_unit_test(test_norm), cmocka_unit_test(test_add_bias),
+			   cmocka_unit_test(test_activate), cmocka_unit_test(test_activate_gated), cmocka_unit_test(test_rotate),
+			   cmocka_unit_test(test_cross_entropy));
