@@ -28,7 +28,7 @@ typedef struct fp_layer {
 
 typedef struct fp_layer_state {
 	int64_t sequences, length;
-	fp_matrix hidden, context;
+	fp_matrix hidden, context; /* the caller's; fp_layer_forward() does without a context (all zero) */
 } fp_layer_state;
 
 /* Work space for the steps, sized for up to `tokens` tokens. Freed with fp_workspace_free(). */

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * head.c: hidden states after the last layer to logits and cross-entropies.
+ *
+ *   logits[rows × vocabulary] = project_out(norm(hidden)) · headᵀ
+ *
+ * The logits of all rows at once would dwarf everything else (2048 × 50272 floats are 400 MB), so rows go through in
+ * blocks.
+ */
+#include "base/memory.h"
+#include "model/model_parts.h"
+
+#include <math.h>
+
+enum { LOGIT_BYTES = 96 << 20, MINIMUM_ROWS = 64, MAXIMUM_ROWS = 512 };
+
+static int64_t block_rows(const fp_model *model)
+{
+	int64_t rows = LOGIT_BYTES / ((int64_t)sizeof(float) * model->config.vocabulary);
+	if (rows < MINIMUM_ROWS)
+		return MINIMUM_ROWS;
+	return rows < MAXIMUM_ROWS ? rows : MAXIMUM_ROWS;
+}
+
+static fp_status load_head(fp_model *model)
+{
+	if (model->head_loaded)
+		return FP_OK;
+	fp_backend *be = model->be;
+	const fp_model_config *c = &model->config;
+	fp_status status = FP_OK;
+	int64_t rows = block_rows(model);
+	/* A second try after a failure finds what the first one loaded. */
+	const struct {
+		const fp_tensor_info *tensor;
+		fp_matrix *matrix;
+	} parts[] = {
+		{model->final_weight, &model->norm_weight},
+		{model->final_bias, &model->norm_bias},
+		{model->project_out, &model->output_projection},
+		{model->head, &model->head_weight},
+	};
+	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+		if (parts[i].tensor && fp_matrix_is_absent(*parts[i].matrix))
+			FP_TRY(fp_model_upload(model, parts[i].tensor, parts[i].matrix));
+	if (c->final_norm && fp_matrix_is_absent(model->normalised))
+		FP_TRY(fp_matrix_new(be, &model->normalised, rows, c->hidden, FP_F32));
+	if (model->project_out && fp_matrix_is_absent(model->projected))
+		FP_TRY(fp_matrix_new(be, &model->projected, rows, c->embedding, FP_F32));
+	if (fp_matrix_is_absent(model->losses))
+		FP_TRY(fp_matrix_new(be, &model->losses, 1, rows, FP_F32));
+	model->head_loaded = true;
+cleanup:
+	return status;
+}
+
+/* At most block_rows() rows. */
+static fp_status block_logits(fp_model *model, fp_matrix hidden, fp_matrix logits)
+{
+	fp_backend *be = model->be;
+	const fp_model_config *c = &model->config;
+	fp_status status = FP_OK;
+	fp_matrix features = hidden;
+	if (c->final_norm) {
+		fp_matrix normalised = fp_matrix_rows(model->normalised, 0, hidden.rows);
+		FP_TRY(be->ops->norm(be, c->norm, features, model->norm_weight, model->norm_bias, c->norm_epsilon, normalised));
+		features = normalised;
+	}
+	if (model->project_out) {
+		fp_matrix projected = fp_matrix_rows(model->projected, 0, hidden.rows);
+		FP_TRY(fp_linear(be, features, model->output_projection, (fp_matrix){0}, false, projected));
+		features = projected;
+	}
+	FP_TRY(fp_linear(be, features, model->head_weight, (fp_matrix){0}, false, logits));
+cleanup:
+	return status;
+}
+
+fp_status fp_model_logits(fp_model *model, fp_matrix hidden, fp_matrix out)
+{
+	fp_status status;
+	FP_REQUIRE(model->be,
+			   hidden.cols == model->config.hidden && out.cols == model->config.vocabulary && out.rows == hidden.rows);
+	FP_TRY(load_head(model));
+	int64_t block = block_rows(model);
+	for (int64_t first = 0; first < hidden.rows; first += block) {
+		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
+		FP_TRY(block_logits(model, fp_matrix_rows(hidden, first, rows), fp_matrix_rows(out, first, rows)));
+	}
+cleanup:
+	return status;
+}
+
+fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *targets, float *losses, int32_t *argmax)
+{
+	fp_backend *be = model->be;
+	fp_status status;
+	FP_REQUIRE(be, hidden.cols == model->config.hidden);
+	FP_TRY(load_head(model));
+	int64_t block = block_rows(model);
+	if (fp_matrix_is_absent(model->logits))
+		FP_TRY(fp_matrix_new(be, &model->logits, block, model->config.vocabulary, FP_F32));
+	for (int64_t first = 0; first < hidden.rows; first += block) {
+		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
+		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows);
+		fp_matrix row_losses = fp_matrix_cols(model->losses, 0, rows);
+		FP_TRY(block_logits(model, fp_matrix_rows(hidden, first, rows), logits));
+		FP_TRY(be->ops->cross_entropy(be, logits, targets + first, row_losses, argmax ? argmax + first : NULL));
+		FP_TRY(be->ops->download(be, losses + first, FP_F32, rows, row_losses));
+	}
+	FP_TRY(be->ops->synchronize(be));
+	for (int64_t i = 0; i < hidden.rows; i++)
+		if (!isfinite(losses[i])) {
+			status =
+				fp_fail(be->ctx, FP_ERROR_NUMERIC,
+						"%s: the loss of token %lld of a batch is not finite: the head's logits are NaN or infinite",
+						fp_checkpoint_directory(model->checkpoint), (long long)i);
+			break;
+		}
+cleanup:
+	return status;
+}

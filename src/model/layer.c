@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layer.c: a decoder layer's forward pass. With T tokens, h = hidden, q = heads·head_dim, k = kv_heads·head_dim, f =
+ * inner:
+ *
+ *   x  = norm₀(hidden)                           [T × h]
+ *   Q, K, V = x Wqᵀ, x Wkᵀ, x Wvᵀ (+ biases)     [T × q], [T × k], [T × k]; heads normalised and turned where the model
+ * does so context = attention(Q, K, V)                 [T × q] hidden += context Woᵀ y  = norm₁(hidden) [T × h] z  =
+ * f(y Wgateᵀ) ∘ y Wupᵀ, or f(y Wupᵀ)      [T × f] hidden += z Wdownᵀ
+ *
+ * A model with the norm after each block has x = hidden, y = hidden, and norms after the two sums.
+ */
+#include "model/layer.h"
+
+#include "base/memory.h"
+#include "model/model_parts.h"
+#include "model/rotary.h"
+
+#include <math.h>
+
+struct fp_workspace {
+	fp_backend *be; /* borrowed */
+	int64_t tokens;
+	fp_matrix normalised; /* T × h; absent where the norm comes after the blocks */
+	fp_matrix scratch;    /* T × max(q + 2k, f or 2f): Q, K, V and the inner activations are never needed together */
+	fp_matrix context;    /* T × q, for fp_layer_forward() */
+	fp_matrix cosine, sine;
+};
+
+static int64_t scratch_width(const fp_model_config *c)
+{
+	int64_t attention = (c->heads + 2 * c->kv_heads) * c->head_dim;
+	int64_t inner = c->gated ? 2 * c->inner : c->inner;
+	return attention > inner ? attention : inner;
+}
+
+static int64_t table_rows(const fp_model_config *c, int64_t tokens)
+{
+	return tokens < c->positions ? tokens : c->positions;
+}
+
+int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens)
+{
+	const fp_model_config *c = fp_model_get_config(model);
+	int64_t row = (c->pre_norm ? c->hidden : 0) + scratch_width(c) + c->heads * c->head_dim;
+	int64_t tables = c->rotary ? table_rows(c, tokens) * c->head_dim : 0;
+	return (tokens * row + tables) * (int64_t)sizeof(float);
+}
+
+fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens)
+{
+	fp_status status;
+	fp_backend *be = fp_model_backend(model);
+	const fp_model_config *c = fp_model_get_config(model);
+	fp_workspace *workspace = NULL;
+	*out = NULL;
+	FP_REQUIRE(be, tokens > 0);
+	FP_TRY(FP_NEW(be->ctx, &workspace, 1));
+	workspace->be = be;
+	workspace->tokens = tokens;
+	if (c->pre_norm)
+		FP_TRY(fp_matrix_new(be, &workspace->normalised, tokens, c->hidden, FP_F32));
+	FP_TRY(fp_matrix_new(be, &workspace->scratch, tokens, scratch_width(c), FP_F32));
+	FP_TRY(fp_matrix_new(be, &workspace->context, tokens, c->heads * c->head_dim, FP_F32));
+	if (c->rotary)
+		FP_TRY(fp_rotary_tables(be, c, table_rows(c, tokens), &workspace->cosine, &workspace->sine));
+	*out = workspace;
+	workspace = NULL;
+cleanup:
+	fp_workspace_free(workspace);
+	return status;
+}
+
+void fp_workspace_free(fp_workspace *workspace)
+{
+	if (!workspace)
+		return;
+	fp_matrix_free(workspace->be, &workspace->normalised);
+	fp_matrix_free(workspace->be, &workspace->scratch);
+	fp_matrix_free(workspace->be, &workspace->context);
+	fp_matrix_free(workspace->be, &workspace->cosine);
+	fp_matrix_free(workspace->be, &workspace->sine);
+	fp_free(workspace);
+}
+
+static fp_status upload_if(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
+{
+	return tensor ? fp_model_upload(model, tensor, out) : FP_OK;
+}
+
+fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
+{
+	fp_status status;
+	fp_layer *layer = NULL;
+	*out = NULL;
+	FP_REQUIRE(model->be, index >= 0 && index < model->config.layers);
+	const fp_layer_tensors *tensors = &model->layers[index];
+	FP_TRY(FP_NEW(model->be->ctx, &layer, 1));
+	layer->model = model;
+	layer->index = index;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		FP_TRY(upload_if(model, tensors->weight[role], &layer->weight[role]));
+		FP_TRY(upload_if(model, tensors->bias[role], &layer->bias[role]));
+	}
+	for (int i = 0; i < 2; i++) {
+		FP_TRY(upload_if(model, tensors->norm_weight[i], &layer->norm_weight[i]));
+		FP_TRY(upload_if(model, tensors->norm_bias[i], &layer->norm_bias[i]));
+	}
+	FP_TRY(upload_if(model, tensors->query_norm, &layer->query_norm));
+	FP_TRY(upload_if(model, tensors->key_norm, &layer->key_norm));
+	*out = layer;
+	layer = NULL;
+cleanup:
+	fp_layer_free(layer);
+	return status;
+}
+
+void fp_layer_free(fp_layer *layer)
+{
+	if (!layer)
+		return;
+	fp_backend *be = fp_model_backend(layer->model);
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		fp_matrix_free(be, &layer->weight[role]);
+		fp_matrix_free(be, &layer->bias[role]);
+	}
+	for (int i = 0; i < 2; i++) {
+		fp_matrix_free(be, &layer->norm_weight[i]);
+		fp_matrix_free(be, &layer->norm_bias[i]);
+	}
+	fp_matrix_free(be, &layer->query_norm);
+	fp_matrix_free(be, &layer->key_norm);
+	fp_free(layer);
+}
+
+fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y)
+{
+	fp_status status = be->ops->gemm(be, 1, X, FP_PLAIN, weight, FP_TRANSPOSED, add ? 1.0F : 0.0F, Y);
+	if (status == FP_OK && !fp_matrix_is_absent(bias))
+		status = be->ops->add_bias(be, bias, Y);
+	return status;
+}
+
+/* The `cols` wide matrix that starts `skipped` columns' worth of elements into the scratch buffer; contiguous. */
+static fp_matrix scratch_part(const fp_workspace *workspace, int64_t rows, int64_t skipped, int64_t cols)
+{
+	return (fp_matrix){.buffer = workspace->scratch.buffer,
+					   .offset = workspace->scratch.offset + rows * skipped,
+					   .rows = rows,
+					   .cols = cols,
+					   .stride = cols,
+					   .dtype = FP_F32};
+}
+
+static fp_status normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y)
+{
+	fp_backend *be = fp_model_backend(layer->model);
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	return be->ops->norm(be, c->norm, X, layer->norm_weight[which], layer->norm_bias[which], c->norm_epsilon, Y);
+}
+
+/* The input of the attention (0) or feed-forward (1) part. */
+static fp_status block_input(const fp_layer *layer, int which, const fp_layer_state *state, fp_workspace *workspace,
+							 fp_matrix *input)
+{
+	*input = state->hidden;
+	if (!fp_model_get_config(layer->model)->pre_norm)
+		return FP_OK;
+	*input = fp_matrix_rows(workspace->normalised, 0, state->hidden.rows);
+	return normalise(layer, which, state->hidden, *input);
+}
+
+static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_workspace *workspace, fp_matrix *out)
+{
+	fp_status status;
+	fp_backend *be = workspace->be;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	fp_matrix up = scratch_part(workspace, input.rows, 0, c->inner);
+	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
+	if (c->gated) {
+		fp_matrix gate = scratch_part(workspace, input.rows, c->inner, c->inner);
+		FP_TRY(fp_linear(be, input, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
+		FP_TRY(be->ops->activate_gated(be, c->activation, gate, up, up));
+	} else {
+		FP_TRY(be->ops->activate(be, c->activation, up, up));
+	}
+	*out = up;
+cleanup:
+	return status;
+}
+
+/* Queries or keys: normalised by head and turned, where the model does so. */
+static fp_status place_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, int64_t length,
+							 fp_workspace *workspace, fp_matrix X)
+{
+	fp_status status = FP_OK;
+	fp_backend *be = workspace->be;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	if (!fp_matrix_is_absent(norm)) {
+		fp_matrix split = X;
+		split.rows = X.rows * heads;
+		split.cols = split.stride = c->head_dim;
+		FP_TRY(be->ops->norm(be, FP_RMS_NORM, split, norm, (fp_matrix){0}, c->norm_epsilon, split));
+	}
+	if (c->rotary)
+		FP_TRY(be->ops->rotate(be, fp_matrix_rows(workspace->cosine, 0, length),
+							   fp_matrix_rows(workspace->sine, 0, length), heads, X));
+cleanup:
+	return status;
+}
+
+static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *state, fp_workspace *workspace)
+{
+	fp_status status;
+	fp_backend *be = workspace->be;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	int64_t query_width = c->heads * c->head_dim;
+	int64_t key_width = c->kv_heads * c->head_dim;
+	fp_matrix Q = scratch_part(workspace, input.rows, 0, query_width);
+	fp_matrix K = scratch_part(workspace, input.rows, query_width, key_width);
+	fp_matrix V = scratch_part(workspace, input.rows, query_width + key_width, key_width);
+	const fp_attention_shape shape = {
+		.sequences = state->sequences,
+		.length = state->length,
+		.heads = c->heads,
+		.kv_heads = c->kv_heads,
+		.head_dim = c->head_dim,
+		.window = c->window,
+		.scale = (float)(1.0 / sqrt((double)c->head_dim)),
+	};
+	FP_TRY(fp_linear(be, input, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
+	FP_TRY(fp_linear(be, input, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
+	FP_TRY(fp_linear(be, input, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
+	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
+	FP_TRY(place_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
+	FP_TRY(be->ops->attention(be, &shape, Q, K, V, state->context));
+cleanup:
+	return status;
+}
+
+/* hidden ← hidden + operator(input), then the norm where it comes after the block. */
+static fp_status close_block(const fp_layer *layer, fp_role role, fp_matrix input, fp_layer_state *state)
+{
+	fp_status status;
+	FP_TRY(
+		fp_linear(fp_model_backend(layer->model), input, layer->weight[role], layer->bias[role], true, state->hidden));
+	if (!fp_model_get_config(layer->model)->pre_norm)
+		FP_TRY(normalise(layer, role == FP_OUTPUT ? 0 : 1, state->hidden, state->hidden));
+cleanup:
+	return status;
+}
+
+static fp_status check_finite(const fp_layer *layer, fp_matrix hidden)
+{
+	fp_backend *be = fp_model_backend(layer->model);
+	int finite = 1;
+	fp_status status = be->ops->finite(be, hidden, &finite);
+	if (status == FP_OK && !finite)
+		return fp_fail(be->ctx, FP_ERROR_NUMERIC,
+					   "%s: layer %lld: its output holds numbers that are not finite (NaN or infinity)",
+					   fp_checkpoint_directory(fp_model_checkpoint(layer->model)), (long long)layer->index);
+	return status;
+}
+
+static fp_status check_state(const fp_layer *layer, const fp_layer_state *state, const fp_workspace *workspace)
+{
+	fp_backend *be = workspace->be;
+	FP_REQUIRE(be, state->hidden.rows == state->sequences * state->length);
+	FP_REQUIRE(be, state->hidden.rows <= workspace->tokens);
+	FP_REQUIRE(be, state->hidden.cols == fp_model_get_config(layer->model)->hidden);
+	return fp_model_check_length(layer->model, state->length);
+}
+
+fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
+						 fp_matrix *input)
+{
+	fp_status status;
+	FP_REQUIRE(workspace->be, group >= 0 && group < FP_GROUP_COUNT);
+	FP_TRY(check_state(layer, state, workspace));
+	switch (group) {
+	case 0:
+		FP_TRY(block_input(layer, 0, state, workspace, input));
+		break;
+	case 1:
+		*input = state->context;
+		break;
+	case 2:
+		FP_TRY(block_input(layer, 1, state, workspace, input));
+		break;
+	default:
+		FP_TRY(block_input(layer, 1, state, workspace, input));
+		FP_TRY(inner_activations(layer, *input, workspace, input));
+		break;
+	}
+cleanup:
+	return status;
+}
+
+fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp_layer_state *state,
+						   fp_workspace *workspace)
+{
+	fp_status status;
+	FP_REQUIRE(workspace->be, group >= 0 && group < FP_GROUP_COUNT);
+	FP_REQUIRE(workspace->be, group > 1 || state->context.rows == state->hidden.rows);
+	FP_TRY(check_state(layer, state, workspace));
+	switch (group) {
+	case 0:
+		FP_TRY(attend(layer, input, state, workspace));
+		break;
+	case 1:
+		FP_TRY(close_block(layer, FP_OUTPUT, input, state));
+		break;
+	case 2: /* nothing: group 3's input makes the inner activations */
+		break;
+	default:
+		FP_TRY(close_block(layer, FP_DOWN, input, state));
+		FP_TRY(check_finite(layer, state->hidden));
+		break;
+	}
+cleanup:
+	return status;
+}
+
+fp_status fp_layer_forward(const fp_layer *layer, fp_layer_state *state, fp_workspace *workspace)
+{
+	fp_status status = FP_OK;
+	fp_layer_state own = *state;
+	if (fp_matrix_is_absent(own.context))
+		own.context = fp_matrix_rows(workspace->context, 0, own.hidden.rows <= workspace->tokens ? own.hidden.rows : 0);
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		fp_matrix input;
+		if (group == 2) /* its input is of use to observers only */
+			continue;
+		FP_TRY(fp_layer_input(layer, group, &own, workspace, &input));
+		FP_TRY(fp_layer_advance(layer, group, input, &own, workspace));
+	}
+cleanup:
+	return status;
+}

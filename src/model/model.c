@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model.c: opening a model, and tokens to hidden states. */
+#include "model/model.h"
+
+#include "base/memory.h"
+#include "model/model_parts.h"
+
+enum { GATHER_ROWS = 1024 }; /* embedding rows converted at a time */
+
+/* The rules that every architecture's config has to keep. */
+static fp_status check_config(const fp_config_reader *reader, const fp_model_config *c)
+{
+	if (c->heads % c->kv_heads != 0)
+		return fp_config_fail(reader, "num_key_value_heads",
+							  "must divide num_attention_heads, but %lld does not divide %lld", (long long)c->kv_heads,
+							  (long long)c->heads);
+	if (c->rotary && c->head_dim % 2 != 0)
+		return fp_config_fail(reader, "head_dim", "must be even for rotary positions, but is %lld",
+							  (long long)c->head_dim);
+	if (c->heads * c->head_dim > FP_MAX_DIMENSION)
+		return fp_config_fail(reader, "head_dim", "times num_attention_heads must be at most %lld, but is %lld",
+							  (long long)FP_MAX_DIMENSION, (long long)(c->heads * c->head_dim));
+	return FP_OK;
+}
+
+fp_status fp_model_open(fp_model **out, fp_backend *be, const fp_checkpoint *checkpoint)
+{
+	fp_status status;
+	fp_model *model = NULL;
+	fp_config_reader reader = {
+		.ctx = be->ctx,
+		.directory = fp_checkpoint_directory(checkpoint),
+		.section = "",
+		.object = fp_checkpoint_config(checkpoint),
+	};
+	*out = NULL;
+	FP_TRY(FP_NEW(be->ctx, &model, 1));
+	model->be = be;
+	model->checkpoint = checkpoint;
+	FP_TRY(fp_architecture_find(&model->architecture, &reader));
+	FP_TRY(model->architecture->read_config(&reader, &model->config));
+	FP_TRY(check_config(&reader, &model->config));
+	FP_TRY(FP_NEW(be->ctx, &model->layers, model->config.layers));
+	FP_TRY(fp_model_find_tensors(model));
+	*out = model;
+	model = NULL;
+cleanup:
+	fp_model_close(model);
+	return status;
+}
+
+void fp_model_close(fp_model *model)
+{
+	if (!model)
+		return;
+	fp_matrix *owned[] = {&model->position_rows, &model->input_projection,  &model->norm_weight,
+						  &model->norm_bias,     &model->output_projection, &model->head_weight,
+						  &model->normalised,    &model->projected,         &model->logits,
+						  &model->losses};
+	for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
+		fp_matrix_free(model->be, owned[i]);
+	fp_free(model->layers);
+	fp_free(model);
+}
+
+const fp_model_config *fp_model_get_config(const fp_model *model)
+{
+	return &model->config;
+}
+
+const char *fp_model_architecture(const fp_model *model)
+{
+	return model->architecture->name;
+}
+
+fp_backend *fp_model_backend(const fp_model *model)
+{
+	return model->be;
+}
+
+const fp_checkpoint *fp_model_checkpoint(const fp_model *model)
+{
+	return model->checkpoint;
+}
+
+const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp_role role)
+{
+	if (layer < 0 || layer >= model->config.layers || (int)role < 0 || role >= FP_ROLE_COUNT)
+		return NULL;
+	return model->layers[layer].weight[role];
+}
+
+int fp_role_group(fp_role role)
+{
+	static const int groups[FP_ROLE_COUNT] = {
+		[FP_QUERY] = 0, [FP_KEY] = 0, [FP_VALUE] = 0, [FP_OUTPUT] = 1, [FP_GATE] = 2, [FP_UP] = 2, [FP_DOWN] = 3,
+	};
+	return groups[role];
+}
+
+const char *fp_role_name(fp_role role)
+{
+	static const char *const names[FP_ROLE_COUNT] = {
+		[FP_QUERY] = "q",   [FP_KEY] = "k", [FP_VALUE] = "v",   [FP_OUTPUT] = "o",
+		[FP_GATE] = "gate", [FP_UP] = "up", [FP_DOWN] = "down",
+	};
+	return names[role];
+}
+
+fp_status fp_model_check_length(const fp_model *model, int64_t length)
+{
+	if (length < 1 || length > model->config.positions)
+		return fp_fail(model->be->ctx, FP_ERROR_USAGE,
+					   "a sequence length of %lld is out of range: %s has %lld positions (max_position_embeddings); "
+					   "use --sequence-length %lld or less",
+					   (long long)length, fp_checkpoint_directory(model->checkpoint),
+					   (long long)model->config.positions, (long long)model->config.positions);
+	return FP_OK;
+}
+
+static fp_status check_ids(const fp_model *model, const int32_t *ids, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++)
+		if (ids[i] < 0 || ids[i] >= model->config.vocabulary)
+			return fp_fail(
+				model->be->ctx, FP_ERROR_INPUT,
+				"%s: token id %d is outside the model's vocabulary of %lld; the tokenizer is not this model's",
+				fp_checkpoint_directory(model->checkpoint), (int)ids[i], (long long)model->config.vocabulary);
+	return FP_OK;
+}
+
+/* Rows of the embedding, straight from the mapped file: the table is never converted as a whole. `rows` holds
+ * GATHER_ROWS. */
+static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, float *rows, fp_matrix out)
+{
+	fp_backend *be = model->be;
+	const fp_tensor_info *table = model->embedding;
+	int64_t width = model->config.embedding;
+	int64_t row_bytes = width * fp_dtype_size(table->dtype);
+	const char *data = fp_checkpoint_data(model->checkpoint, table);
+	for (int64_t i = 0; i < count; i++)
+		fp_to_float(rows + i * width, data + ids[i] * row_bytes, table->dtype, width);
+	int finite = 1;
+	fp_status status;
+	FP_TRY(be->ops->upload(be, out, rows, FP_F32, width));
+	FP_TRY(be->ops->finite(be, out, &finite)); /* waits, so that the rows can be filled again */
+	if (!finite)
+		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
+						 fp_checkpoint_directory(model->checkpoint), table->name);
+cleanup:
+	return status;
+}
+
+fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out)
+{
+	fp_backend *be = model->be;
+	const fp_model_config *c = &model->config;
+	int64_t total = sequences * length;
+	int64_t block = total < GATHER_ROWS ? total : GATHER_ROWS;
+	float *rows = NULL;
+	fp_matrix narrow = {0};
+	fp_status status;
+	FP_REQUIRE(be, out.rows == total && out.cols == c->hidden);
+	FP_TRY(fp_model_check_length(model, length));
+	FP_TRY(check_ids(model, ids, total));
+	FP_TRY(FP_NEW(be->ctx, &rows, block * c->embedding));
+	if (model->project_in) {
+		if (fp_matrix_is_absent(model->input_projection))
+			FP_TRY(fp_model_upload(model, model->project_in, &model->input_projection));
+		FP_TRY(fp_matrix_new(be, &narrow, block, c->embedding, FP_F32));
+	}
+	for (int64_t first = 0; first < total; first += block) {
+		int64_t count = total - first < block ? total - first : block;
+		fp_matrix part = fp_matrix_rows(out, first, count);
+		fp_matrix gathered = model->project_in ? fp_matrix_rows(narrow, 0, count) : part;
+		FP_TRY(gather(model, ids + first, count, rows, gathered));
+		if (model->project_in)
+			FP_TRY(fp_linear(be, gathered, model->input_projection, (fp_matrix){0}, false, part));
+	}
+	fp_checkpoint_forget(model->checkpoint, model->embedding);
+	if (model->positions) {
+		if (fp_matrix_is_absent(model->position_rows))
+			FP_TRY(fp_model_upload(model, model->positions, &model->position_rows));
+		fp_matrix places = fp_matrix_rows(model->position_rows, c->position_offset, length);
+		for (int64_t s = 0; s < sequences; s++)
+			FP_TRY(be->ops->axpby(be, 1, places, 1, fp_matrix_rows(out, s * length, length)));
+	}
+cleanup:
+	fp_matrix_free(be, &narrow);
+	fp_free(rows);
+	return status;
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is wrong with a config or a tensor is said in words: the key or tensor, the rule, the value. */
+#include "model_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+	const char *fixture, *key, *value; /* NULL: the key is removed */
+	const char *message;
+} broken[] = {
+	{"llama-gqa", "architectures", "[\"GPT2LMHeadModel\"]",
+	 "'GPT2LMHeadModel', which is not supported; supported are OPTForCausalLM, LlamaForCausalLM"},
+	{"llama-gqa", "architectures", "\"LlamaForCausalLM\"", "must be a list"},
+	{"llama-gqa", "architectures", "[]", "must be a list"},
+	{"llama-gqa", "hidden_size", NULL, "'hidden_size' is missing"},
+	{"llama-gqa", "hidden_size", "0", "'hidden_size' must be from 1"},
+	{"llama-gqa", "hidden_size", "-24", "but is -24"},
+	{"llama-gqa", "hidden_size", "24.5", "'hidden_size' must be an integer of at least 1, but is 24.5"},
+	{"llama-gqa", "hidden_size", "\"24\"", "but is \"24\""},
+	{"llama-gqa", "hidden_size", "{}", "but is an object"},
+	{"llama-gqa", "hidden_size", "9223372036854775807", "but is 9223372036854775807"},
+	{"llama-gqa", "vocab_size", "41",
+	 "tensor 'model.embed_tokens.weight' has shape [40, 24], but its config.json asks for [41, 24]"},
+	{"llama-gqa", "num_hidden_layers", "3", "tensor 'model.layers.2.self_attn.q_proj.weight' is missing"},
+	{"llama-gqa", "num_hidden_layers", "100000000", "'num_hidden_layers' must be from 1"},
+	{"llama-gqa", "num_key_value_heads", "3",
+	 "'num_key_value_heads' must divide num_attention_heads, but 3 does not divide 4"},
+	{"llama-gqa", "num_key_value_heads", "4",
+	 "tensor 'model.layers.0.self_attn.k_proj.weight' has shape [12, 24], but its config.json asks for [24, 24]"},
+	{"llama-gqa", "head_dim", "7", "'head_dim' must be even"},
+	{"llama-gqa", "head_dim", "200000000", "'head_dim' times num_attention_heads must be at most"},
+	{"llama-gqa", "attention_bias", "true", "tensor 'model.layers.0.self_attn.q_proj.bias' is missing"},
+	{"llama-gqa", "attention_bias", "1", "'attention_bias' must be true or false, but is 1"},
+	{"llama-gqa", "hidden_act", "\"mish\"", "'mish', an activation that is not supported; supported are relu"},
+	{"llama-gqa", "hidden_act", "3", "'hidden_act' must be a string, but is 3"},
+	{"llama-gqa", "rms_norm_eps", "0", "'rms_norm_eps' must be a number above 0"},
+	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2.0}",
+	 "'rope_parameters.rope_type' is 'yarn', which is not supported; supported are default, linear, llama3"},
+	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"linear\"}", "'rope_parameters.factor' is missing"},
+	{"llama-gqa", "rope_parameters", "{\"rope_theta\": -1}", "'rope_parameters.rope_theta' must be a number above 0"},
+	{"llama-gqa", "rope_parameters", "{\"partial_rotary_factor\": 0.5}", "'partial_rotary_factor' must be 1"},
+	{"llama-gqa", "rope_parameters",
+	 "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4}",
+	 "must be above low_freq_factor"},
+	{"llama-gqa", "rope_parameters", "[]", "'rope_parameters' must be an object or null, but is a list"},
+	{"llama-plain", "rope_scaling", "{\"type\": \"dynamic\", \"factor\": 2.0}",
+	 "'rope_scaling.rope_type' is 'dynamic'"},
+	{"llama-tied", "tie_word_embeddings", "false", "tensor 'lm_head.weight' is missing"},
+	{"opt-plain", "num_attention_heads", "5",
+	 "'num_attention_heads' must divide hidden_size, but 5 does not divide 24"},
+	{"opt-plain", "word_embed_proj_dim", "16",
+	 "tensor 'model.decoder.embed_tokens.weight' has shape [40, 24], but its config.json asks for [40, 16]"},
+	{"opt-plain", "max_position_embeddings", "64",
+	 "tensor 'model.decoder.embed_positions.weight' has shape [34, 24], but its config.json asks for [66, 24]"},
+	{"opt-350m", "do_layer_norm_before", "true", "tensor 'model.decoder.final_layer_norm.weight' is missing"},
+	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
+	 "layers.0.self_attn_layer_norm.weight' is missing"},
+};
+enum { BROKEN_COUNT = sizeof broken / sizeof broken[0] };
+
+static void a_broken_config_is_refused(void **unused)
+{
+	(void)unused;
+	for (int i = 0; i < BROKEN_COUNT; i++) {
+		model_fixture f;
+		char *folder = copy_fixture(broken[i].fixture, broken[i].key, broken[i].value);
+		fp_status status = open_directory(&f, folder);
+		if (status != FP_ERROR_INPUT || !strstr(fp_context_message(f.ctx), broken[i].message))
+			fail_msg("%s with %s = %s gave %s '%s', wanted '%s'", broken[i].fixture, broken[i].key,
+					 broken[i].value ? broken[i].value : "(none)", fp_status_name(status), fp_context_message(f.ctx),
+					 broken[i].message);
+		assert_null(f.model);
+		close_fixture(&f);
+		remove_folder(folder);
+		free(folder);
+	}
+}
+
+static void a_null_means_the_default(void **unused)
+{
+	(void)unused;
+	model_fixture f;
+	char *folder = copy_fixture("llama-plain", "num_key_value_heads", "null");
+	assert_int_equal(open_directory(&f, folder), FP_OK);
+	assert_int_equal(fp_model_get_config(f.model)->kv_heads, 4);
+	close_fixture(&f);
+	remove_folder(folder);
+	free(folder);
+	folder = copy_fixture("llama-plain", "architectures", NULL); /* model_type says it as well */
+	assert_int_equal(open_directory(&f, folder), FP_OK);
+	close_fixture(&f);
+	remove_folder(folder);
+	free(folder);
+}
+
+/* Overwrites `count` elements of a tensor, each with the same bytes, in a copy of a fixture with one safetensors file.
+ */
+static char *spoil(const char *fixture, const char *tensor, const void *element, int64_t count)
+{
+	model_fixture f;
+	char path[4200];
+	char *folder = copy_fixture(fixture, NULL, NULL);
+	assert_int_equal(open_directory(&f, folder), FP_OK);
+	const fp_tensor_info *info = fp_checkpoint_find(f.checkpoint, tensor);
+	assert_non_null(info);
+	assert_true(count <= info->elements);
+	snprintf(path, sizeof path, "%s/model.safetensors", folder);
+	FILE *file = fopen(path, "r+b");
+	assert_non_null(file);
+	fseek(file, (long)info->offset, SEEK_SET);
+	for (int64_t i = 0; i < count; i++)
+		fwrite(element, 1, (size_t)fp_dtype_size(info->dtype), file);
+	fclose(file);
+	close_fixture(&f);
+	return folder;
+}
+
+static fp_status try_run(model_fixture *f)
+{
+	const fp_model_config *c = fp_model_get_config(f->model);
+	const int32_t ids[4] = {0, 3, 5, 7};
+	fp_status status;
+	fp_workspace *workspace = NULL;
+	fp_layer *layer = NULL;
+	fp_matrix hidden = {0};
+	float losses[4];
+	FP_TRY(fp_matrix_new(f->be, &hidden, 4, c->hidden, FP_F32));
+	FP_TRY(fp_workspace_new(&workspace, f->model, 4));
+	FP_TRY(fp_model_embed(f->model, ids, 1, 4, hidden));
+	for (int64_t i = 0; i < c->layers; i++) {
+		fp_layer_state state = {.sequences = 1, .length = 4, .hidden = hidden};
+		FP_TRY(fp_layer_load(&layer, f->model, i));
+		FP_TRY(fp_layer_forward(layer, &state, workspace));
+		fp_layer_free(layer);
+		layer = NULL;
+	}
+	FP_TRY(fp_model_loss(f->model, hidden, ids, losses, NULL));
+cleanup:
+	fp_layer_free(layer);
+	fp_workspace_free(workspace);
+	fp_matrix_free(f->be, &hidden);
+	return status;
+}
+
+static void numbers_that_are_not_finite_are_named(void **unused)
+{
+	(void)unused;
+	static const uint16_t half_nan = 0x7e00;
+	static const uint16_t half_infinity = 0x7c00;
+	static const float huge = 3e38F;
+	const struct {
+		const char *fixture, *tensor;
+		const void *element;
+		int64_t count;
+		fp_status status;
+		const char *message;
+	} spoiled[] = {
+		{"opt-plain", "model.decoder.layers.1.fc1.weight", &half_nan, 1, FP_ERROR_INPUT,
+		 "'model.decoder.layers.1.fc1.weight'"},
+		{"opt-plain", "model.decoder.layers.0.self_attn.k_proj.bias", &half_infinity, 1, FP_ERROR_INPUT,
+		 "k_proj.bias'"},
+		{"opt-plain", "model.decoder.embed_tokens.weight", &half_nan, 1, FP_ERROR_INPUT,
+		 "'model.decoder.embed_tokens.weight'"},
+		{"opt-plain", "model.decoder.embed_positions.weight", &half_nan, 60, FP_ERROR_INPUT, "embed_positions.weight'"},
+		{"opt-plain", "model.decoder.final_layer_norm.weight", &half_nan, 1, FP_ERROR_INPUT,
+		 "decoder.final_layer_norm.weight'"},
+		{"opt-350m", "model.decoder.project_in.weight", &half_nan, 1, FP_ERROR_INPUT, "project_in.weight'"},
+		{"opt-350m", "model.decoder.project_out.weight", &half_nan, 1, FP_ERROR_INPUT, "project_out.weight'"},
+		{"opt-untied", "lm_head.weight", &half_nan, 1, FP_ERROR_INPUT, "'lm_head.weight'"},
+		{"llama-plain", "model.layers.1.mlp.down_proj.weight", &huge, 960, FP_ERROR_NUMERIC, "layer 1"},
+		{"llama-plain", "lm_head.weight", &huge, 960, FP_ERROR_NUMERIC, "loss"},
+	};
+	for (size_t i = 0; i < sizeof spoiled / sizeof spoiled[0]; i++) {
+		model_fixture f;
+		char *folder = spoil(spoiled[i].fixture, spoiled[i].tensor, spoiled[i].element, spoiled[i].count);
+		assert_int_equal(open_directory(&f, folder), FP_OK);
+		fp_status status = try_run(&f);
+		if (status != spoiled[i].status || !strstr(fp_context_message(f.ctx), spoiled[i].message))
+			fail_msg("%s: %s gave %s '%s'", spoiled[i].fixture, spoiled[i].tensor, fp_status_name(status),
+					 fp_context_message(f.ctx));
+		close_fixture(&f);
+		remove_folder(folder);
+		free(folder);
+	}
+}
+
+static void a_request_that_does_not_fit_is_refused(void **unused)
+{
+	(void)unused;
+	static const char *const two[] = {"opt-plain", "llama-plain"};
+	for (int i = 0; i < 2; i++) {
+		model_fixture f;
+		int32_t ids[65] = {0};
+		fp_matrix hidden;
+		open_fixture(&f, two[i]);
+		int64_t positions = fp_model_get_config(f.model)->positions;
+		assert_ok(f.ctx, fp_matrix_new(f.be, &hidden, positions + 1, 24, FP_F32));
+		assert_fails(f.ctx, FP_ERROR_USAGE, positions == 32 ? "has 32 positions" : "has 64 positions",
+					 fp_model_embed(f.model, ids, 1, positions + 1, hidden));
+		hidden.rows = positions;
+		assert_ok(f.ctx, fp_model_embed(f.model, ids, 1, positions, hidden));
+		ids[1] = 40;
+		assert_fails(f.ctx, FP_ERROR_INPUT, "token id 40 is outside the model's vocabulary of 40",
+					 fp_model_embed(f.model, ids, 1, positions, hidden));
+		ids[1] = -1;
+		assert_fails(f.ctx, FP_ERROR_INPUT, "token id -1", fp_model_embed(f.model, ids, 1, positions, hidden));
+		fp_matrix_free(f.be, &hidden);
+		close_fixture(&f);
+	}
+}
+
+/* Every allocation fails once, in turn: the message says so and nothing leaks (under ASan). */
+static void running_out_of_memory_is_survived(void **unused)
+{
+	(void)unused;
+	static const char *const two[] = {"opt-350m", "llama-gqa"};
+	for (int i = 0; i < 2; i++)
+		for (int64_t at = 1;; at++) {
+			model_fixture f;
+			open_fixture(&f, two[i]);
+			f.ctx->allocations = 0;
+			f.ctx->fail_allocation_at = at;
+			fp_status status = try_run(&f);
+			bool failed = f.ctx->allocations >= at;
+			if (failed)
+				assert_int_equal(status, FP_ERROR_MEMORY);
+			else
+				assert_int_equal(status, FP_OK);
+			close_fixture(&f);
+			if (!failed)
+				break;
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_broken_config_is_refused),
+		cmocka_unit_test(a_null_means_the_default),
+		cmocka_unit_test(numbers_that_are_not_finite_are_named),
+		cmocka_unit_test(a_request_that_does_not_fit_is_refused),
+		cmocka_unit_test(running_out_of_memory_is_survived),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
