@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * perplexity.c: exp(mean −log p(next token)) over windows, each scored on its length − 1 targets.
+ *
+ * Layers are loaded one at a time, so the windows wait in a chunk of hidden states, as many as the memory allows;
+ * inside a chunk batches of a few thousand tokens pass the layer, enough to fill the matrix products.
+ */
+#include "evaluation/perplexity.h"
+
+#include "base/memory.h"
+#include "model/layer.h"
+
+#include <math.h>
+
+#define DEFAULT_MEMORY ((int64_t)512 << 20)
+
+enum { BATCH_TOKENS = 2048 };
+
+typedef struct evaluation {
+	fp_model *model;
+	const fp_windows *windows;
+	int64_t chunk, batch; /* windows at a time: in memory, and through a layer */
+	fp_workspace *workspace;
+	fp_matrix hidden; /* chunk·length × hidden */
+	int32_t *targets; /* batch·length */
+	float *losses;    /* batch·length */
+	int64_t done;     /* windows × (layers + head) so far */
+	double sum;
+} evaluation;
+
+static void plan(evaluation *e, int64_t memory)
+{
+	const fp_windows *w = e->windows;
+	int64_t hidden_bytes = w->length * fp_model_get_config(e->model)->hidden * (int64_t)sizeof(float);
+	e->batch = BATCH_TOKENS / w->length;
+	if (e->batch < 1)
+		e->batch = 1;
+	int64_t room = memory - fp_workspace_bytes(e->model, e->batch * w->length);
+	e->chunk = room / hidden_bytes / e->batch * e->batch; /* whole batches */
+	if (e->chunk < e->batch)
+		e->chunk = e->batch;
+	if (e->chunk > w->count)
+		e->chunk = w->count;
+	if (e->batch > e->chunk)
+		e->batch = e->chunk;
+}
+
+static fp_status step_done(evaluation *e, int64_t windows)
+{
+	fp_context *ctx = fp_model_backend(e->model)->ctx;
+	e->done += windows;
+	fp_report_progress(ctx, "evaluating", e->done, e->windows->count * (fp_model_get_config(e->model)->layers + 1));
+	return fp_check_interrupt(ctx);
+}
+
+static fp_matrix batch_hidden(const evaluation *e, int64_t first, int64_t count)
+{
+	return fp_matrix_rows(e->hidden, first * e->windows->length, count * e->windows->length);
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static fp_status run_layers(evaluation *e, int64_t count)
+{
+	fp_status status = FP_OK;
+	fp_layer *layer = NULL;
+	for (int64_t index = 0; index < fp_model_get_config(e->model)->layers; index++) {
+		FP_TRY(fp_layer_load(&layer, e->model, index));
+		for (int64_t first = 0; first < count; first += e->batch) {
+			int64_t sequences = smaller(e->batch, count - first);
+			fp_layer_state state = {
+				.sequences = sequences, .length = e->windows->length, .hidden = batch_hidden(e, first, sequences)};
+			FP_TRY(fp_layer_forward(layer, &state, e->workspace));
+			FP_TRY(step_done(e, sequences));
+		}
+		fp_layer_free(layer);
+		layer = NULL;
+	}
+cleanup:
+	fp_layer_free(layer);
+	return status;
+}
+
+static fp_status score(evaluation *e, const int32_t *ids, int64_t count)
+{
+	fp_status status = FP_OK;
+	int64_t length = e->windows->length;
+	for (int64_t first = 0; first < count; first += e->batch) {
+		int64_t sequences = smaller(e->batch, count - first);
+		const int32_t *batch_ids = ids + first * length;
+		for (int64_t i = 0; i < sequences * length; i++)
+			e->targets[i] = i % length == length - 1 ? -1 : batch_ids[i + 1];
+		FP_TRY(fp_model_loss(e->model, batch_hidden(e, first, sequences), e->targets, e->losses, NULL));
+		for (int64_t i = 0; i < sequences * length; i++)
+			e->sum += e->losses[i];
+		FP_TRY(step_done(e, sequences));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status check_windows(const fp_model *model, const fp_windows *windows)
+{
+	fp_context *ctx = fp_model_backend(model)->ctx;
+	int64_t positions = fp_model_get_config(model)->positions;
+	if (windows->count < 1)
+		return fp_fail(ctx, FP_ERROR_INPUT, "there is no window of %lld tokens to evaluate",
+					   (long long)windows->length);
+	if (windows->length < 2)
+		return fp_fail(ctx, FP_ERROR_USAGE, "a sequence length of %lld leaves no token to predict; use 2 or more",
+					   (long long)windows->length);
+	if (windows->length > positions)
+		return fp_fail(ctx, FP_ERROR_USAGE,
+					   "a sequence length of %lld is above the model's %lld positions (max_position_embeddings); "
+					   "use --sequence-length %lld or less",
+					   (long long)windows->length, (long long)positions, (long long)positions);
+	return FP_OK;
+}
+
+fp_status fp_perplexity(fp_perplexity_result *out, fp_model *model, const fp_windows *windows, int64_t memory)
+{
+	fp_status status;
+	fp_backend *be = fp_model_backend(model);
+	evaluation e = {.model = model, .windows = windows};
+	*out = (fp_perplexity_result){0};
+	FP_TRY(check_windows(model, windows));
+	plan(&e, memory > 0 ? memory : DEFAULT_MEMORY);
+	FP_TRY(fp_workspace_new(&e.workspace, model, e.batch * windows->length));
+	FP_TRY(fp_matrix_new(be, &e.hidden, e.chunk * windows->length, fp_model_get_config(model)->hidden, FP_F32));
+	FP_TRY(FP_NEW(be->ctx, &e.targets, e.batch * windows->length));
+	FP_TRY(FP_NEW(be->ctx, &e.losses, e.batch * windows->length));
+	for (int64_t first = 0; first < windows->count; first += e.chunk) {
+		int64_t count = smaller(e.chunk, windows->count - first);
+		const int32_t *ids = windows->ids + first * windows->length;
+		FP_TRY(fp_model_embed(model, ids, count, windows->length, batch_hidden(&e, 0, count)));
+		FP_TRY(run_layers(&e, count));
+		FP_TRY(score(&e, ids, count));
+	}
+	out->windows = windows->count;
+	out->tokens = windows->count * (windows->length - 1);
+	out->mean_loss = e.sum / (double)out->tokens;
+	out->perplexity = exp(out->mean_loss);
+cleanup:
+	fp_free(e.losses);
+	fp_free(e.targets);
+	fp_matrix_free(be, &e.hidden);
+	fp_workspace_free(e.workspace);
+	return status;
+}
