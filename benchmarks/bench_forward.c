@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench_forward: how near the forward pass comes to the machine's own matrix product.
+ *
+ *     bench_forward MODEL [LENGTH [WINDOWS [THREADS]]]     (2048, 4, all that the process may use)
+ *
+ * Evaluates random tokens, exactly as `eval` does: weights are read and converted, layers run, losses are taken. Every
+ * operation of the backend is timed by a table of operations wrapped around the real one.
+ */
+#include "base/memory.h"
+#include "evaluation/perplexity.h"
+#include "model/layer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+
+enum { PEAK_SIZE = 3072, PEAK_RUNS = 5 };
+
+typedef enum stage { GEMM, ATTENTION, NORM, BIAS, ACTIVATION, ROTARY, LOSS, UPLOAD, FINITE, OTHER, STAGE_COUNT } stage;
+
+static const char *const stage_names[STAGE_COUNT] = {
+	[GEMM] = "linear operators and head",
+	[ATTENTION] = "attention",
+	[NORM] = "norms",
+	[BIAS] = "biases",
+	[ACTIVATION] = "activations",
+	[ROTARY] = "rotary positions",
+	[LOSS] = "cross-entropy",
+	[UPLOAD] = "reading weights",
+	[FINITE] = "finite checks",
+	[OTHER] = "adding, downloading",
+};
+
+static const fp_backend_operations *real; /* what the wrappers call */
+static double seconds[STAGE_COUNT];
+static double flops[STAGE_COUNT];
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A wrapper waits for the device, so that a stage pays for its own work. */
+#define TIMED(stage_id, call)                                                                                          \
+	do {                                                                                                               \
+		double start = now();                                                                                          \
+		fp_status status = (call);                                                                                     \
+		if (status == FP_OK)                                                                                           \
+			status = real->synchronize(be);                                                                            \
+		seconds[stage_id] += now() - start;                                                                            \
+		return status;                                                                                                 \
+	} while (0)
+
+static fp_status timed_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+							float beta, fp_matrix C)
+{
+	flops[GEMM] += 2.0 * (double)C.rows * (double)C.cols * (double)(ta == FP_PLAIN ? A.cols : A.rows);
+	TIMED(GEMM, real->gemm(be, alpha, A, ta, B, tb, beta, C));
+}
+
+static fp_status timed_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
+								 fp_matrix out)
+{
+	/* Two products over the pairs that causality leaves. */
+	double pairs = 0.5 * (double)shape->length * (double)(shape->length + 1);
+	flops[ATTENTION] += 4.0 * pairs * (double)(shape->sequences * shape->heads * shape->head_dim);
+	TIMED(ATTENTION, real->attention(be, shape, Q, K, V, out));
+}
+
+static fp_status timed_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias,
+							float epsilon, fp_matrix Y)
+{
+	TIMED(NORM, real->norm(be, kind, X, weight, bias, epsilon, Y));
+}
+
+static fp_status timed_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X)
+{
+	TIMED(BIAS, real->add_bias(be, bias, X));
+}
+
+static fp_status timed_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y)
+{
+	TIMED(ACTIVATION, real->activate(be, kind, X, Y));
+}
+
+static fp_status timed_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
+{
+	TIMED(ACTIVATION, real->activate_gated(be, kind, G, U, Y));
+}
+
+static fp_status timed_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
+{
+	TIMED(ROTARY, real->rotate(be, cosine, sine, heads, X));
+}
+
+static fp_status timed_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
+									 int32_t *argmax)
+{
+	TIMED(LOSS, real->cross_entropy(be, logits, targets, out, argmax));
+}
+
+static fp_status timed_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride)
+{
+	TIMED(UPLOAD, real->upload(be, out, host, dtype, stride));
+}
+
+static fp_status timed_finite(fp_backend *be, fp_matrix X, int *out)
+{
+	TIMED(FINITE, real->finite(be, X, out));
+}
+
+static fp_status timed_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
+{
+	TIMED(OTHER, real->axpby(be, alpha, X, beta, Y));
+}
+
+static fp_status timed_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in)
+{
+	TIMED(OTHER, real->download(be, host, dtype, stride, in));
+}
+
+/* FLOP/s of the best of a few large products: what there is to reach. Raises *peak; the first product warms up. */
+static fp_status measure_peak(fp_backend *be, double *peak)
+{
+	fp_status status = FP_OK;
+	fp_matrix m[3] = {{0}};
+	for (int i = 0; i < 3; i++) {
+		FP_TRY(fp_matrix_new(be, &m[i], PEAK_SIZE, PEAK_SIZE, FP_F32));
+		FP_TRY(be->ops->fill(be, m[i], 0.5F));
+	}
+	for (int i = 0; i < PEAK_RUNS; i++) {
+		double start = now();
+		FP_TRY(be->ops->gemm(be, 1, m[0], FP_PLAIN, m[1], FP_TRANSPOSED, 0, m[2]));
+		FP_TRY(be->ops->synchronize(be));
+		double rate = 2.0 * PEAK_SIZE * (double)PEAK_SIZE * PEAK_SIZE / (now() - start);
+		if (i > 0 && rate > *peak)
+			*peak = rate;
+	}
+cleanup:
+	for (int i = 0; i < 3; i++)
+		fp_matrix_free(be, &m[i]);
+	return status;
+}
+
+static void print_figures(const fp_model *model, const fp_windows *windows, double peak, double wall)
+{
+	struct rusage usage;
+	double timed = 0;
+	getrusage(RUSAGE_SELF, &usage);
+	printf("%s: %s, %lld windows of %lld tokens, %s\n", fp_checkpoint_directory(fp_model_checkpoint(model)),
+		   fp_model_architecture(model), (long long)windows->count, (long long)windows->length,
+		   fp_model_backend(model)->description);
+	printf("%-28s %8.1f GFLOP/s\n\n%-28s %8s %6s %10s %14s\n", "sgemm peak", peak * 1e-9, "stage", "seconds", "share",
+		   "GFLOP/s", "share of peak");
+	for (int i = 0; i < STAGE_COUNT; i++) {
+		timed += seconds[i];
+		printf("%-28s %8.2f %5.1f%%", stage_names[i], seconds[i], 100 * seconds[i] / wall);
+		if (flops[i] > 0)
+			printf(" %10.1f %14.3f", flops[i] / seconds[i] * 1e-9, flops[i] / seconds[i] / peak);
+		printf("\n");
+	}
+	double all = flops[GEMM] + flops[ATTENTION];
+	printf("%-28s %8.2f %5.1f%%\n", "everything else", wall - timed, 100 * (wall - timed) / wall);
+	printf("%-28s %8.2f        %10.1f %14.3f\n", "end to end", wall, all / wall * 1e-9, all / wall / peak);
+	printf("%-28s %8.0f tokens/s\n", "", (double)(windows->count * windows->length) / wall);
+	printf("%-28s %8.2f GiB, file pages included\n", "peak resident memory", (double)usage.ru_maxrss / 1048576.0);
+}
+
+static fp_status run(fp_context *ctx, const char *directory, int64_t length, int64_t count, int threads)
+{
+	fp_status status;
+	fp_backend *be = NULL;
+	fp_checkpoint *checkpoint = NULL;
+	fp_model *model = NULL;
+	fp_windows windows = {.count = count, .length = length};
+	fp_perplexity_result result;
+	double peak = 0;
+	FP_TRY(fp_backend_open(&be, ctx, "cpu", threads));
+	FP_TRY(measure_peak(be, &peak));
+	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, directory));
+	FP_TRY(fp_model_open(&model, be, checkpoint));
+	FP_TRY(FP_NEW(ctx, &windows.ids, count * length));
+	uint64_t random = 1;
+	for (int64_t i = 0; i < count * length; i++) {
+		random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+		windows.ids[i] = (int32_t)((int64_t)(random >> 33) % fp_model_get_config(model)->vocabulary);
+	}
+
+	real = be->ops;
+	fp_backend_operations timed = *real;
+	timed.gemm = timed_gemm;
+	timed.attention = timed_attention;
+	timed.norm = timed_norm;
+	timed.add_bias = timed_add_bias;
+	timed.activate = timed_activate;
+	timed.activate_gated = timed_activate_gated;
+	timed.rotate = timed_rotate;
+	timed.cross_entropy = timed_cross_entropy;
+	timed.upload = timed_upload;
+	timed.finite = timed_finite;
+	timed.axpby = timed_axpby;
+	timed.download = timed_download;
+	be->ops = &timed;
+	double start = now();
+	status = fp_perplexity(&result, model, &windows, 0);
+	double wall = now() - start;
+	be->ops = real;
+	if (status != FP_OK)
+		goto cleanup;
+	FP_TRY(measure_peak(be, &peak)); /* again: a machine that others use too may have been slow the first time */
+	print_figures(model, &windows, peak, wall);
+cleanup:
+	fp_free(windows.ids);
+	fp_model_close(model);
+	fp_checkpoint_close(checkpoint);
+	fp_backend_close(be);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	long long numbers[3] = {2048, 4, 0}; /* length, windows, threads */
+	for (int i = 2; i < argc && i < 5; i++)
+		numbers[i - 2] = atoll(argv[i]);
+	if (argc < 2 || argc > 5 || numbers[0] < 2 || numbers[1] < 1 || numbers[2] < 0) {
+		fprintf(stderr, "usage: bench_forward MODEL [LENGTH [WINDOWS [THREADS]]]\n");
+		return 2;
+	}
+	fp_context *ctx = fp_context_new();
+	if (!ctx)
+		return 4;
+	fp_status status = run(ctx, argv[1], numbers[0], numbers[1], (int)numbers[2]);
+	if (status != FP_OK)
+		fprintf(stderr, "bench_forward: %s\n", fp_context_message(ctx));
+	fp_context_free(ctx);
+	return fp_status_exit_code(status);
+}
