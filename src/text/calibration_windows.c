@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Windows of tokens for calibration: the samplers packed and c4 (docs/protocols.md). */
+#include "base/memory.h"
+#include "base/mersenne.h"
+#include "text/window_tokens.h"
+
+#include <string.h>
+
+const char *const fp_sampler_names[] = {"packed", "c4", NULL};
+
+typedef struct sampling {
+	fp_context *ctx;
+	fp_tokenizer *tokenizer;
+	fp_corpus **corpora;
+	int corpus_count;
+	int64_t samples, length;
+	uint64_t seed;
+	fp_windows *out;
+} sampling;
+
+/* random.Random(seed).shuffle() of the windows' order. */
+static fp_status shuffle(fp_context *ctx, int64_t **out, int64_t count, uint64_t seed)
+{
+	fp_status status = FP_NEW(ctx, out, count);
+	if (status != FP_OK)
+		return status;
+	for (int64_t i = 0; i < count; i++)
+		(*out)[i] = i;
+	fp_mersenne random;
+	fp_mersenne_seed(&random, seed);
+	for (int64_t i = count - 1; i > 0; i--) {
+		int64_t other = fp_mersenne_below(&random, i + 1), kept = (*out)[i];
+		(*out)[i] = (*out)[other];
+		(*out)[other] = kept;
+	}
+	return FP_OK;
+}
+
+static fp_status sample_packed(const sampling *job)
+{
+	fp_context *ctx = job->ctx;
+	fp_status status = FP_OK;
+	fp_tokens tokens = {0};
+	int64_t *order = NULL;
+	/* In file order the first windows are enough; a shuffle needs to know them all. */
+	int64_t enough = INT64_MAX;
+	if (job->seed == 0 && job->samples > 0 && !fp_multiply_checked(job->samples, job->length, &enough))
+		enough = INT64_MAX;
+	for (int i = 0; i < job->corpus_count; i++)
+		FP_TRY(fp_tokenize_documents(ctx, job->tokenizer, job->corpora[i], enough, &tokens));
+	int64_t there = tokens.count / job->length, wanted = job->samples > 0 ? job->samples : there;
+	if (there < wanted || there == 0) {
+		status = fp_fail(
+			ctx, FP_ERROR_INPUT,
+			"calibration: the text gives %lld windows of %lld tokens, %lld are wanted; give more text, fewer samples "
+			"or a shorter length",
+			(long long)there, (long long)job->length, (long long)(wanted > 0 ? wanted : 1));
+		goto cleanup;
+	}
+	if (job->seed == 0) {
+		*job->out = (fp_windows){.ids = tokens.ids, .count = wanted, .length = job->length};
+		tokens = (fp_tokens){0};
+		goto cleanup;
+	}
+	FP_TRY(shuffle(ctx, &order, there, job->seed));
+	FP_TRY(FP_NEW(ctx, &job->out->ids, wanted * job->length));
+	job->out->count = wanted;
+	job->out->length = job->length;
+	for (int64_t i = 0; i < wanted; i++)
+		memcpy(job->out->ids + i * job->length, tokens.ids + order[i] * job->length,
+			   (size_t)job->length * sizeof *tokens.ids);
+cleanup:
+	fp_free(order);
+	fp_free(tokens.ids);
+	return status;
+}
+
+static fp_document find_document(const sampling *job, int64_t index)
+{
+	int corpus = 0;
+	while (index >= fp_corpus_count(job->corpora[corpus]))
+		index -= fp_corpus_count(job->corpora[corpus++]);
+	return fp_corpus_document(job->corpora[corpus], index);
+}
+
+/* What is known of the documents drawn so far: tokens[i] is 0 for one not drawn yet, else 1 + its number of tokens. */
+typedef struct drawn_documents {
+	int64_t *tokens;
+	int64_t count, known, longest;
+} drawn_documents;
+
+/* Draws documents until one has more tokens than a window. The peers' loop never ends where there is none; here every
+ * document that was too short is remembered, and when all of them were, that is the answer. */
+static fp_status draw_document(const sampling *job, fp_mersenne *random, drawn_documents *drawn, fp_tokens *tokens)
+{
+	for (;;) {
+		fp_status status = fp_check_interrupt(job->ctx);
+		if (status != FP_OK)
+			return status;
+		int64_t index = fp_mersenne_between(random, 0, drawn->count - 1);
+		if (drawn->tokens[index] > 0 && drawn->tokens[index] - 1 <= job->length)
+			continue;
+		fp_document document = find_document(job, index);
+		tokens->count = 0;
+		status = fp_tokenizer_encode(job->tokenizer, document.text, document.length, true, tokens);
+		if (status != FP_OK)
+			return status;
+		drawn->known += drawn->tokens[index] == 0;
+		drawn->tokens[index] = tokens->count + 1;
+		if (tokens->count > drawn->longest)
+			drawn->longest = tokens->count;
+		if (tokens->count > job->length)
+			return FP_OK;
+		if (drawn->known == drawn->count && drawn->longest <= job->length)
+			return fp_fail(
+				job->ctx, FP_ERROR_INPUT,
+				"calibration: sampler c4 needs documents of more than %lld tokens; the longest of %lld has %lld: use "
+				"sampler packed or a length below that",
+				(long long)job->length, (long long)drawn->count, (long long)drawn->longest);
+	}
+}
+
+/* get_c4() of SparseGPT and Wanda: randint for the document, again until it is long enough, randint for the offset. */
+static fp_status sample_c4(const sampling *job)
+{
+	fp_context *ctx = job->ctx;
+	fp_status status = FP_OK;
+	fp_tokens tokens = {0};
+	drawn_documents drawn = {0};
+	fp_mersenne random;
+	int64_t total;
+	if (job->samples < 1 || !fp_multiply_checked(job->samples, job->length, &total))
+		return fp_fail(ctx, FP_ERROR_USAGE,
+					   "calibration: sampler c4 draws a given number of samples, such as 128; %lld is none",
+					   (long long)job->samples);
+	for (int i = 0; i < job->corpus_count; i++)
+		drawn.count += fp_corpus_count(job->corpora[i]);
+	FP_TRY(FP_NEW(ctx, &drawn.tokens, drawn.count));
+	FP_TRY(FP_NEW(ctx, &job->out->ids, total));
+	job->out->length = job->length;
+	fp_mersenne_seed(&random, job->seed);
+	for (job->out->count = 0; job->out->count < job->samples; job->out->count++) {
+		FP_TRY(draw_document(job, &random, &drawn, &tokens));
+		int64_t offset = fp_mersenne_between(&random, 0, tokens.count - job->length - 1);
+		memcpy(job->out->ids + job->out->count * job->length, tokens.ids + offset,
+			   (size_t)job->length * sizeof *tokens.ids);
+	}
+cleanup:
+	fp_free(tokens.ids);
+	fp_free(drawn.tokens);
+	return status;
+}
+
+fp_status fp_windows_calibration(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer, const char *const *paths,
+								 int path_count, const char *sampler, int64_t samples, int64_t length, uint64_t seed)
+{
+	fp_status status = FP_OK;
+	sampling job = {.ctx = ctx, .tokenizer = tokenizer, .samples = samples, .length = length, .seed = seed, .out = out};
+	*out = (fp_windows){0};
+	bool packed = strcmp(sampler, "packed") == 0;
+	if (!packed && strcmp(sampler, "c4") != 0)
+		return fp_fail(ctx, FP_ERROR_USAGE, "sampler '%s' is not known; packed and c4 are", sampler);
+	if (path_count < 1 || samples < 0)
+		return fp_fail(ctx, FP_ERROR_USAGE, "calibration needs at least one file and a number of samples such as 128");
+	FP_TRY(fp_check_window_length(ctx, length));
+	FP_TRY(FP_NEW(ctx, &job.corpora, path_count));
+	for (job.corpus_count = 0; job.corpus_count < path_count; job.corpus_count++)
+		FP_TRY(fp_corpus_read(&job.corpora[job.corpus_count], ctx, paths[job.corpus_count]));
+	FP_TRY(packed ? sample_packed(&job) : sample_c4(&job));
+cleanup:
+	for (int i = 0; i < job.corpus_count; i++)
+		fp_corpus_free(job.corpora[i]);
+	fp_free(job.corpora);
+	if (status != FP_OK)
+		fp_windows_free(out);
+	return status;
+}

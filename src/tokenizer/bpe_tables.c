@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tables of byte-pair encoding: vocabulary, merges, and GPT-2's spelling of bytes as printable characters. */
+#include "base/memory.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/unicode_text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+fp_status fp_tokens_append(fp_context *ctx, fp_tokens *tokens, int32_t id)
+{
+	if (tokens->count == tokens->capacity) {
+		fp_status status = FP_GROW(ctx, &tokens->ids, &tokens->capacity, tokens->count + 1);
+		if (status != FP_OK)
+			return status;
+	}
+	tokens->ids[tokens->count++] = id;
+	return FP_OK;
+}
+
+fp_status fp_vocabulary_put(fp_context *ctx, fp_vocabulary *vocabulary, const char *token, int64_t length, int64_t id)
+{
+	fp_status status = FP_OK;
+	if (id < 0 || id >= FP_BPE_LARGEST_ID)
+		return fp_fail(ctx, FP_ERROR_INPUT, "token '%.*s' has id %lld; ids run from 0 to %d",
+					   (int)(length < 80 ? length : 80), token, (long long)id, FP_BPE_LARGEST_ID - 1);
+	const char *there = fp_vocabulary_text(vocabulary, id);
+	if (there && (strlen(there) != (size_t)length || memcmp(there, token, (size_t)length) != 0))
+		return fp_fail(ctx, FP_ERROR_INPUT, "tokens '%.80s' and '%.*s' both have id %lld; ids must differ", there,
+					   (int)(length < 80 ? length : 80), token, (long long)id);
+	int32_t other = fp_vocabulary_get(vocabulary, token, length);
+	if (other >= 0 && other != id)
+		return fp_fail(ctx, FP_ERROR_INPUT, "token '%.*s' has ids %d and %lld; a token has one id",
+					   (int)(length < 80 ? length : 80), token, other, (long long)id);
+	if (there)
+		return FP_OK;
+	int64_t place = vocabulary->map.bytes_used;
+	FP_TRY(FP_GROW(ctx, &vocabulary->text_place, &vocabulary->capacity, id + 1));
+	FP_TRY(fp_text_map_put(ctx, &vocabulary->map, token, length, (int32_t)id));
+	vocabulary->text_place[id] = place + 1;
+	if (id >= vocabulary->size)
+		vocabulary->size = id + 1;
+cleanup:
+	return status;
+}
+
+int32_t fp_vocabulary_get(const fp_vocabulary *vocabulary, const char *token, int64_t length)
+{
+	return fp_text_map_get(&vocabulary->map, token, length);
+}
+
+const char *fp_vocabulary_text(const fp_vocabulary *vocabulary, int64_t id)
+{
+	if (id < 0 || id >= vocabulary->size || vocabulary->text_place[id] == 0)
+		return NULL;
+	return vocabulary->map.bytes + vocabulary->text_place[id] - 1;
+}
+
+static bool is_plain_letter(int byte)
+{
+	return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
+}
+
+/* Printable bytes stand for themselves, the others for U+0100 and up in their order. */
+static uint32_t letter_of_byte(int byte)
+{
+	if (is_plain_letter(byte))
+		return (uint32_t)byte;
+	uint32_t code = 0x100;
+	for (int i = 0; i < byte; i++)
+		code += !is_plain_letter(i);
+	return code;
+}
+
+void fp_byte_letter(unsigned char byte, char letter[3])
+{
+	memset(letter, 0, 3);
+	fp_utf8_encode(letter_of_byte(byte), letter);
+}
+
+fp_status fp_bpe_start(fp_context *ctx, fp_bpe *bpe)
+{
+	*bpe = (fp_bpe){.unknown = -1};
+	for (int i = 0; i < 256; i++)
+		bpe->byte_ids[i] = -1;
+	return FP_NEW(ctx, &bpe->cache, FP_CACHE_SLOTS);
+}
+
+void fp_bpe_clear(fp_bpe *bpe)
+{
+	fp_text_map_clear(&bpe->vocabulary.map);
+	fp_free(bpe->vocabulary.text_place);
+	fp_free(bpe->merges);
+	fp_text_map_clear(&bpe->words);
+	fp_free(bpe->cache);
+	fp_free(bpe->symbols);
+	fp_free(bpe->heap);
+	*bpe = (fp_bpe){.unknown = -1};
+}
+
+static fp_merge *merge_slot(fp_merge *merges, int64_t capacity, uint64_t pair)
+{
+	uint64_t mask = (uint64_t)capacity - 1;
+	for (uint64_t i = (pair * 0x9e3779b97f4a7c15ULL) >> 20 & mask;; i = (i + 1) & mask)
+		if (merges[i].rank < 0 || merges[i].pair == pair)
+			return &merges[i];
+}
+
+static fp_status enlarge_merges(fp_context *ctx, fp_bpe *bpe)
+{
+	int64_t capacity = bpe->merge_capacity ? 2 * bpe->merge_capacity : 1024;
+	fp_merge *merges;
+	fp_status status = FP_NEW(ctx, &merges, capacity);
+	if (status != FP_OK)
+		return status;
+	for (int64_t i = 0; i < capacity; i++)
+		merges[i].rank = -1;
+	for (int64_t i = 0; i < bpe->merge_capacity; i++)
+		if (bpe->merges[i].rank >= 0)
+			*merge_slot(merges, capacity, bpe->merges[i].pair) = bpe->merges[i];
+	fp_free(bpe->merges);
+	bpe->merges = merges;
+	bpe->merge_capacity = capacity;
+	return FP_OK;
+}
+
+fp_status fp_bpe_put_merge(fp_context *ctx, fp_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t merged)
+{
+	if (2 * (bpe->merge_count + 1) > bpe->merge_capacity) {
+		fp_status status = enlarge_merges(ctx, bpe);
+		if (status != FP_OK)
+			return status;
+	}
+	uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+	fp_merge *slot = merge_slot(bpe->merges, bpe->merge_capacity, pair);
+	bpe->merge_count += slot->rank < 0;
+	*slot = (fp_merge){.pair = pair, .rank = rank, .merged = merged};
+	return FP_OK;
+}
+
+fp_status fp_bpe_put_merge_text(fp_context *ctx, fp_bpe *bpe, const char *left, int64_t left_length, const char *right,
+								int64_t right_length, int64_t rank, const char *where)
+{
+	char joined[1024];
+	if (left_length + right_length > (int64_t)sizeof joined)
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: merge %lld makes a token of %lld bytes; at most %zu are supported",
+					   where, (long long)rank, (long long)(left_length + right_length), sizeof joined);
+	memcpy(joined, left, (size_t)left_length);
+	memcpy(joined + left_length, right, (size_t)right_length);
+	int32_t first = fp_vocabulary_get(&bpe->vocabulary, left, left_length);
+	int32_t second = fp_vocabulary_get(&bpe->vocabulary, right, right_length);
+	int32_t merged = fp_vocabulary_get(&bpe->vocabulary, joined, left_length + right_length);
+	if (first < 0 || second < 0 || merged < 0)
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "%s: merge %lld '%.*s %.*s': both parts and the whole must be in the vocabulary", where,
+					   (long long)rank, (int)(left_length < 80 ? left_length : 80), left,
+					   (int)(right_length < 80 ? right_length : 80), right);
+	return fp_bpe_put_merge(ctx, bpe, first, second, (int32_t)rank, merged);
+}
+
+/* A token spelt in GPT-2's alphabet, back to bytes; −1 when it holds another character. */
+static int64_t spell_bytes(const int16_t *byte_of_letter, const char *token, char *bytes)
+{
+	int64_t count = 0, length = (int64_t)strlen(token);
+	for (int64_t i = 0; i < length;) {
+		uint32_t code;
+		i += fp_utf8_decode(token + i, length - i, &code);
+		if (code >= 512 || byte_of_letter[code] < 0)
+			return -1;
+		bytes[count++] = (char)byte_of_letter[code];
+	}
+	return count;
+}
+
+static fp_status index_words(fp_context *ctx, fp_bpe *bpe)
+{
+	fp_status status = FP_OK;
+	int16_t byte_of_letter[512];
+	char *bytes = NULL;
+	int64_t capacity = 0;
+	for (int i = 0; i < 512; i++)
+		byte_of_letter[i] = -1;
+	for (int i = 0; i < 256; i++)
+		byte_of_letter[letter_of_byte(i)] = (int16_t)i;
+	for (int64_t id = 0; id < bpe->vocabulary.size; id++) {
+		const char *token = fp_vocabulary_text(&bpe->vocabulary, id);
+		if (!token)
+			continue;
+		FP_TRY(FP_GROW(ctx, &bytes, &capacity, (int64_t)strlen(token) + 1));
+		int64_t length = spell_bytes(byte_of_letter, token, bytes);
+		if (length > 0)
+			FP_TRY(fp_text_map_put(ctx, &bpe->words, bytes, length, (int32_t)id));
+	}
+cleanup:
+	fp_free(bytes);
+	return status;
+}
+
+/* Whether text falls apart before every U+2581 that follows another character: then no merge can reach across. */
+static bool spaces_only_lead(const fp_bpe *bpe)
+{
+	static const char space[] = FP_SPACE_MARK;
+	if (fp_vocabulary_get(&bpe->vocabulary, space, 3) < 0)
+		return false;
+	for (int64_t i = 0; i < bpe->merge_capacity; i++) {
+		if (bpe->merges[i].rank < 0)
+			continue;
+		const char *token = fp_vocabulary_text(&bpe->vocabulary, bpe->merges[i].merged);
+		while (strncmp(token, space, 3) == 0)
+			token += 3;
+		if (strstr(token, space))
+			return false;
+	}
+	return true;
+}
+
+fp_status fp_bpe_finish(fp_context *ctx, fp_bpe *bpe)
+{
+	if (!bpe->merges) {
+		fp_status status = enlarge_merges(ctx, bpe); /* an empty table, so that look-ups need no second case */
+		if (status != FP_OK)
+			return status;
+	}
+	for (int i = 0; i < 256; i++) {
+		char name[8];
+		if (bpe->byte_level)
+			fp_byte_letter((unsigned char)i, name);
+		else
+			snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+		if (bpe->byte_level || bpe->byte_fallback)
+			bpe->byte_ids[i] = fp_vocabulary_get(&bpe->vocabulary, name, (int64_t)strlen(name));
+	}
+	bpe->cut_at_spaces = !bpe->byte_level && spaces_only_lead(bpe);
+	return bpe->byte_level && bpe->ignore_merges ? index_words(ctx, bpe) : FP_OK;
+}

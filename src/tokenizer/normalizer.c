@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tokenizer/normalizer.h"
+
+#include "base/memory.h"
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+void fp_normalizer_clear(fp_normalizer *normalizer)
+{
+	for (int64_t i = 0; i < normalizer->count; i++) {
+		fp_free(normalizer->steps[i].content);
+		fp_free(normalizer->steps[i].literal);
+		fp_split_regex_free(normalizer->steps[i].pattern);
+	}
+	fp_free(normalizer->steps);
+	fp_free(normalizer->buffers[0].bytes);
+	fp_free(normalizer->buffers[1].bytes);
+	*normalizer = (fp_normalizer){0};
+}
+
+static fp_status add_step(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, const char *content,
+						  const char *pattern, bool literal)
+{
+	fp_status status = FP_OK;
+	FP_TRY(FP_GROW(ctx, &normalizer->steps, &normalizer->capacity, normalizer->count + 1));
+	fp_normalizer_step *step = &normalizer->steps[normalizer->count++];
+	*step = (fp_normalizer_step){.kind = kind};
+	if (content)
+		FP_TRY(fp_copy_text(ctx, &step->content, content));
+	if (pattern && literal)
+		FP_TRY(fp_copy_text(ctx, &step->literal, pattern));
+	else if (pattern)
+		FP_TRY(fp_split_regex_compile(&step->pattern, ctx, pattern, false));
+cleanup:
+	return status;
+}
+
+fp_status fp_normalizer_add(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, const char *content,
+							const char *pattern)
+{
+	return add_step(ctx, normalizer, kind, content, pattern, true);
+}
+
+static fp_status read_replace(fp_context *ctx, fp_normalizer *normalizer, const json_t *json)
+{
+	const json_t *pattern = json_object_get(json, "pattern");
+	const char *literal = json_string_value(json_object_get(pattern, "String"));
+	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+	const char *content = json_string_value(json_object_get(json, "content"));
+	if ((!literal && !regex) || !content)
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "normalizer Replace: needs a pattern {\"String\": …} or {\"Regex\": …} and a content");
+	return add_step(ctx, normalizer, FP_NORMALIZE_REPLACE, content, literal ? literal : regex, literal != NULL);
+}
+
+fp_status fp_normalizer_read(fp_context *ctx, fp_normalizer *normalizer, const json_t *json)
+{
+	static const struct {
+		const char *name;
+		fp_normalizer_kind kind;
+	} forms[] = {
+		{"NFC", FP_NORMALIZE_NFC}, {"NFD", FP_NORMALIZE_NFD}, {"NFKC", FP_NORMALIZE_NFKC}, {"NFKD", FP_NORMALIZE_NFKD}};
+	if (!json || json_is_null(json))
+		return FP_OK;
+	const char *type = json_string_value(json_object_get(json, "type"));
+	if (!type)
+		return fp_fail(ctx, FP_ERROR_INPUT, "normalizer: needs a \"type\"");
+	for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
+		if (strcmp(type, forms[i].name) == 0)
+			return fp_normalizer_add(ctx, normalizer, forms[i].kind, NULL, NULL);
+	if (strcmp(type, "Prepend") == 0) {
+		const char *content = json_string_value(json_object_get(json, "prepend"));
+		if (!content)
+			return fp_fail(ctx, FP_ERROR_INPUT, "normalizer Prepend: needs a \"prepend\" text");
+		return fp_normalizer_add(ctx, normalizer, FP_NORMALIZE_PREPEND, content, NULL);
+	}
+	if (strcmp(type, "Replace") == 0)
+		return read_replace(ctx, normalizer, json);
+	if (strcmp(type, "Sequence") == 0) {
+		const json_t *list = json_object_get(json, "normalizers");
+		for (size_t i = 0; i < json_array_size(list); i++) {
+			const json_t *inner = json_array_get(list, i);
+			const char *name = json_string_value(json_object_get(inner, "type"));
+			if (name && strcmp(name, "Sequence") == 0)
+				return fp_fail(ctx, FP_ERROR_INPUT, "normalizer Sequence: a Sequence inside another is not supported");
+			fp_status status = fp_normalizer_read(ctx, normalizer, inner);
+			if (status != FP_OK)
+				return status;
+		}
+		return FP_OK;
+	}
+	return fp_fail(ctx, FP_ERROR_INPUT,
+				   "normalizer '%.80s' is not supported; NFC, NFD, NFKC, NFKD, Prepend, Replace and Sequence are",
+				   type);
+}
+
+/* Unicode forms change nothing in plain ASCII, which is most text. */
+static bool is_ascii(const char *text, int64_t length)
+{
+	for (int64_t i = 0; i < length; i++)
+		if (text[i] & 0x80)
+			return false;
+	return true;
+}
+
+static fp_status unicode_form(fp_context *ctx, fp_normalizer_kind kind, const char *text, int64_t length,
+							  fp_text_buffer *out)
+{
+	int options = UTF8PROC_STABLE;
+	options |= kind == FP_NORMALIZE_NFC || kind == FP_NORMALIZE_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+	options |= kind == FP_NORMALIZE_NFKC || kind == FP_NORMALIZE_NFKD ? UTF8PROC_COMPAT : 0;
+	utf8proc_uint8_t *formed = NULL;
+	utf8proc_ssize_t size =
+		utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)length, &formed, (utf8proc_option_t)options);
+	if (size < 0)
+		return fp_fail(ctx, FP_ERROR_RUN, "normalising text: %s", utf8proc_errmsg(size));
+	fp_status status = fp_text_append(ctx, out, (const char *)formed, (int64_t)size);
+	free(formed);
+	return status;
+}
+
+static fp_status find_pattern(fp_context *ctx, const fp_normalizer_step *step, const char *text, int64_t length,
+							  int64_t from, bool *found, int64_t *start, int64_t *end)
+{
+	if (!step->literal)
+		return fp_split_regex_find(step->pattern, ctx, text, length, from, found, start, end);
+	size_t size = strlen(step->literal);
+	const char *place = memmem(text + from, (size_t)(length - from), step->literal, size);
+	*found = place != NULL;
+	if (place) {
+		*start = place - text;
+		*end = *start + (int64_t)size;
+	}
+	return FP_OK;
+}
+
+static fp_status replace(fp_context *ctx, const fp_normalizer_step *step, const char *text, int64_t length,
+						 fp_text_buffer *out)
+{
+	fp_status status = FP_OK;
+	int64_t content_length = (int64_t)strlen(step->content), done = 0, start = 0, end = 0;
+	bool found = true;
+	while (done < length) {
+		FP_TRY(find_pattern(ctx, step, text, length, done, &found, &start, &end));
+		if (!found || end == start)
+			break;
+		FP_TRY(fp_text_append(ctx, out, text + done, start - done));
+		FP_TRY(fp_text_append(ctx, out, step->content, content_length));
+		done = end;
+	}
+	FP_TRY(fp_text_append(ctx, out, text + done, length - done));
+cleanup:
+	return status;
+}
+
+/* Leading and trailing spaces go, runs of them become one. */
+static fp_status single_spaces(fp_context *ctx, const char *text, int64_t length, fp_text_buffer *out)
+{
+	fp_status status = FP_OK;
+	for (int64_t i = 0; i < length; i++)
+		if (text[i] != ' ' || (out->length > 0 && out->bytes[out->length - 1] != ' '))
+			FP_TRY(fp_text_append(ctx, out, text + i, 1));
+	if (out->length > 0 && out->bytes[out->length - 1] == ' ')
+		out->length--;
+cleanup:
+	return status;
+}
+
+static fp_status run_step(fp_context *ctx, const fp_normalizer_step *step, const char *text, int64_t length,
+						  fp_text_buffer *out)
+{
+	switch (step->kind) {
+	case FP_NORMALIZE_PREPEND: {
+		fp_status status = FP_OK;
+		if (length > 0)
+			status = fp_text_append(ctx, out, step->content, (int64_t)strlen(step->content));
+		return status != FP_OK ? status : fp_text_append(ctx, out, text, length);
+	}
+	case FP_NORMALIZE_REPLACE:
+		return replace(ctx, step, text, length, out);
+	case FP_NORMALIZE_SINGLE_SPACES:
+		return single_spaces(ctx, text, length, out);
+	default:
+		return unicode_form(ctx, step->kind, text, length, out);
+	}
+}
+
+fp_status fp_normalizer_run(fp_context *ctx, fp_normalizer *normalizer, const char *text, int64_t length,
+							const char **out, int64_t *out_length)
+{
+	fp_status status = FP_OK;
+	int turn = 0;
+	for (int64_t i = 0; i < normalizer->count; i++) {
+		const fp_normalizer_step *step = &normalizer->steps[i];
+		if (step->kind <= FP_NORMALIZE_NFKD && is_ascii(text, length))
+			continue;
+		fp_text_buffer *buffer = &normalizer->buffers[turn];
+		buffer->length = 0;
+		FP_TRY(run_step(ctx, step, text, length, buffer));
+		text = buffer->bytes ? buffer->bytes : "";
+		length = buffer->length;
+		turn = 1 - turn;
+	}
+	*out = text;
+	*out_length = length;
+cleanup:
+	return status;
+}

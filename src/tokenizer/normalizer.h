@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* normalizer.h: what happens to the text before it is cut: the "normalizer" of tokenizer.json, or SentencePiece's own.
+ */
+#ifndef FP_TOKENIZER_NORMALIZER_H
+#define FP_TOKENIZER_NORMALIZER_H
+
+#include "tokenizer/split_regex.h"
+#include "tokenizer/unicode_text.h"
+#include <jansson.h>
+
+typedef enum fp_normalizer_kind {
+	FP_NORMALIZE_NFC,
+	FP_NORMALIZE_NFD,
+	FP_NORMALIZE_NFKC,
+	FP_NORMALIZE_NFKD,
+	FP_NORMALIZE_PREPEND,       /* `content` in front, unless the text is empty */
+	FP_NORMALIZE_REPLACE,       /* every match of `pattern` by `content` */
+	FP_NORMALIZE_SINGLE_SPACES, /* SentencePiece's remove_extra_whitespaces */
+} fp_normalizer_kind;
+
+typedef struct fp_normalizer_step {
+	fp_normalizer_kind kind;
+	char *content;
+	char *literal;           /* FP_NORMALIZE_REPLACE: the text to replace, */
+	fp_split_regex *pattern; /* or the expression when that is NULL */
+} fp_normalizer_step;
+
+typedef struct fp_normalizer { /* all zero at first: leaves the text as it is */
+	fp_normalizer_step *steps;
+	int64_t count, capacity;
+	fp_text_buffer buffers[2];
+} fp_normalizer;
+
+void fp_normalizer_clear(fp_normalizer *normalizer);
+/* pattern NULL: none; it is literal text otherwise. */
+fp_status fp_normalizer_add(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, const char *content,
+							const char *pattern);
+fp_status fp_normalizer_read(fp_context *ctx, fp_normalizer *normalizer,
+							 const json_t *json); /* tokenizer.json's object */
+
+/* *out is `text` itself or borrowed from the normalizer until the next call. */
+fp_status fp_normalizer_run(fp_context *ctx, fp_normalizer *normalizer, const char *text, int64_t length,
+							const char **out, int64_t *out_length);
+
+#endif

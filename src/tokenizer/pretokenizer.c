@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tokenizer/pretokenizer.h"
+
+#include "base/memory.h"
+#include <string.h>
+
+#define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+void fp_pretokenizer_clear(fp_pretokenizer *pretokenizer)
+{
+	for (int64_t i = 0; i < pretokenizer->count; i++) {
+		fp_split_regex_free(pretokenizer->steps[i].pattern);
+		fp_free(pretokenizer->steps[i].mark);
+		fp_free(pretokenizer->steps[i].buffer.bytes);
+	}
+	fp_free(pretokenizer->steps);
+	*pretokenizer = (fp_pretokenizer){0};
+}
+
+static fp_status add_step(fp_context *ctx, fp_pretokenizer *pretokenizer, fp_pretokenizer_kind kind,
+						  fp_pretokenizer_step **out)
+{
+	if (pretokenizer->count > 0 && pretokenizer->steps[pretokenizer->count - 1].kind != FP_CUT_SPLIT)
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "pre_tokenizer Sequence: ByteLevel and Metaspace are supported as the last part only");
+	fp_status status = FP_GROW(ctx, &pretokenizer->steps, &pretokenizer->capacity, pretokenizer->count + 1);
+	if (status != FP_OK)
+		return status;
+	*out = &pretokenizer->steps[pretokenizer->count++];
+	**out = (fp_pretokenizer_step){.kind = kind};
+	return FP_OK;
+}
+
+fp_status fp_pretokenizer_add_byte_level(fp_context *ctx, fp_pretokenizer *pretokenizer, bool add_prefix_space,
+										 bool use_regex)
+{
+	fp_status status = FP_OK;
+	fp_pretokenizer_step *step = NULL;
+	FP_TRY(add_step(ctx, pretokenizer, FP_CUT_BYTE_LEVEL, &step));
+	pretokenizer->byte_level = true;
+	step->prepend = add_prefix_space ? FP_PREPEND_ALWAYS : FP_PREPEND_NEVER;
+	FP_TRY(fp_copy_text(ctx, &step->mark, " "));
+	if (use_regex)
+		FP_TRY(fp_split_regex_compile(&step->pattern, ctx, GPT2_PATTERN, false));
+cleanup:
+	return status;
+}
+
+fp_status fp_pretokenizer_add_metaspace(fp_context *ctx, fp_pretokenizer *pretokenizer, const char *mark,
+										fp_prepend_scheme prepend, bool split)
+{
+	fp_status status = FP_OK;
+	fp_pretokenizer_step *step = NULL;
+	FP_TRY(add_step(ctx, pretokenizer, FP_CUT_METASPACE, &step));
+	step->prepend = prepend;
+	step->behavior = FP_SPLIT_MERGED_WITH_NEXT;
+	FP_TRY(fp_copy_text(ctx, &step->mark, mark));
+	if (split)
+		FP_TRY(fp_split_regex_compile(&step->pattern, ctx, mark, true));
+cleanup:
+	return status;
+}
+
+static fp_status read_flag(fp_context *ctx, const json_t *json, const char *component, const char *name, bool missing,
+						   bool *out)
+{
+	const json_t *value = json_object_get(json, name);
+	*out = value ? json_is_true(value) : missing;
+	if (value && !json_is_boolean(value) && !json_is_null(value))
+		return fp_fail(ctx, FP_ERROR_INPUT, "pre_tokenizer %s: \"%s\" must be true or false", component, name);
+	return FP_OK;
+}
+
+static fp_status read_split(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+{
+	static const char *const behaviors[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
+											"MergedWithNext"};
+	fp_status status = FP_OK;
+	const json_t *pattern = json_object_get(json, "pattern");
+	const char *literal = json_string_value(json_object_get(pattern, "String"));
+	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+	const char *behavior = json_string_value(json_object_get(json, "behavior"));
+	int64_t chosen = -1;
+	for (int64_t i = 0; behavior && i < 5; i++)
+		if (strcmp(behavior, behaviors[i]) == 0)
+			chosen = i;
+	if ((!literal && !regex) || chosen < 0)
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "pre_tokenizer Split: needs a pattern {\"Regex\": …} or {\"String\": …} and a behavior such as "
+					   "\"Isolated\"");
+	fp_pretokenizer_step *step = NULL;
+	FP_TRY(add_step(ctx, pretokenizer, FP_CUT_SPLIT, &step));
+	step->behavior = (fp_split_behavior)chosen;
+	FP_TRY(read_flag(ctx, json, "Split", "invert", false, &step->invert));
+	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, literal ? literal : regex, literal != NULL));
+cleanup:
+	return status;
+}
+
+static fp_status read_digits(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+{
+	fp_status status = FP_OK;
+	bool single;
+	fp_pretokenizer_step *step = NULL;
+	FP_TRY(add_step(ctx, pretokenizer, FP_CUT_SPLIT, &step));
+	FP_TRY(read_flag(ctx, json, "Digits", "individual_digits", false, &single));
+	step->behavior = single ? FP_SPLIT_ISOLATED : FP_SPLIT_CONTIGUOUS;
+	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, "\\p{N}", false)); /* Rust's char::is_numeric() */
+cleanup:
+	return status;
+}
+
+static fp_status read_metaspace(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+{
+	fp_status status = FP_OK;
+	bool add_prefix_space, split;
+	const char *mark = json_string_value(json_object_get(json, "replacement"));
+	const char *scheme = json_string_value(json_object_get(json, "prepend_scheme"));
+	FP_TRY(read_flag(ctx, json, "Metaspace", "add_prefix_space", true, &add_prefix_space));
+	FP_TRY(read_flag(ctx, json, "Metaspace", "split", true, &split));
+	fp_prepend_scheme prepend = add_prefix_space ? FP_PREPEND_ALWAYS : FP_PREPEND_NEVER;
+	if (scheme && strcmp(scheme, "first") == 0)
+		prepend = FP_PREPEND_FIRST;
+	else if (scheme && strcmp(scheme, "never") == 0)
+		prepend = FP_PREPEND_NEVER;
+	else if (scheme && strcmp(scheme, "always") != 0)
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "pre_tokenizer Metaspace: prepend_scheme '%.80s'; it is always, first or never", scheme);
+	FP_TRY(fp_pretokenizer_add_metaspace(ctx, pretokenizer, mark ? mark : FP_SPACE_MARK, prepend, split));
+cleanup:
+	return status;
+}
+
+fp_status fp_pretokenizer_read(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+{
+	fp_status status = FP_OK;
+	if (!json || json_is_null(json))
+		return FP_OK;
+	const char *type = json_string_value(json_object_get(json, "type"));
+	if (!type)
+		return fp_fail(ctx, FP_ERROR_INPUT, "pre_tokenizer: needs a \"type\"");
+	if (strcmp(type, "Split") == 0)
+		return read_split(ctx, pretokenizer, json);
+	if (strcmp(type, "Digits") == 0)
+		return read_digits(ctx, pretokenizer, json);
+	if (strcmp(type, "Metaspace") == 0)
+		return read_metaspace(ctx, pretokenizer, json);
+	if (strcmp(type, "ByteLevel") == 0) {
+		bool add_prefix_space, use_regex;
+		FP_TRY(read_flag(ctx, json, "ByteLevel", "add_prefix_space", true, &add_prefix_space));
+		FP_TRY(read_flag(ctx, json, "ByteLevel", "use_regex", true, &use_regex));
+		return fp_pretokenizer_add_byte_level(ctx, pretokenizer, add_prefix_space, use_regex);
+	}
+	if (strcmp(type, "Sequence") == 0) {
+		const json_t *list = json_object_get(json, "pretokenizers");
+		for (size_t i = 0; i < json_array_size(list); i++) {
+			const json_t *inner = json_array_get(list, i);
+			const char *name = json_string_value(json_object_get(inner, "type"));
+			if (name && strcmp(name, "Sequence") == 0)
+				return fp_fail(ctx, FP_ERROR_INPUT,
+							   "pre_tokenizer Sequence: a Sequence inside another is not supported");
+			FP_TRY(fp_pretokenizer_read(ctx, pretokenizer, inner));
+		}
+		return FP_OK;
+	}
+	return fp_fail(ctx, FP_ERROR_INPUT,
+				   "pre_tokenizer '%.80s' is not supported; Split, Digits, ByteLevel, Metaspace and Sequence are",
+				   type);
+cleanup:
+	return status;
+}
+
+/* One run through the steps; `step` goes down the list. */
+typedef struct cutting {
+	fp_context *ctx;
+	fp_pretokenizer *pretokenizer;
+	fp_piece_function piece;
+	void *data;
+} cutting;
+
+typedef struct span {
+	int64_t start, end;
+	bool match;
+} span;
+
+static fp_status cut(const cutting *job, int64_t step, const char *text, int64_t length, bool first);
+
+static fp_status emit(const cutting *job, int64_t step, const char *text, const span *what, bool first)
+{
+	if (what->end == what->start)
+		return FP_OK;
+	return cut(job, step + 1, text + what->start, what->end - what->start, first && what->start == 0);
+}
+
+/* Takes the spans of text in order, matching and not, and hands pieces on by the behaviour; *held waits for its
+ * neighbour. */
+static fp_status take_span(const cutting *job, int64_t step, const char *text, span next, span *held, bool *holding,
+						   bool first)
+{
+	const fp_pretokenizer_step *cutter = &job->pretokenizer->steps[step];
+	fp_status status = FP_OK;
+	bool joins = false;
+	next.match ^= cutter->invert;
+	switch (cutter->behavior) {
+	case FP_SPLIT_ISOLATED:
+		return emit(job, step, text, &next, first);
+	case FP_SPLIT_REMOVED:
+		return next.match ? FP_OK : emit(job, step, text, &next, first);
+	case FP_SPLIT_CONTIGUOUS:
+		joins = next.match == held->match;
+		break;
+	case FP_SPLIT_MERGED_WITH_PREVIOUS:
+		joins = next.match && !held->match;
+		break;
+	case FP_SPLIT_MERGED_WITH_NEXT:
+		joins = !next.match && held->match;
+		break;
+	}
+	if (*holding && joins) {
+		held->end = next.end;
+		held->match = next.match;
+		return FP_OK;
+	}
+	if (*holding)
+		FP_TRY(emit(job, step, text, held, first));
+	*held = next;
+	*holding = true;
+cleanup:
+	return status;
+}
+
+static fp_status cut_by_pattern(const cutting *job, int64_t step, const char *text, int64_t length, bool first)
+{
+	fp_status status = FP_OK;
+	span held = {0};
+	bool holding = false, found = true;
+	int64_t done = 0, from = 0, start = 0, end = 0;
+	while (from < length) {
+		FP_TRY(fp_split_regex_find(job->pretokenizer->steps[step].pattern, job->ctx, text, length, from, &found, &start,
+								   &end));
+		if (!found)
+			break;
+		if (end == start) { /* an empty match cuts nothing: look on from the next character */
+			uint32_t code;
+			from = start < length ? start + fp_utf8_decode(text + start, length - start, &code) : length;
+			continue;
+		}
+		if (start > done)
+			FP_TRY(take_span(job, step, text, (span){done, start, false}, &held, &holding, first));
+		FP_TRY(take_span(job, step, text, (span){start, end, true}, &held, &holding, first));
+		done = from = end;
+	}
+	if (done < length)
+		FP_TRY(take_span(job, step, text, (span){done, length, false}, &held, &holding, first));
+	if (holding)
+		FP_TRY(emit(job, step, text, &held, first));
+cleanup:
+	return status;
+}
+
+/* The text with its spaces replaced (Metaspace) and the mark in front where the scheme asks for it. */
+static fp_status mark_text(fp_context *ctx, fp_pretokenizer_step *step, const char **text, int64_t *length, bool first)
+{
+	fp_status status = FP_OK;
+	int64_t size = (int64_t)strlen(step->mark);
+	bool prepend = (step->prepend == FP_PREPEND_ALWAYS || (step->prepend == FP_PREPEND_FIRST && first)) &&
+				   !(*length >= size && memcmp(*text, step->mark, (size_t)size) == 0) &&
+				   !(step->kind == FP_CUT_METASPACE && (*text)[0] == ' ');
+	if (step->kind == FP_CUT_BYTE_LEVEL && !prepend)
+		return FP_OK;
+	step->buffer.length = 0;
+	if (prepend)
+		FP_TRY(fp_text_append(ctx, &step->buffer, step->mark, size));
+	const char *rest = *text, *end = *text + *length;
+	while (step->kind == FP_CUT_METASPACE) {
+		const char *space = memchr(rest, ' ', (size_t)(end - rest));
+		if (!space)
+			break;
+		FP_TRY(fp_text_append(ctx, &step->buffer, rest, space - rest));
+		FP_TRY(fp_text_append(ctx, &step->buffer, step->mark, size));
+		rest = space + 1;
+	}
+	FP_TRY(fp_text_append(ctx, &step->buffer, rest, end - rest));
+	*text = step->buffer.bytes;
+	*length = step->buffer.length;
+cleanup:
+	return status;
+}
+
+static fp_status cut(const cutting *job, int64_t step, const char *text, int64_t length, bool first)
+{
+	if (step == job->pretokenizer->count)
+		return job->piece(job->data, text, length);
+	fp_pretokenizer_step *cutter = &job->pretokenizer->steps[step];
+	if (cutter->kind != FP_CUT_SPLIT) {
+		fp_status status = mark_text(job->ctx, cutter, &text, &length, first);
+		if (status != FP_OK)
+			return status;
+	}
+	if (!cutter->pattern)
+		return cut(job, step + 1, text, length, first);
+	return cut_by_pattern(job, step, text, length, first);
+}
+
+fp_status fp_pretokenizer_run(fp_context *ctx, fp_pretokenizer *pretokenizer, const char *text, int64_t length,
+							  bool first, fp_piece_function piece, void *data)
+{
+	const cutting job = {.ctx = ctx, .pretokenizer = pretokenizer, .piece = piece, .data = data};
+	return length > 0 ? cut(&job, 0, text, length, first) : FP_OK;
+}

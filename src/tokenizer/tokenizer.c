@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a model's tokenizer, and the way of a text through its parts. */
+#include "base/memory.h"
+#include "tokenizer/tokenizer_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* "directory/name" when such a file can be read, else NULL. */
+static const char *find_file(char path[4096], const char *directory, const char *name)
+{
+	int size = snprintf(path, 4096, "%s/%s", directory, name);
+	return size < 4096 && access(path, R_OK) == 0 ? path : NULL;
+}
+
+static fp_status read_files(fp_tokenizer *tokenizer, const char *directory)
+{
+	fp_context *ctx = tokenizer->ctx;
+	fp_tokenizer_settings settings = {0};
+	char path[4096], merges[4096];
+	fp_status status = FP_OK;
+	FP_TRY(fp_tokenizer_settings_read(&settings, ctx, directory));
+	bool with_tokens = true, adds_bos = false;
+	if (find_file(path, directory, "tokenizer.json")) {
+		FP_TRY(fp_read_tokenizer_json(tokenizer, path));
+		with_tokens = false;
+	} else if (find_file(path, directory, "tokenizer.model")) {
+		FP_TRY(fp_read_sentencepiece(tokenizer, path, fp_tokenizer_settings_flag(&settings, "legacy", true)));
+		adds_bos = true; /* LlamaTokenizer's default */
+	} else if (find_file(path, directory, "vocab.json") && find_file(merges, directory, "merges.txt")) {
+		FP_TRY(fp_read_vocabulary_and_merges(tokenizer, path, merges,
+											 fp_tokenizer_settings_flag(&settings, "add_prefix_space", false)));
+		/* OPT's tokenizer is GPT-2's with </s> in front; old checkpoints leave it to the model type to say so. */
+		const char *type = json_string_value(json_object_get(settings.model, "model_type"));
+		adds_bos = type && strcmp(type, "opt") == 0;
+	} else {
+		status = fp_fail(ctx, FP_ERROR_INPUT,
+						 "%s: no tokenizer: needs tokenizer.json, tokenizer.model, or vocab.json with merges.txt",
+						 directory);
+		goto cleanup;
+	}
+	FP_TRY(fp_bpe_finish(ctx, &tokenizer->bpe));
+	FP_TRY(fp_tokenizer_settings_apply(&settings, tokenizer, with_tokens, adds_bos));
+cleanup:
+	fp_tokenizer_settings_clear(&settings);
+	return status;
+}
+
+fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *directory)
+{
+	fp_status status = FP_OK;
+	fp_tokenizer *tokenizer = NULL;
+	*out = NULL;
+	FP_TRY(FP_NEW(ctx, &tokenizer, 1));
+	tokenizer->ctx = ctx;
+	tokenizer->bos = -1;
+	FP_TRY(fp_bpe_start(ctx, &tokenizer->bpe));
+	FP_TRY(read_files(tokenizer, directory));
+	*out = tokenizer;
+	tokenizer = NULL;
+cleanup:
+	fp_tokenizer_free(tokenizer);
+	return status;
+}
+
+void fp_tokenizer_free(fp_tokenizer *tokenizer)
+{
+	if (!tokenizer)
+		return;
+	fp_bpe_clear(&tokenizer->bpe);
+	fp_added_tokens_clear(&tokenizer->raw_added);
+	fp_added_tokens_clear(&tokenizer->normalized_added);
+	fp_normalizer_clear(&tokenizer->normalizer);
+	fp_pretokenizer_clear(&tokenizer->pretokenizer);
+	fp_free(tokenizer->repaired.bytes);
+	fp_free(tokenizer);
+}
+
+fp_status fp_tokenizer_add_token(fp_tokenizer *tokenizer, const char *content, int64_t id, fp_added_settings settings)
+{
+	fp_context *ctx = tokenizer->ctx;
+	fp_vocabulary *vocabulary = &tokenizer->bpe.vocabulary;
+	int64_t length = (int64_t)strlen(content);
+	int32_t known = fp_vocabulary_get(vocabulary, content, length);
+	if (known < 0) {
+		if (id < 0)
+			id = vocabulary->size;
+		fp_status status = fp_vocabulary_put(ctx, vocabulary, content, length, id);
+		if (status != FP_OK)
+			return status;
+		known = (int32_t)id;
+	}
+	fp_added_token token = {.id = known,
+							.left_strip = settings.left_strip,
+							.right_strip = settings.right_strip,
+							.single_word = settings.single_word};
+	if (!settings.normalized)
+		return fp_added_tokens_put(ctx, &tokenizer->raw_added, content, length, token);
+	const char *normalized;
+	fp_status status = fp_normalizer_run(ctx, &tokenizer->normalizer, content, length, &normalized, &length);
+	return status != FP_OK ? status : fp_added_tokens_put(ctx, &tokenizer->normalized_added, normalized, length, token);
+}
+
+typedef struct encoding {
+	fp_tokenizer *tokenizer;
+	fp_tokens *out;
+} encoding;
+
+static fp_status encode_piece(void *data, const char *piece, int64_t length)
+{
+	const encoding *job = data;
+	return fp_bpe_encode(job->tokenizer->ctx, &job->tokenizer->bpe, piece, length, job->out);
+}
+
+typedef fp_status (*part_function)(const encoding *job, const char *text, int64_t length, bool first);
+
+static fp_status cut_part(const encoding *job, const char *text, int64_t length, bool first)
+{
+	encoding copy = *job;
+	return fp_pretokenizer_run(job->tokenizer->ctx, &job->tokenizer->pretokenizer, text, length, first, encode_piece,
+							   &copy);
+}
+
+/* Gives the ids of added tokens out and the text between them to `part`. */
+static fp_status split_by_added(const encoding *job, const fp_added_tokens *added, const char *text, int64_t length,
+								bool first, part_function part)
+{
+	fp_status status = FP_OK;
+	fp_added_match match;
+	int64_t done = 0, from = 0;
+	while (fp_added_tokens_find(added, text, length, from, done, &match)) {
+		if (match.start > done)
+			FP_TRY(part(job, text + done, match.start - done, first && done == 0));
+		FP_TRY(fp_tokens_append(job->tokenizer->ctx, job->out, match.id));
+		done = match.end;
+		from = match.match_end;
+	}
+	if (done < length)
+		FP_TRY(part(job, text + done, length - done, first && done == 0));
+cleanup:
+	return status;
+}
+
+static fp_status normalize_part(const encoding *job, const char *text, int64_t length, bool first)
+{
+	const char *normalized;
+	fp_status status =
+		fp_normalizer_run(job->tokenizer->ctx, &job->tokenizer->normalizer, text, length, &normalized, &length);
+	if (status != FP_OK)
+		return status;
+	return split_by_added(job, &job->tokenizer->normalized_added, normalized, length, first, cut_part);
+}
+
+fp_status fp_tokenizer_encode(fp_tokenizer *tokenizer, const char *text, int64_t length, bool with_special,
+							  fp_tokens *out)
+{
+	fp_status status = FP_OK;
+	fp_context *ctx = tokenizer->ctx;
+	const encoding job = {.tokenizer = tokenizer, .out = out};
+	int64_t before = out->count;
+	if (fp_utf8_valid_prefix(text, length) != length) {
+		tokenizer->repaired.length = 0;
+		FP_TRY(fp_utf8_repair(ctx, text, length, &tokenizer->repaired));
+		text = tokenizer->repaired.bytes;
+		length = tokenizer->repaired.length;
+	}
+	for (int i = 0; with_special && i < tokenizer->prefix_count; i++)
+		FP_TRY(fp_tokens_append(ctx, out, tokenizer->prefix[i]));
+	FP_TRY(split_by_added(&job, &tokenizer->raw_added, text, length, true, normalize_part));
+	for (int i = 0; with_special && i < tokenizer->suffix_count; i++)
+		FP_TRY(fp_tokens_append(ctx, out, tokenizer->suffix[i]));
+cleanup:
+	if (status != FP_OK)
+		out->count = before;
+	return status;
+}
+
+int32_t fp_tokenizer_bos(const fp_tokenizer *tokenizer)
+{
+	return tokenizer->bos;
+}
+
+bool fp_tokenizer_adds_bos(const fp_tokenizer *tokenizer)
+{
+	return tokenizer->bos >= 0 && tokenizer->prefix_count > 0 && tokenizer->prefix[0] == tokenizer->bos;
+}
+
+int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer)
+{
+	return tokenizer->bpe.vocabulary.size;
+}
+
+const char *fp_tokenizer_kind(const fp_tokenizer *tokenizer)
+{
+	return tokenizer->kind;
+}
+
+const char *fp_tokenizer_token(const fp_tokenizer *tokenizer, int32_t id)
+{
+	return fp_vocabulary_text(&tokenizer->bpe.vocabulary, id);
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokenizer.json: Hugging Face's one file for everything. What it names and we do not know is an error, never left out.
+ */
+#include "base/memory.h"
+#include "tokenizer/tokenizer_parts.h"
+
+#include <string.h>
+
+static bool is_set(const json_t *value)
+{
+	if (!value || json_is_null(value) || json_is_false(value))
+		return false;
+	if (json_is_string(value))
+		return json_string_length(value) > 0;
+	return !(json_is_number(value) && json_number_value(value) == 0);
+}
+
+static fp_status read_merges(fp_tokenizer *tokenizer, const json_t *merges)
+{
+	fp_context *ctx = tokenizer->ctx;
+	for (size_t i = 0; i < json_array_size(merges); i++) {
+		const json_t *merge = json_array_get(merges, i), *left = NULL, *right = NULL;
+		const char *first = NULL, *second = NULL;
+		int64_t first_length = 0, second_length = 0;
+		if (json_is_string(merge)) { /* "left right", the older form */
+			const char *text = json_string_value(merge), *space = strchr(text, ' ');
+			first = text;
+			first_length = space ? space - text : 0;
+			second = space ? space + 1 : NULL;
+			second_length = space ? (int64_t)(json_string_length(merge)) - first_length - 1 : 0;
+		} else if (json_array_size(merge) == 2) {
+			left = json_array_get(merge, 0);
+			right = json_array_get(merge, 1);
+			first = json_string_value(left);
+			second = json_string_value(right);
+			first_length = (int64_t)json_string_length(left);
+			second_length = (int64_t)json_string_length(right);
+		}
+		if (!first || !second)
+			return fp_fail(ctx, FP_ERROR_INPUT, "merge %zu: must be \"left right\" or [\"left\", \"right\"]", i);
+		fp_status status = fp_bpe_put_merge_text(ctx, &tokenizer->bpe, first, first_length, second, second_length,
+												 (int64_t)i, "merges");
+		if (status != FP_OK)
+			return status;
+	}
+	return FP_OK;
+}
+
+static fp_status read_model(fp_tokenizer *tokenizer, const json_t *model)
+{
+	static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
+	fp_context *ctx = tokenizer->ctx;
+	fp_bpe *bpe = &tokenizer->bpe;
+	fp_status status = FP_OK;
+	const char *type = json_string_value(json_object_get(model, "type"));
+	const json_t *vocabulary = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
+	/* Old files leave the type out; a vocabulary with merges can only be BPE. */
+	if ((type && strcmp(type, "BPE") != 0) || !json_is_object(vocabulary) || !json_is_array(merges))
+		return fp_fail(ctx, FP_ERROR_INPUT, "model '%.80s' is not supported; BPE with \"vocab\" and \"merges\" is",
+					   type ? type : "without a type");
+	for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++)
+		if (is_set(json_object_get(model, unsupported[i])))
+			return fp_fail(ctx, FP_ERROR_INPUT, "model BPE: \"%s\" is not supported; it must be null", unsupported[i]);
+	const char *token;
+	json_t *id;
+	json_object_foreach((json_t *)vocabulary, token, id)
+	{
+		if (!json_is_integer(id))
+			return fp_fail(ctx, FP_ERROR_INPUT, "token '%.80s': its id must be a whole number", token);
+		FP_TRY(fp_vocabulary_put(ctx, &bpe->vocabulary, token, (int64_t)strlen(token), json_integer_value(id)));
+	}
+	FP_TRY(read_merges(tokenizer, merges));
+	bpe->byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
+	bpe->fuse_unknown = json_is_true(json_object_get(model, "fuse_unk"));
+	bpe->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
+	const char *unknown = json_string_value(json_object_get(model, "unk_token"));
+	if (unknown && *unknown) {
+		bpe->unknown = fp_vocabulary_get(&bpe->vocabulary, unknown, (int64_t)strlen(unknown));
+		if (bpe->unknown < 0)
+			return fp_fail(ctx, FP_ERROR_INPUT, "model BPE: unk_token '%.80s' is not in the vocabulary", unknown);
+	}
+cleanup:
+	return status;
+}
+
+static fp_status read_added_tokens(fp_tokenizer *tokenizer, const json_t *list)
+{
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *token = json_array_get(list, i), *id = json_object_get(token, "id");
+		const char *content = json_string_value(json_object_get(token, "content"));
+		if (!content || !json_is_integer(id))
+			return fp_fail(tokenizer->ctx, FP_ERROR_INPUT, "added_tokens: entry %zu needs an id and a content", i);
+		const json_t *normalized = json_object_get(token, "normalized");
+		fp_added_settings how = {
+			.left_strip = json_is_true(json_object_get(token, "lstrip")),
+			.right_strip = json_is_true(json_object_get(token, "rstrip")),
+			.single_word = json_is_true(json_object_get(token, "single_word")),
+			.normalized = normalized ? json_is_true(normalized) : !json_is_true(json_object_get(token, "special")),
+		};
+		fp_status status = fp_tokenizer_add_token(tokenizer, content, json_integer_value(id), how);
+		if (status != FP_OK)
+			return status;
+	}
+	return FP_OK;
+}
+
+static fp_status put_special(fp_tokenizer *tokenizer, bool after, int64_t id)
+{
+	int *count = after ? &tokenizer->suffix_count : &tokenizer->prefix_count;
+	if (*count == FP_MOST_SPECIALS || id < 0 || id >= tokenizer->bpe.vocabulary.size)
+		return fp_fail(
+			tokenizer->ctx, FP_ERROR_INPUT,
+			"post_processor: special id %lld: at most %d ids of the vocabulary can go before or after a text",
+			(long long)id, FP_MOST_SPECIALS);
+	(after ? tokenizer->suffix : tokenizer->prefix)[(*count)++] = (int32_t)id;
+	return FP_OK;
+}
+
+static fp_status read_template(fp_tokenizer *tokenizer, const json_t *json)
+{
+	fp_status status = FP_OK;
+	bool after = false;
+	const json_t *single = json_object_get(json, "single"), *specials = json_object_get(json, "special_tokens");
+	for (size_t i = 0; i < json_array_size(single); i++) {
+		const json_t *part = json_array_get(single, i), *special = json_object_get(part, "SpecialToken");
+		if (!special) {
+			after = true;
+			continue;
+		}
+		const char *name = json_string_value(json_object_get(special, "id"));
+		const json_t *ids = json_object_get(name ? json_object_get(specials, name) : NULL, "ids");
+		if (json_array_size(ids) == 0)
+			return fp_fail(tokenizer->ctx, FP_ERROR_INPUT,
+						   "post_processor TemplateProcessing: special token '%.80s' has no ids", name ? name : "");
+		for (size_t j = 0; j < json_array_size(ids); j++)
+			FP_TRY(put_special(tokenizer, after, json_integer_value(json_array_get(ids, j))));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status read_post_processor(fp_tokenizer *tokenizer, const json_t *json)
+{
+	fp_status status = FP_OK;
+	if (!json || json_is_null(json))
+		return FP_OK;
+	const char *type = json_string_value(json_object_get(json, "type"));
+	if (type && strcmp(type, "ByteLevel") == 0)
+		return FP_OK; /* it moves offsets, not ids */
+	if (type && strcmp(type, "TemplateProcessing") == 0)
+		return read_template(tokenizer, json);
+	if (type && (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0)) {
+		FP_TRY(put_special(tokenizer, false, json_integer_value(json_array_get(json_object_get(json, "cls"), 1))));
+		return put_special(tokenizer, true, json_integer_value(json_array_get(json_object_get(json, "sep"), 1)));
+	}
+	if (type && strcmp(type, "Sequence") == 0) {
+		const json_t *list = json_object_get(json, "processors");
+		for (size_t i = 0; i < json_array_size(list); i++) {
+			const char *name = json_string_value(json_object_get(json_array_get(list, i), "type"));
+			if (name && strcmp(name, "Sequence") == 0)
+				return fp_fail(tokenizer->ctx, FP_ERROR_INPUT,
+							   "post_processor Sequence: a Sequence inside another is not supported");
+			FP_TRY(read_post_processor(tokenizer, json_array_get(list, i)));
+		}
+		return FP_OK;
+	}
+	return fp_fail(
+		tokenizer->ctx, FP_ERROR_INPUT,
+		"post_processor '%.80s' is not supported; ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing "
+		"and Sequence are",
+		type ? type : "without a type");
+cleanup:
+	return status;
+}
+
+fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const char *path)
+{
+	fp_context *ctx = tokenizer->ctx;
+	json_t *json = NULL;
+	fp_status status = FP_OK;
+	FP_TRY(fp_load_json(&json, ctx, path, 0));
+	status = fp_normalizer_read(ctx, &tokenizer->normalizer, json_object_get(json, "normalizer"));
+	if (status == FP_OK)
+		status = fp_pretokenizer_read(ctx, &tokenizer->pretokenizer, json_object_get(json, "pre_tokenizer"));
+	if (status == FP_OK)
+		status = read_model(tokenizer, json_object_get(json, "model"));
+	tokenizer->bpe.byte_level = tokenizer->pretokenizer.byte_level;
+	tokenizer->kind = tokenizer->bpe.byte_level ? "byte-level BPE" : "SentencePiece BPE";
+	if (status == FP_OK)
+		status = read_added_tokens(tokenizer, json_object_get(json, "added_tokens"));
+	if (status == FP_OK)
+		status = read_post_processor(tokenizer, json_object_get(json, "post_processor"));
+	if (status != FP_OK)
+		fp_fail_in(ctx, status, "%s", path);
+cleanup:
+	json_decref(json);
+	return status;
+}

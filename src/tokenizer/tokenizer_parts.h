@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokenizer_parts.h: the tokenizer's inside, shared by the readers of its files. */
+#ifndef FP_TOKENIZER_PARTS_H
+#define FP_TOKENIZER_PARTS_H
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pretokenizer.h"
+
+enum { FP_MOST_SPECIALS = 16, FP_TOKENIZER_FILE_LIMIT = 512 << 20 };
+
+struct fp_tokenizer {
+	fp_context *ctx;
+	fp_bpe bpe;
+	fp_added_tokens raw_added;        /* looked for in the text as it comes */
+	fp_normalizer normalizer;         /* then each part between them is normalised */
+	fp_added_tokens normalized_added; /* these are looked for after that */
+	fp_pretokenizer pretokenizer;
+	int32_t prefix[FP_MOST_SPECIALS], suffix[FP_MOST_SPECIALS]; /* what encode(with_special) puts around the ids */
+	int prefix_count, suffix_count;
+	int32_t bos;
+	const char *kind;
+	fp_text_buffer repaired; /* scratch: the input with invalid UTF-8 replaced */
+};
+
+typedef struct fp_added_settings {
+	bool left_strip, right_strip, single_word, normalized;
+} fp_added_settings;
+
+/* Adds a token to look for; one that is not in the vocabulary gets `id`, or the next free one when id is −1. */
+fp_status fp_tokenizer_add_token(fp_tokenizer *tokenizer, const char *content, int64_t id, fp_added_settings settings);
+
+/* The readers fill an empty tokenizer from a file; `path` names it in messages. */
+fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const char *path);
+fp_status fp_read_vocabulary_and_merges(fp_tokenizer *tokenizer, const char *vocabulary_path, const char *merges_path,
+										bool add_prefix_space);
+/* legacy: Hugging Face's flag: whether the text after a special token gets a space in front, too. */
+fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const char *path, bool legacy);
+
+/* A JSON file; `flags` are jansson's. The caller releases *out with json_decref(). */
+fp_status fp_load_json(json_t **out, fp_context *ctx, const char *path, size_t flags);
+
+/* tokenizer_config.json and its companions: what they say beyond the vocabulary. Missing files are no error. */
+typedef struct fp_tokenizer_settings {
+	json_t *config, *special_map, *added,
+		*model; /* tokenizer_config, special_tokens_map, added_tokens, config; may be NULL */
+} fp_tokenizer_settings;
+fp_status fp_tokenizer_settings_read(fp_tokenizer_settings *settings, fp_context *ctx, const char *directory);
+void fp_tokenizer_settings_clear(fp_tokenizer_settings *settings);
+bool fp_tokenizer_settings_flag(const fp_tokenizer_settings *settings, const char *name, bool missing);
+/* Adds the special tokens they name (with_tokens), finds BOS, and settles what goes around the ids. */
+fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_tokenizer *tokenizer, bool with_tokens,
+									  bool adds_bos_by_itself);
+
+#endif

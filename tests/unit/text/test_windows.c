@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Windows by protocol and by sampler: the counts of the published peers, and the rules on small files. */
+#include "support.h"
+
+#include "text/windows.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct fixture {
+	fp_context *ctx;
+	char *folder;
+} fixture;
+
+static int set_up(void **state)
+{
+	fixture *test = malloc(sizeof *test);
+	test->ctx = fp_context_new();
+	test->folder = temporary_folder();
+	*state = test;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	fixture *test = *state;
+	remove_folder(test->folder);
+	free(test->folder);
+	fp_context_free(test->ctx);
+	free(test);
+	return 0;
+}
+
+/* Ids are bytes: the smallest tokenizer there is, with <s> = 256 in front. */
+static fp_tokenizer *byte_tokenizer(const fixture *test, bool adds_bos)
+{
+	char *json = malloc(1 << 16), *at = json;
+	at += sprintf(at, "{\"added_tokens\": [{\"id\": 256, \"content\": \"<s>\", \"special\": true}],"
+					  "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false},"
+					  "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {");
+	for (int byte = 0, other = 0x100; byte < 256; byte++) {
+		bool plain = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+		at += sprintf(at, "%s\"\\u%04x\": %d", byte ? ", " : "", plain ? byte : other, byte);
+		other += !plain;
+	}
+	sprintf(at, "}}}");
+	write_file(test->folder, "tokenizer.json", json, strlen(json));
+	const char *config = adds_bos ? "{\"bos_token\": \"<s>\", \"add_bos_token\": true}" : "{\"bos_token\": \"<s>\"}";
+	write_file(test->folder, "tokenizer_config.json", config, strlen(config));
+	free(json);
+	fp_tokenizer *tokenizer;
+	assert_ok(test->ctx, fp_tokenizer_open(&tokenizer, test->ctx, test->folder));
+	return tokenizer;
+}
+
+static const char *put_text(const fixture *test, const char *name, const char *text)
+{
+	static char path[4096];
+	write_file(test->folder, name, text, strlen(text));
+	snprintf(path, sizeof path, "%s/%s", test->folder, name);
+	return path;
+}
+
+static void assert_text(const fp_windows *windows, const char *text)
+{
+	assert_int_equal(windows->count * windows->length, strlen(text));
+	for (int64_t i = 0; i < windows->count * windows->length; i++)
+		assert_int_equal(windows->ids[i], text[i] == '^' ? 256 : (unsigned char)text[i]);
+}
+
+static void check_count(fp_context *ctx, const char *model, const char *text, const char *protocol, int64_t length,
+						int64_t wanted)
+{
+	char text_path[4096], model_path[4096];
+	if (!shared_path(text) || !shared_path(model)) {
+		print_message("%s or %s is not here: skipped\n", text, model);
+		skip();
+	}
+	snprintf(text_path, sizeof text_path, "%s", shared_path(text));
+	snprintf(model_path, sizeof model_path, "%s", shared_path(model));
+	fp_tokenizer *tokenizer;
+	fp_windows windows;
+	assert_ok(ctx, fp_tokenizer_open(&tokenizer, ctx, model_path));
+	assert_ok(ctx, fp_windows_evaluation(&windows, ctx, tokenizer, text_path, protocol, length));
+	assert_int_equal(windows.count, wanted);
+	assert_int_equal(windows.length, length);
+	fp_windows_free(&windows);
+	fp_tokenizer_free(tokenizer);
+}
+
+static void test_document_counts(void **state)
+{
+	fp_context *ctx = ((fixture *)*state)->ctx;
+	check_count(ctx, "models/stories15M", "data/tinystories-eval.jsonl", "documents", 256, 287);
+	check_count(ctx, "models/opt-stories-26m", "data/tinystories-eval.jsonl", "documents", 256, 264);
+	check_count(ctx, "models/stories260K", "data/tinystories-eval.jsonl", "documents", 256, 542);
+}
+
+/* 341,469 tokens with LLaMA-2's tokenizer and 289,076 (+ BOS, which this file does not add) with LLaMA-3's. */
+static void test_wikitext2_counts(void **state)
+{
+	fp_context *ctx = ((fixture *)*state)->ctx;
+	check_count(ctx, "models/stories15M", "data/wikitext2-test.raw", "wikitext2", 4096, 83);
+	check_count(ctx, "models/stories15M", "data/wikitext2-test.raw", "wikitext2", 341469, 1);
+	check_count(ctx, "tokenizers/llama3", "data/wikitext2-test.raw", "wikitext2", 4096, 70);
+	check_count(ctx, "tokenizers/llama3", "data/wikitext2-test.raw", "wikitext2", 289076, 1);
+}
+
+static void test_protocol_texts(void **state)
+{
+	fixture *test = *state;
+	fp_context *ctx = test->ctx;
+	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
+	fp_windows windows;
+	static const struct {
+		const char *protocol, *name, *text, *wanted;
+		int64_t length;
+	} cases[] = {
+		{"wikitext2", "a.raw", " \n = A = \n \r\n b\nend", "^\n\n = A = \n\n\n\n\n b\n\n\nend", 23},
+		{"wikitext2", "a.jsonl", "{\"text\": \"\"}\n\n{\"text\": \"x\\n\"}\n", "^\n\nx\n", 5},
+		{"ptb", "a.txt", " one <unk> \n\n two\t\n", "^one <unk>  two", 15},
+		{"documents", "b.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"cde\"}", "^ab^cd", 3},
+		{"documents", "b.txt", "two\nlines", "^two\nlines", 10},
+		{"c4", "c.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"cde\"}", "^ab cd", 2},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		const char *path = put_text(test, cases[i].name, cases[i].text);
+		assert_ok(ctx, fp_windows_evaluation(&windows, ctx, tokenizer, path, cases[i].protocol, cases[i].length));
+		assert_text(&windows, cases[i].wanted);
+		fp_windows_free(&windows);
+	}
+	fp_tokenizer_free(tokenizer);
+}
+
+static void test_c4_takes_1100_documents_and_256_windows(void **state)
+{
+	fixture *test = *state;
+	fp_context *ctx = test->ctx;
+	fp_tokenizer *tokenizer = byte_tokenizer(test, false);
+	fp_windows windows;
+	char *text = malloc(1 << 16), *at = text;
+	for (int i = 0; i < 1500; i++)
+		at += sprintf(at, "{\"text\": \"%c\"}\n", i < 1100 ? 'a' : 'b');
+	const char *path = put_text(test, "c.jsonl", text);
+	assert_ok(ctx, fp_windows_evaluation(&windows, ctx, tokenizer, path, "c4", 10));
+	assert_int_equal(windows.count, 219); /* 1,100 letters and 1,099 spaces */
+	fp_windows_free(&windows);
+	assert_ok(ctx, fp_windows_evaluation(&windows, ctx, tokenizer, path, "c4", 8));
+	assert_int_equal(windows.count, 256);
+	fp_windows_free(&windows);
+	free(text);
+	fp_tokenizer_free(tokenizer);
+}
+
+static void test_evaluation_errors(void **state)
+{
+	fixture *test = *state;
+	fp_context *ctx = test->ctx;
+	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
+	fp_windows windows;
+	const char *path = put_text(test, "a.txt", "short");
+	assert_fails(ctx, FP_ERROR_INPUT, "6 tokens by protocol 'documents', fewer than one window of 7",
+				 fp_windows_evaluation(&windows, ctx, tokenizer, path, "documents", 7));
+	assert_fails(ctx, FP_ERROR_USAGE, "protocol 'none' is not known",
+				 fp_windows_evaluation(&windows, ctx, tokenizer, path, "none", 7));
+	assert_fails(ctx, FP_ERROR_USAGE, "sequence length of 0",
+				 fp_windows_evaluation(&windows, ctx, tokenizer, path, "ptb", 0));
+	path = put_text(test, "empty.txt", "");
+	assert_fails(ctx, FP_ERROR_INPUT, "holds no text", fp_windows_evaluation(&windows, ctx, tokenizer, path, "ptb", 8));
+	fp_tokenizer_free(tokenizer);
+}
+
+static void test_packed(void **state)
+{
+	fixture *test = *state;
+	fp_context *ctx = test->ctx;
+	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
+	fp_windows windows;
+	char first[4096];
+	snprintf(first, sizeof first, "%s", put_text(test, "a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"cde\"}"));
+	const char *paths[] = {first, put_text(test, "b.txt", "fghij")};
+	assert_ok(ctx, fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 0, 2, 0));
+	assert_text(&windows, "^ab^cde^fghi");
+	fp_windows_free(&windows);
+	assert_ok(ctx, fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 3, 2, 0));
+	assert_text(&windows, "^ab^cd");
+	fp_windows_free(&windows);
+	/* random.Random(7).shuffle([0, 1, 2, 3, 4, 5]) in CPython gives 4 0 5 3 1 2 */
+	assert_ok(ctx, fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 4, 2, 7));
+	assert_text(&windows, "fg^ahie^");
+	fp_windows_free(&windows);
+	assert_fails(ctx, FP_ERROR_INPUT, "6 windows of 2 tokens, 7 are wanted",
+				 fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 7, 2, 0));
+	fp_tokenizer_free(tokenizer);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_document_counts, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_wikitext2_counts, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_protocol_texts, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_c4_takes_1100_documents_and_256_windows, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_evaluation_errors, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_packed, set_up, tear_down),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
