@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: fp_evaluate(): a model, a text, a protocol → perplexity. */
 #include "api/result_text.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/settings.h"
 #include "checkpoint/checkpoint.h"
@@ -50,7 +51,7 @@ fp_status fp_evaluate(char **json, fp_context *ctx, const char *model_name, cons
 	fp_perplexity_result result;
 	int64_t length;
 	int64_t memory;
-	double start = fp_seconds_now();
+	double start = fp_clock();
 
 	*json = NULL;
 	FP_TRY(fp_parse_size(ctx, settings->memory, &memory));
@@ -66,13 +67,13 @@ fp_status fp_evaluate(char **json, fp_context *ctx, const char *model_name, cons
 	if (!isfinite(result.perplexity))
 		FP_TRY(fp_fail(ctx, FP_ERROR_NUMERIC, "%s: the perplexity is not finite (mean loss %g): the model is damaged",
 					   model_name, result.mean_loss));
-	FP_TRY(fp_result_text(
-		json, ctx,
-		json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model", model_name, "architecture",
-				  fp_model_architecture(model), "text", text, "protocol", settings->protocol, "sequence_length",
-				  (json_int_t)length, "windows", (json_int_t)result.windows, "tokens", (json_int_t)result.tokens,
-				  "perplexity", result.perplexity, "mean_loss", result.mean_loss, "device", backend->description,
-				  "seconds", fp_seconds_now() - start, "peak_memory_bytes", (json_int_t)fp_peak_memory())));
+	FP_TRY(fp_result_text(json, ctx,
+						  json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model", model_name,
+									"architecture", fp_model_architecture(model), "text", text, "protocol",
+									settings->protocol, "sequence_length", (json_int_t)length, "windows",
+									(json_int_t)result.windows, "tokens", (json_int_t)result.tokens, "perplexity",
+									result.perplexity, "mean_loss", result.mean_loss, "device", backend->description,
+									"seconds", fp_clock() - start, "peak_memory_bytes", (json_int_t)fp_peak_memory())));
 
 cleanup:
 	fp_windows_free(&windows);

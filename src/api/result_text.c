@@ -4,8 +4,6 @@
 #include "base/memory.h"
 
 #include <fistapruner/fistapruner.h>
-#include <sys/resource.h>
-#include <time.h>
 
 const char *fp_version(void)
 {
@@ -33,17 +31,4 @@ fp_status fp_result_text(char **out, fp_context *ctx, json_t *document)
 fp_status fp_result_line(char **out, fp_context *ctx, json_t *document)
 {
 	return dump(out, ctx, document, JSON_COMPACT);
-}
-
-int64_t fp_peak_memory(void)
-{
-	struct rusage usage;
-	return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
-}
-
-double fp_seconds_now(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }

@@ -12,9 +12,4 @@ fp_status fp_result_text(char **out, fp_context *ctx, json_t *document);
 /* The same on one line: for long lists of numbers and for JSON lines. */
 fp_status fp_result_line(char **out, fp_context *ctx, json_t *document);
 
-/* The most memory this process has had so far. */
-int64_t fp_peak_memory(void);
-/* Seconds of a clock that only goes forward. */
-double fp_seconds_now(void);
-
 #endif

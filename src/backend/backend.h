@@ -184,6 +184,9 @@ fp_matrix fp_matrix_cols(fp_matrix m, int64_t first, int64_t cols);
 /* The first rows × cols elements of a contiguous matrix's buffer seen as another shape. */
 fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols);
 
+/* Measured floating-point operations a second of a GEMM of moderate size, for estimates. */
+fp_status fp_backend_gemm_rate(fp_backend *be, double *out);
+
 /* A broken rule between caller and backend: a defect, reported and never undefined behaviour. */
 #define FP_REQUIRE(be, condition)                                                                                      \
 	do {                                                                                                               \

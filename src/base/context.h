@@ -19,9 +19,10 @@ struct fp_context {
 	fp_log_level log_level;
 	fp_progress_function progress;
 	void *progress_data;
-	const volatile int *interrupt; /* borrowed; non-zero asks for an orderly stop */
-	int64_t allocations;           /* made so far; with fail_at, lets a test fail the n-th one */
-	int64_t fail_allocation_at;    /* 0: never */
+	const volatile int *interrupt;  /* borrowed; non-zero asks for an orderly stop */
+	struct fp_stopwatch *stopwatch; /* borrowed; where a run's time is counted (clock.h), or NULL */
+	int64_t allocations;            /* made so far; with fail_at, lets a test fail the n-th one */
+	int64_t fail_allocation_at;     /* 0: never */
 };
 
 /*

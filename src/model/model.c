@@ -107,6 +107,12 @@ const char *fp_role_name(fp_role role)
 	return names[role];
 }
 
+int64_t fp_model_default_length(const fp_model *model)
+{
+	enum { LONGEST_REPORTED = 8192 };
+	return model->config.positions < LONGEST_REPORTED ? model->config.positions : LONGEST_REPORTED;
+}
+
 fp_status fp_model_check_length(const fp_model *model, int64_t length)
 {
 	if (length < 1 || length > model->config.positions)

@@ -57,6 +57,12 @@ const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp
 int fp_role_group(fp_role role);
 const char *fp_role_name(fp_role role); /* "q", "k", "v", "o", "gate", "up", "down" */
 
+/* The window length where none is asked for: the model's positions, but no more than 8192 (long-context models were
+ * never reported at their full length). */
+int64_t fp_model_default_length(const fp_model *model);
+/* Fails when windows of this length are beyond the model's positions; the message gives the limit. */
+fp_status fp_model_check_length(const fp_model *model, int64_t length);
+
 /* Tokens to hidden states: out[rows × hidden], rows = sequences × length, positions 0…length−1 in each sequence. */
 fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out);
 

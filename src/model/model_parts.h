@@ -41,7 +41,4 @@ fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, f
 /* Y ← X Wᵀ + b (+ Y when `add`); b may be absent. */
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y);
 
-/* Refuses a sequence that is longer than the model's positions. */
-fp_status fp_model_check_length(const fp_model *model, int64_t length);
-
 #endif

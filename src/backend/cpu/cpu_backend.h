@@ -103,6 +103,8 @@ fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta,
 					  float beta, fp_matrix C);
 fp_status fp_cpu_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
 fp_status fp_cpu_mirror(fp_backend *be, fp_matrix A);
+fp_status fp_cpu_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
+fp_status fp_cpu_max_abs(fp_backend *be, fp_matrix X, double *out);
 fp_status fp_cpu_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused);
 fp_status fp_cpu_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
 /* cpu_elementwise.c */

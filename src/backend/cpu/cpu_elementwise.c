@@ -2,6 +2,8 @@
 /* cpu_elementwise.c: operations that touch each entry once: sums, scalings, products, diagonals. */
 #include "backend/cpu/cpu_backend.h"
 
+#include <math.h>
+
 #include <string.h>
 
 fp_status fp_cpu_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
@@ -113,5 +115,20 @@ fp_status fp_cpu_finite(fp_backend *be, fp_matrix X, int *out)
 		finite &= loops->finite(x + tile.row * X.stride + tile.col, tile.size) ? 1 : 0;
 	}
 	*out = finite;
+	return FP_OK;
+}
+
+fp_status fp_cpu_max_abs(fp_backend *be, fp_matrix X, double *out)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(X));
+	float largest = 0;
+#pragma omp parallel for num_threads(be->threads) reduction(max                                                        \
+															: largest) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < X.rows; i++) {
+		const float *row = fp_cpu_floats(X) + i * X.stride;
+		for (int64_t j = 0; j < X.cols; j++)
+			largest = fmaxf(largest, fabsf(row[j]));
+	}
+	*out = largest;
 	return FP_OK;
 }

@@ -134,6 +134,25 @@ fp_status fp_cpu_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 	return FP_OK;
 }
 
+fp_status fp_cpu_inverse(fp_backend *be, fp_matrix A, int64_t *refused)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols && fits_blas(A));
+	*refused = 0;
+	if (A.rows == 0)
+		return FP_OK;
+	float *a = fp_cpu_floats(A);
+	int n = (int)A.rows, lda = leading(A), info = 0;
+	int before = fp_cpu_blas_begin(be->threads);
+	spotrf_("L", &n, a, &lda, &info, 1); /* LAPACK's lower triangle is our upper one */
+	if (info == 0)
+		spotri_("L", &n, a, &lda, &info, 1);
+	fp_cpu_blas_end(before);
+	if (info < 0)
+		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "LAPACK refused argument %d of a Cholesky inverse", -info);
+	*refused = info;
+	return info > 0 ? FP_OK : fp_cpu_mirror(be, A);
+}
+
 static void transpose_in_place(float *a, int64_t n, int64_t stride)
 {
 	for (int64_t i0 = 0; i0 < n; i0 += MIRROR_BLOCK) {

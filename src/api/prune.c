@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prune.c: fp_prune() of the public interface: opens everything, runs the pipeline, writes the checkpoint and the
+ * report. */
+#include <fistapruner/fistapruner.h>
+
+#include "api/result_text.h"
+#include "checkpoint/writer.h"
+#include "pipeline/report.h"
+#include "tokenizer/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct prune_session {
+	fp_context *ctx;
+	const fp_prune_request *request;
+	fp_settings settings; /* resolved copy */
+	fp_backend *be;
+	fp_checkpoint *checkpoint;
+	fp_model *model;
+	fp_tokenizer *tokenizer;
+	fp_windows windows;
+	fp_writer *writer;
+	fp_prune_result result;
+} prune_session;
+
+static void session_close(prune_session *session)
+{
+	fp_prune_result_free(&session->result);
+	fp_writer_close(session->writer);
+	fp_windows_free(&session->windows);
+	fp_tokenizer_free(session->tokenizer);
+	fp_model_close(session->model);
+	fp_checkpoint_close(session->checkpoint);
+	fp_backend_close(session->be);
+}
+
+/* The model's family, by which presets may differ: config.json's model_type. */
+static const char *family_of(const fp_checkpoint *checkpoint)
+{
+	const char *type = json_string_value(json_object_get(fp_checkpoint_config(checkpoint), "model_type"));
+	return type ? type : "";
+}
+
+static fp_status check_request(prune_session *session)
+{
+	const fp_prune_request *request = session->request;
+	bool magnitude = fp_is(session->settings.method, "magnitude");
+	if (!request->output && !request->dry_run)
+		return fp_fail(session->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
+	if (request->calibration_count == 0 && !magnitude)
+		return fp_fail(session->ctx, FP_ERROR_USAGE,
+					   "calibration text is needed: --calibration FILE (only --method magnitude works without)");
+	return FP_OK;
+}
+
+static fp_status read_windows(prune_session *session)
+{
+	const fp_prune_request *request = session->request;
+	const fp_settings *settings = &session->settings;
+	int64_t length = settings->sequence_length;
+	fp_status status;
+	if (length == 0)
+		length = fp_model_default_length(session->model);
+	session->windows.length = length;
+	if (request->calibration_count == 0)
+		return FP_OK;
+	FP_TRY(fp_model_check_length(session->model, length));
+	FP_TRY(fp_tokenizer_open(&session->tokenizer, session->ctx, fp_checkpoint_directory(session->checkpoint)));
+	FP_TRY(fp_windows_calibration(&session->windows, session->ctx, session->tokenizer, request->calibration,
+								  request->calibration_count, settings->sampler, settings->samples, length,
+								  (uint64_t)settings->seed));
+cleanup:
+	return status;
+}
+
+static fp_status session_open(prune_session *session)
+{
+	fp_context *ctx = session->ctx;
+	fp_status status;
+	FP_TRY(check_request(session));
+	FP_TRY(fp_checkpoint_open(&session->checkpoint, ctx, session->request->model));
+	FP_TRY(fp_settings_resolve(&session->settings, ctx, family_of(session->checkpoint)));
+	FP_TRY(fp_backend_open(&session->be, ctx, session->settings.device, (int)session->settings.threads));
+	FP_TRY(fp_model_open(&session->model, session->be, session->checkpoint));
+	FP_TRY(read_windows(session));
+cleanup:
+	return status;
+}
+
+static void send_metrics(void *data, const fp_operator_result *result)
+{
+	prune_session *session = data;
+	json_t *line = fp_report_operator(result, true);
+	char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+	if (text)
+		session->request->metrics(session->request->metrics_data, text);
+	free(text);
+	json_decref(line);
+}
+
+static fp_status plan(prune_session *session, const fp_prune_task *task, char **json)
+{
+	fp_prune_plan estimate;
+	double rate;
+	json_t *document = NULL;
+	fp_status status;
+	FP_TRY(fp_prune_estimate(&estimate, task));
+	FP_TRY(fp_backend_gemm_rate(session->be, &rate));
+	document =
+		json_pack("{s:b, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "dry_run", 1, "model",
+				  session->request->model, "pattern", session->settings.pattern, "method", session->settings.method,
+				  "preset", session->settings.preset, "layers", (json_int_t)estimate.layers, "operators",
+				  (json_int_t)estimate.operators, "tokens", (json_int_t)estimate.tokens, "memory_bytes",
+				  (json_int_t)estimate.memory_bytes, "flops", estimate.flops, "seconds", estimate.flops / rate);
+	if (document) {
+		json_object_set_new(document, "settings", fp_report_settings(&session->settings, session->ctx));
+		json_object_set_new(document, "device", json_string(session->be->description));
+	}
+	FP_TRY(fp_result_text(json, session->ctx, document));
+cleanup:
+	return status;
+}
+
+/* pruning_report.json holds nothing that a second run would change: the output is the same bytes. */
+static fp_status write_report(prune_session *session, const fp_prune_task *task)
+{
+	char *text = NULL;
+	fp_status status;
+	FP_TRY(
+		fp_result_text(&text, session->ctx, fp_report_result(task, &session->result, session->request->model, false)));
+	FP_TRY(fp_writer_add_file(session->writer, "pruning_report.json", text, (int64_t)strlen(text)));
+cleanup:
+	fp_text_free(text);
+	return status;
+}
+
+fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings)
+{
+	prune_session session = {.ctx = ctx, .request = request, .settings = *settings};
+	fp_status status;
+	*json = NULL;
+	FP_TRY(session_open(&session));
+	fp_prune_task task = {.model = session.model,
+						  .settings = &session.settings,
+						  .windows = &session.windows,
+						  .listener = request->metrics ? send_metrics : NULL,
+						  .listener_data = &session};
+	if (request->dry_run) {
+		FP_TRY(plan(&session, &task, json));
+		goto cleanup;
+	}
+	FP_TRY(fp_writer_open(&session.writer, ctx, session.checkpoint, request->output));
+	task.writer = session.writer;
+	FP_TRY(fp_prune_model(&session.result, &task));
+	FP_TRY(write_report(&session, &task));
+	json_t *document = fp_report_result(&task, &session.result, request->model, true);
+	if (document)
+		json_object_set_new(document, "output", json_string(request->output));
+	FP_TRY(fp_result_text(json, ctx, document));
+	FP_TRY(fp_writer_commit(session.writer));
+cleanup:
+	if (status != FP_OK) {
+		fp_text_free(*json);
+		*json = NULL;
+	}
+	session_close(&session);
+	return status;
+}

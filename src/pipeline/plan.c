@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan.c: what a prune would take. Only products of matrices are counted; with tokens p, an operator m × n and k GEMMs
+ * of its solver: forward 2pmn a pass,  statistics p·n² (A) + 3p·n² (two streams),  solver k·2mn²
+ */
+#include "pipeline/prune_model.h"
+
+#include <string.h>
+
+/* GEMMs (or their like) that one operator's solve takes, roughly: what the small models showed. */
+static double solver_products(const fp_settings *settings)
+{
+	if (!fp_is(settings->method, "fista"))
+		return 2;
+	double rounds = settings->iterations > 0 ? 8 : 0;
+	double search = fp_is(settings->support_search, "none") ? 0 : 1.3 * (double)settings->search_steps / 2;
+	return rounds * (double)(settings->iterations + 2) + search + 2 * (double)settings->refit_steps + 6;
+}
+
+fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
+{
+	const fp_model_config *config = fp_model_get_config(task->model);
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	bool both = fp_feed_needs_both(fp_feed_of(task->settings));
+	double tokens = (double)(task->windows->count * task->windows->length);
+	int64_t first;
+	int64_t end;
+	int64_t weights = 0;
+	int64_t widest = 0;
+	int64_t largest = 0;
+	double flops = 0;
+	memset(out, 0, sizeof *out);
+	fp_status status = fp_parse_range(ctx, task->settings->layers, config->layers, &first, &end);
+	if (status != FP_OK)
+		return status;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *tensor = fp_model_operator(task->model, first, (fp_role)role);
+		if (!tensor)
+			continue;
+		double m = (double)tensor->shape[0];
+		double n = (double)tensor->shape[1];
+		bool shares = role == FP_KEY || role == FP_VALUE || (role == FP_UP && config->gated);
+		out->operators += end - first;
+		weights += tensor->elements;
+		largest = tensor->elements > largest ? tensor->elements : largest;
+		widest = tensor->shape[1] > widest ? tensor->shape[1] : widest;
+		flops += (both ? 2 : 1) * (fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
+		if (!shares)
+			flops += (both ? 4 : 1) * tokens * n * n;
+		flops += solver_products(task->settings) * 2 * m * n * n;
+	}
+	out->layers = end - first;
+	out->tokens = (int64_t)tokens;
+	out->flops = flops * (double)out->layers;
+	bool calibrated = task->windows->count > 0;
+	int64_t batch = task->windows->length > 4096 ? task->windows->length : 4096;
+	int64_t floats = 2 * weights + 12 * largest + (both ? 5 : 3) * widest * widest + (both ? batch * widest : 0);
+	out->memory_bytes =
+		floats * (int64_t)sizeof(float) +
+		(calibrated ? fp_streams_bytes(task->model, task->windows->count, task->windows->length, both) : 0);
+	return FP_OK;
+}

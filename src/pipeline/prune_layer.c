@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pipeline/prune_layer.h"
+
+#include "base/clock.h"
+#include "pipeline/prune_operator.h"
+
+#include <string.h>
+
+fp_feed fp_feed_of(const fp_settings *settings)
+{
+	if (!fp_is(settings->method, "fista"))
+		return FP_FEED_SEQUENTIAL;
+	if (fp_is(settings->correction, "none"))
+		return FP_FEED_NONE;
+	return fp_is(settings->correction, "cross") ? FP_FEED_CROSS : FP_FEED_INTRA;
+}
+
+bool fp_feed_needs_both(fp_feed feed)
+{
+	return feed != FP_FEED_NONE;
+}
+
+/* One layer being pruned. */
+typedef struct layer_job {
+	const fp_layer_task *task;
+	fp_feed feed;
+	fp_layer *dense, *pruned;
+	bool corrected; /* X* runs through the pruned operators: two streams */
+} layer_job;
+
+/* Which weights a stream runs through. */
+static const fp_layer *layer_of(const layer_job *job, int stream)
+{
+	return stream == FP_PRUNED ? job->pruned : job->dense;
+}
+
+/* Moves one batch of a stream past `group`. */
+static fp_status advance(const layer_job *job, int stream, int group, int64_t first)
+{
+	const fp_layer *layer = layer_of(job, stream);
+	fp_streams *streams = job->task->streams;
+	fp_layer_state state = fp_streams_batch(streams, stream, first);
+	fp_matrix input;
+	fp_status status = fp_layer_input(layer, group, &state, streams->workspace[stream], &input);
+	return status == FP_OK ? fp_layer_advance(layer, group, input, &state, streams->workspace[stream]) : status;
+}
+
+/* The inputs of `group` for one batch, folded into the statistics. */
+static fp_status fold(const layer_job *job, int group, int64_t first, fp_statistics *statistics)
+{
+	fp_streams *streams = job->task->streams;
+	fp_context *ctx = fp_model_backend(job->task->model)->ctx;
+	fp_layer_state state[FP_STREAM_COUNT];
+	fp_matrix X[FP_STREAM_COUNT];
+	int count = job->corrected ? FP_STREAM_COUNT : 1;
+	fp_status status;
+	for (int s = 0; s < count; s++) {
+		state[s] = fp_streams_batch(streams, s, first);
+		FP_TRY(fp_layer_input(layer_of(job, s), group, &state[s], streams->workspace[s], &X[s]));
+	}
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_STATISTICS);
+	status = fp_statistics_fold(statistics, X[FP_DENSE], X[count - 1]);
+	if (status == FP_OK && !fp_matrix_is_absent(statistics->residual))
+		status = fp_statistics_fold_residual(statistics, state[FP_DENSE].hidden, state[FP_PRUNED].hidden, X[FP_PRUNED]);
+	fp_stage_enter(ctx, stage);
+cleanup:
+	return status;
+}
+
+/* Takes every batch past the group before (none for the first) and folds the inputs of `group` (none past the last). */
+static fp_status sweep(const layer_job *job, int group, fp_statistics *statistics)
+{
+	fp_streams *streams = job->task->streams;
+	fp_context *ctx = fp_model_backend(job->task->model)->ctx;
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
+	fp_status status = FP_OK;
+	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+		FP_TRY(fp_check_interrupt(ctx));
+		if (group > 0)
+			for (int s = 0; s < (job->corrected ? FP_STREAM_COUNT : 1); s++)
+				FP_TRY(advance(job, s, group - 1, first));
+		if (statistics)
+			FP_TRY(fold(job, group, first, statistics));
+	}
+cleanup:
+	fp_stage_enter(ctx, stage);
+	return status;
+}
+
+/* Rows of the residual statistics that the group's operators want; 0: none. */
+static int64_t residual_rows(const layer_job *job, int group)
+{
+	const fp_settings *settings = job->task->settings;
+	bool wanted = (group == fp_role_group(FP_DOWN) && settings->residual > 0) ||
+				  (group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && job->feed == FP_FEED_CROSS);
+	return wanted && job->corrected ? fp_model_get_config(job->task->model)->hidden : 0;
+}
+
+static fp_status solve_group(const layer_job *job, int group, const fp_statistics *statistics)
+{
+	const fp_layer_task *task = job->task;
+	fp_backend *be = fp_model_backend(task->model);
+	fp_gram gram = {0};
+	fp_status status = fp_gram_new(&gram, be, statistics->A);
+	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
+		if (fp_role_group((fp_role)role) != group || fp_matrix_is_absent(job->dense->weight[role]))
+			continue;
+		fp_operator_result result = {.tensor = fp_model_operator(task->model, job->dense->index, (fp_role)role),
+									 .layer = job->dense->index,
+									 .role = (fp_role)role};
+		status = fp_check_interrupt(be->ctx);
+		if (status == FP_OK)
+			status = fp_prune_operator(task, statistics, &gram, job->dense->weight[role], job->pruned->weight[role],
+									   &result);
+	}
+	fp_gram_free(&gram);
+	return status;
+}
+
+/* Width of the group's input. */
+static int64_t group_inputs(const layer_job *job, int group)
+{
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]))
+			return job->dense->weight[role].cols;
+	return 0;
+}
+
+static fp_status prune_group(const layer_job *job, int group)
+{
+	fp_backend *be = fp_model_backend(job->task->model);
+	fp_statistics statistics = {0};
+	/* before anything of the layer is pruned the two streams of an independent layer are one */
+	bool two = job->corrected && !(group == 0 && job->feed == FP_FEED_INTRA);
+	fp_status status;
+	FP_TRY(fp_statistics_new(&statistics, be, group_inputs(job, group), two, residual_rows(job, group),
+							 job->task->streams ? fp_streams_batch_tokens(job->task->streams) : 0));
+	if (job->task->streams) {
+		FP_TRY(sweep(job, group, &statistics));
+		FP_TRY(fp_statistics_finish(&statistics));
+	} else {
+		FP_TRY(fp_statistics_identity(&statistics));
+	}
+	FP_TRY(solve_group(job, group, &statistics));
+cleanup:
+	fp_statistics_free(&statistics);
+	return status;
+}
+
+static fp_status load(fp_layer **out, const fp_layer_task *task, int64_t index)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_LOAD);
+	fp_status status = fp_layer_load(out, task->model, index);
+	fp_stage_enter(ctx, stage);
+	return status;
+}
+
+fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
+{
+	layer_job job = {.task = task, .feed = fp_feed_of(task->settings)};
+	fp_streams *streams = task->streams;
+	fp_status status;
+	job.corrected = job.feed == FP_FEED_INTRA || job.feed == FP_FEED_CROSS;
+	FP_TRY(load(&job.dense, task, index));
+	FP_TRY(load(&job.pruned, task, index));
+	if (job.feed == FP_FEED_INTRA)
+		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_DENSE));
+	if (streams && job.feed == FP_FEED_SEQUENTIAL)
+		FP_TRY(fp_streams_copy(streams, FP_DENSE, FP_PRUNED));
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		FP_TRY(prune_group(&job, group));
+	if (streams && job.feed == FP_FEED_SEQUENTIAL)
+		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job.pruned));
+	else if (streams)
+		FP_TRY(sweep(&job, FP_GROUP_COUNT, NULL));
+cleanup:
+	fp_layer_free(job.dense);
+	fp_layer_free(job.pruned);
+	return status;
+}
+
+fp_status fp_skip_layer(const fp_layer_task *task, int64_t index)
+{
+	fp_layer *layer = NULL;
+	fp_status status;
+	FP_TRY(load(&layer, task, index));
+	FP_TRY(fp_streams_forward(task->streams, FP_DENSE, layer));
+	if (fp_feed_needs_both(fp_feed_of(task->settings)))
+		FP_TRY(fp_streams_forward(task->streams, FP_PRUNED, layer));
+cleanup:
+	fp_layer_free(layer);
+	return status;
+}

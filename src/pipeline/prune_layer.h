@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prune_layer.h: prune one decoder layer, group by group, each operator against inputs that have already gone through
+ * the pruned operators before it.
+ */
+#ifndef FP_PIPELINE_PRUNE_LAYER_H
+#define FP_PIPELINE_PRUNE_LAYER_H
+
+#include "pipeline/streams.h"
+#include "solver/problem.h"
+
+/* How the two streams feed a layer. */
+typedef enum fp_feed {
+	FP_FEED_NONE,       /* X* = X from the dense model: no correction */
+	FP_FEED_INTRA,      /* X* through this layer's pruned operators; the layer's input is the dense model's */
+	FP_FEED_CROSS,      /* X* through all pruned operators before */
+	FP_FEED_SEQUENTIAL, /* as Wanda and SparseGPT run alone: X* = X, through the pruned layers before and this layer's
+						   dense weights */
+} fp_feed;
+
+fp_feed fp_feed_of(const fp_settings *settings);
+bool fp_feed_needs_both(fp_feed feed);
+
+/* What is known of a pruned operator, for the report. */
+typedef struct fp_operator_result {
+	const fp_tensor_info *tensor; /* borrowed */
+	int64_t layer;
+	fp_role role;
+	double squared_error;  /* ‖W*X* − WX‖² */
+	double squared_output; /* ‖WX‖² */
+	int64_t zeros;
+	double seconds;
+	fp_solution solution;
+} fp_operator_result;
+
+/* Called with each operator as it is finished: its new bytes (the tensor's type and shape), borrowed for the call. */
+typedef fp_status (*fp_operator_done)(void *data, const fp_operator_result *result, const void *bytes);
+
+typedef struct fp_layer_task {
+	fp_model *model;
+	const fp_settings *settings;
+	fp_pattern pattern;
+	fp_streams *streams; /* NULL: no calibration text (magnitude); errors are then those of the weights */
+	fp_operator_done done;
+	void *done_data;
+} fp_layer_task;
+
+/* Prunes layer `index` and moves the streams on to the next layer. */
+fp_status fp_prune_layer(const fp_layer_task *task, int64_t index);
+/* Moves the streams through a layer that stays as it is. */
+fp_status fp_skip_layer(const fp_layer_task *task, int64_t index);
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pipeline/prune_model.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct model_run {
+	const fp_prune_task *task;
+	fp_prune_result *result;
+} model_run;
+
+static fp_status operator_done(void *data, const fp_operator_result *done, const void *bytes)
+{
+	model_run *run = data;
+	fp_prune_result *result = run->result;
+	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_status status;
+	if (run->task->writer)
+		FP_TRY(fp_writer_replace(run->task->writer, done->tensor, bytes));
+	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
+	result->operators[result->count++] = *done;
+	result->squared_error += done->squared_error;
+	result->squared_output += done->squared_output;
+	result->zeros += done->zeros;
+	result->entries += done->tensor->elements;
+	fp_log(ctx, FP_LOG_DEBUG, "layer %lld %s: sparsity %.4f, error %.4f, %.1f s", (long long)done->layer,
+		   fp_role_name(done->role), (double)done->zeros / (double)done->tensor->elements,
+		   done->squared_output > 0 ? sqrt(done->squared_error / done->squared_output) : 0.0, done->seconds);
+	if (run->task->listener)
+		run->task->listener(run->task->listener_data, done);
+cleanup:
+	return status;
+}
+
+/* Relative error over the operators of one layer. */
+static double layer_error(const fp_prune_result *result, int64_t layer)
+{
+	double error = 0;
+	double output = 0;
+	for (int64_t i = 0; i < result->count; i++)
+		if (result->operators[i].layer == layer) {
+			error += result->operators[i].squared_error;
+			output += result->operators[i].squared_output;
+		}
+	return output > 0 ? sqrt(error / output) : 0;
+}
+
+static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pattern, int64_t first, int64_t end)
+{
+	const fp_prune_task *task = run->task;
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_layer_task layer_task = {.model = task->model,
+								.settings = task->settings,
+								.pattern = pattern,
+								.streams = streams,
+								.done = operator_done,
+								.done_data = run};
+	fp_status status = FP_OK;
+	for (int64_t layer = streams ? 0 : first; layer < end; layer++) {
+		double started = fp_clock();
+		fp_report_progress(ctx, "pruning", layer, end);
+		if (layer < first) {
+			FP_TRY(fp_skip_layer(&layer_task, layer));
+			continue;
+		}
+		FP_TRY(fp_prune_layer(&layer_task, layer));
+		fp_log(ctx, FP_LOG_INFO, "layer %lld of %lld: error %.4f, %.1f s", (long long)layer + 1,
+			   (long long)fp_model_get_config(task->model)->layers, layer_error(run->result, layer),
+			   fp_clock() - started);
+	}
+	fp_report_progress(ctx, "pruning", end, end);
+cleanup:
+	return status;
+}
+
+static fp_status pattern_of(fp_context *ctx, const fp_settings *settings, fp_pattern *out)
+{
+	return fp_parse_sparsity(ctx, settings->pattern, &out->sparsity, &out->kept, &out->group);
+}
+
+fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	model_run run = {.task = task, .result = out};
+	fp_streams streams = {0};
+	fp_pattern pattern;
+	int64_t first;
+	int64_t end;
+	bool calibrated = task->windows->count > 0;
+	double started = fp_clock();
+	fp_status status;
+	memset(out, 0, sizeof *out);
+	ctx->stopwatch = &out->stopwatch;
+	fp_stage_enter(ctx, FP_STAGE_OTHER);
+	FP_TRY(pattern_of(ctx, task->settings, &pattern));
+	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
+	if (calibrated)
+		FP_TRY(fp_streams_new(&streams, task->model, task->windows, fp_feed_needs_both(fp_feed_of(task->settings))));
+	FP_TRY(prune_layers(&run, calibrated ? &streams : NULL, pattern, first, end));
+cleanup:
+	fp_stage_enter(ctx, FP_STAGE_OTHER);
+	ctx->stopwatch = NULL;
+	out->seconds = fp_clock() - started;
+	fp_streams_free(&streams);
+	if (status != FP_OK)
+		fp_prune_result_free(out);
+	return status;
+}
+
+void fp_prune_result_free(fp_prune_result *result)
+{
+	fp_free(result->operators);
+	result->operators = NULL;
+	result->count = result->capacity = 0;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prune_model.h: prune a model layer by layer, one layer in memory at a time, and hand each finished operator on. */
+#ifndef FP_PIPELINE_PRUNE_MODEL_H
+#define FP_PIPELINE_PRUNE_MODEL_H
+
+#include "base/clock.h"
+#include "checkpoint/writer.h"
+#include "pipeline/prune_layer.h"
+
+typedef struct fp_prune_result { /* freed with fp_prune_result_free() */
+	fp_operator_result *operators;
+	int64_t count, capacity;
+	double squared_error, squared_output; /* summed over the operators */
+	int64_t zeros, entries;
+	double seconds;
+	fp_stopwatch stopwatch;
+} fp_prune_result;
+void fp_prune_result_free(fp_prune_result *result);
+
+/* Called with each finished operator; for --metrics. */
+typedef void (*fp_operator_listener)(void *data, const fp_operator_result *result);
+
+typedef struct fp_prune_task {
+	fp_model *model;
+	const fp_settings *settings;   /* resolved */
+	const fp_windows *windows;     /* count 0: none, for magnitude */
+	fp_writer *writer;             /* NULL: nothing is written */
+	fp_operator_listener listener; /* may be NULL */
+	void *listener_data;
+} fp_prune_task;
+
+fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task);
+
+/* What a run would take, without running it. */
+typedef struct fp_prune_plan {
+	int64_t layers, operators, tokens;
+	int64_t memory_bytes;
+	double flops;
+} fp_prune_plan;
+fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task);
+
+#endif

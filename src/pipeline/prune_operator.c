@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prune_operator.c: the target of one operator, its solve, and its way into the checkpoint's number type.
+ *
+ *     T = W(αX + (1 − α)X*) + rρ      C = WA + R      R = αW·cross + r·residual
+ * (statistics.h names the matrices.) α = 1 and r = 0 give the paper's target WX. The error that is reported is always
+ * ‖W*X* − WX‖, whatever the target was.
+ */
+#include "pipeline/prune_operator.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct operator_space {
+	fp_backend *be;
+	fp_matrix C, R;        /* of the target */
+	fp_matrix drift;       /* W·cross */
+	fp_matrix work[2];     /* m × n */
+	double drift_error;    /* ‖WX* − WX‖² */
+	double squared_output; /* ‖WX‖² */
+} operator_space;
+
+static void space_free(operator_space *space)
+{
+	fp_matrix *all[] = {&space->C, &space->R, &space->drift, &space->work[0], &space->work[1]};
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		fp_matrix_free(space->be, all[i]);
+}
+
+/* W·cross, ‖WΔ‖² and ‖WX‖² from the statistics; C ← WA on the way */
+static fp_status measure_output(operator_space *space, const fp_statistics *statistics, fp_matrix W)
+{
+	fp_backend *be = space->be;
+	double own;
+	double cross = 0;
+	fp_status status;
+	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->A, FP_PLAIN, 0.0F, space->C));
+	FP_TRY(be->ops->dot(be, W, space->C, &own));
+	if (!fp_matrix_is_absent(statistics->cross)) {
+		FP_TRY(fp_matrix_new(be, &space->drift, W.rows, W.cols, FP_F32));
+		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->cross, FP_PLAIN, 0.0F, space->drift));
+		FP_TRY(be->ops->dot(be, W, space->drift, &cross));
+		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_PLAIN, 0.0F, space->work[0]));
+		FP_TRY(be->ops->dot(be, W, space->work[0], &space->drift_error));
+	}
+	space->squared_output = own + 2.0 * cross + space->drift_error;
+cleanup:
+	return status;
+}
+
+/* C and R of the target from what measure_output() left */
+static fp_status make_target(operator_space *space, const fp_statistics *statistics, double mix, double residual)
+{
+	fp_backend *be = space->be;
+	bool drifts = !fp_matrix_is_absent(space->drift) && mix > 0;
+	bool repairs = !fp_matrix_is_absent(statistics->residual) && residual > 0;
+	fp_status status = FP_OK;
+	if (!drifts && !repairs)
+		return FP_OK;
+	FP_TRY(fp_matrix_new(be, &space->R, space->C.rows, space->C.cols, FP_F32));
+	FP_TRY(be->ops->fill(be, space->R, 0.0F));
+	if (drifts)
+		FP_TRY(be->ops->axpby(be, (float)mix, space->drift, 1.0F, space->R));
+	if (repairs)
+		FP_TRY(be->ops->axpby(be, (float)residual, statistics->residual, 1.0F, space->R));
+	FP_TRY(be->ops->axpby(be, 1.0F, space->R, 1.0F, space->C));
+cleanup:
+	return status;
+}
+
+/* How much of the residual stream's error the operator is asked to repair. */
+static double residual_share(const fp_settings *settings, fp_role role)
+{
+	if (role == FP_DOWN)
+		return settings->residual;
+	return role == FP_OUTPUT ? settings->residual_output : 0.0;
+}
+
+/* −0.0 becomes +0.0 in `count` elements of a weight type; returns how many zeros there are. */
+static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count)
+{
+	int64_t zeros = 0;
+	if (dtype == FP_F32) {
+		uint32_t *words = bytes;
+		for (int64_t i = 0; i < count; i++)
+			if ((words[i] & 0x7FFFFFFFU) == 0) {
+				words[i] = 0;
+				zeros++;
+			}
+	} else {
+		uint16_t *words = bytes;
+		for (int64_t i = 0; i < count; i++)
+			if ((words[i] & 0x7FFFU) == 0) {
+				words[i] = 0;
+				zeros++;
+			}
+	}
+	return zeros;
+}
+
+/* V through the checkpoint's type and back, so that everything after it sees what the checkpoint holds; the bytes go to
+ * task->done. */
+static fp_status finish(const fp_layer_task *task, fp_matrix V, fp_operator_result *result, double started)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	const fp_tensor_info *tensor = result->tensor;
+	char *bytes = NULL;
+	int finite;
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &bytes, tensor->bytes));
+	FP_TRY(be->ops->download(be, bytes, tensor->dtype, V.cols, V));
+	result->zeros = clean_zeros(bytes, tensor->dtype, tensor->elements);
+	FP_TRY(be->ops->upload(be, V, bytes, tensor->dtype, V.cols));
+	FP_TRY(be->ops->finite(be, V, &finite));
+	if (!finite)
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
+	result->seconds = fp_clock() - started;
+	if (task->done)
+		FP_TRY(task->done(task->done_data, result, bytes));
+cleanup:
+	fp_stage_enter(be->ctx, stage);
+	fp_free(bytes);
+	return status;
+}
+
+fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_gram *gram, fp_matrix W,
+							fp_matrix V, fp_operator_result *result)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	const fp_settings *settings = task->settings;
+	operator_space space = {.be = be};
+	double started = fp_clock();
+	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &space.C, W.rows, W.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
+	FP_TRY(measure_output(&space, statistics, W));
+	FP_TRY(make_target(&space, statistics, mix, residual_share(settings, result->role)));
+
+	fp_problem problem = {.gram = gram,
+						  .W = W,
+						  .C = space.C,
+						  .R = space.R,
+						  .pattern = task->pattern,
+						  .constant = mix * mix * space.drift_error};
+	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
+
+	problem.R = space.drift;
+	problem.constant = space.drift_error;
+	result->squared_output = space.squared_output;
+	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
+	FP_TRY(finish(task, V, result, started));
+cleanup:
+	space_free(&space);
+	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prune_operator.h: from a group's statistics to one operator's pruned weights, rounded to the checkpoint's type. */
+#ifndef FP_PIPELINE_PRUNE_OPERATOR_H
+#define FP_PIPELINE_PRUNE_OPERATOR_H
+
+#include "pipeline/prune_layer.h"
+#include "statistics/statistics.h"
+
+/* V (on the device) ← the pruned W, exactly as the checkpoint will hold it; result and task->done get the rest. gram
+ * belongs to the statistics' A and is shared by the group. */
+fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_gram *gram, fp_matrix W,
+							fp_matrix V, fp_operator_result *result);
+
+#endif

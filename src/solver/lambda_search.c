@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lambda_search.c: FISTAPruner's outer loop (Algorithm 1 of the paper).
+ *
+ *     V = FISTA(best, λ);  V' = round(V)
+ *     E_total = ‖V'X* − T‖,  E_round = E_total − ‖VX* − T‖
+ *     λ goes up when E_round/E_total > ξ (too little sparsity came from ℓ₁), else down
+ * until T rounds brought no improvement or an improvement was relatively below ε. The best rounded solution is kept.
+ *
+ * "bisection" halves [lambda_low, lambda_high] arithmetically in absolute units, as the paper does. "geometric" halves
+ * it on a logarithmic scale in units of max|C| (above which the optimum is V = 0), so that it does not depend on how
+ * much text was folded.
+ */
+#include "solver/problem.h"
+
+#include <math.h>
+
+typedef struct search_range {
+	bool geometric;
+	double low, high, lambda;
+} search_range;
+
+static fp_status first_lambda(const fp_problem *problem, const fp_settings *settings, search_range *range)
+{
+	double unit = 1;
+	range->geometric = fp_is(settings->lambda_search, "geometric");
+	if (range->geometric) {
+		fp_backend *be = problem->gram->be;
+		fp_status status = be->ops->max_abs(be, problem->C, &unit);
+		if (status != FP_OK)
+			return status;
+	}
+	range->low = settings->lambda_low * unit;
+	range->high = settings->lambda_high * unit;
+	range->lambda = settings->lambda_start * unit;
+	return FP_OK;
+}
+
+static void next_lambda(search_range *range, bool up)
+{
+	if (up)
+		range->low = range->lambda;
+	else
+		range->high = range->lambda;
+	range->lambda =
+		range->geometric && range->low > 0 ? sqrt(range->low * range->high) : 0.5 * (range->low + range->high);
+}
+
+fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
+						   fp_matrix mask, fp_solution *solution)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix candidate = {0};
+	fp_matrix work[2] = {{0}, {0}};
+	search_range range;
+	double L;
+	double best = INFINITY;
+	double improvement = INFINITY;
+	int64_t failures = 0;
+	fp_status status;
+	FP_TRY(fp_gram_largest(problem->gram, &L));
+	FP_TRY(first_lambda(problem, settings, &range));
+	FP_TRY(fp_matrix_new(be, &candidate, V.rows, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
+	if (feasible) {
+		double square;
+		FP_TRY(fp_problem_error(problem, V, work, &square));
+		best = sqrt(square);
+	}
+
+	do {
+		double before;
+		double total;
+		FP_TRY(fp_check_interrupt(be->ctx));
+		FP_TRY(be->ops->copy(be, candidate, V));
+		FP_TRY(fp_fista(problem, settings, range.lambda, L, candidate, &solution->iterations));
+		FP_TRY(fp_problem_error(problem, candidate, work, &before));
+		FP_TRY(fp_round(problem, candidate, mask));
+		FP_TRY(fp_problem_error(problem, candidate, work, &total));
+		before = sqrt(before);
+		total = sqrt(total);
+		solution->rounds++;
+		if (total < best) {
+			improvement = isfinite(best) ? (best - total) / best : INFINITY;
+			best = total;
+			solution->lambda = range.lambda;
+			if (settings->reset_patience)
+				failures = 0;
+			FP_TRY(be->ops->copy(be, V, candidate));
+		} else {
+			failures++;
+		}
+		next_lambda(&range, total > 0 && (total - before) / total > settings->rounding_share);
+	} while (failures < settings->patience && improvement >= settings->tolerance);
+	solution->error = best;
+	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last */
+cleanup:
+	fp_matrix_free(be, &candidate);
+	fp_matrix_free(be, &work[0]);
+	fp_matrix_free(be, &work[1]);
+	return status;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "solver/problem.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <string.h>
+
+fp_status fp_gram_new(fp_gram *out, fp_backend *be, fp_matrix A)
+{
+	memset(out, 0, sizeof *out);
+	out->be = be;
+	out->A = A;
+	fp_matrix ones = {0};
+	double trace;
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &out->diagonal, 1, A.rows, FP_F32));
+	FP_TRY(be->ops->diagonal(be, A, out->diagonal));
+	FP_TRY(fp_matrix_new(be, &ones, 1, A.rows, FP_F32));
+	FP_TRY(be->ops->fill(be, ones, 1.0F));
+	FP_TRY(be->ops->dot(be, ones, out->diagonal, &trace));
+	out->mean_diagonal = A.rows > 0 ? trace / (double)A.rows : 0.0;
+	if (!isfinite(trace))
+		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "the Gram matrix holds NaN or infinity");
+cleanup:
+	fp_matrix_free(be, &ones);
+	if (status != FP_OK)
+		fp_gram_free(out);
+	return status;
+}
+
+void fp_gram_free(fp_gram *gram)
+{
+	if (!gram->be)
+		return;
+	fp_matrix_free(gram->be, &gram->diagonal);
+	fp_matrix_free(gram->be, &gram->factor);
+	fp_matrix_free(gram->be, &gram->scale);
+	fp_matrix_free(gram->be, &gram->inverse_scale);
+	if (gram->scaled) {
+		fp_matrix_free(gram->be, &gram->scaled->A);
+		fp_gram_free(gram->scaled);
+		fp_free(gram->scaled);
+	}
+	memset(gram, 0, sizeof *gram);
+}
+
+fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix G)
+{
+	fp_backend *be = problem->gram->be;
+	fp_status status = be->ops->copy(be, G, problem->C);
+	return status == FP_OK ? be->ops->gemm(be, 1.0F, V, FP_PLAIN, problem->gram->A, FP_PLAIN, -1.0F, G) : status;
+}
+
+fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix D = work[0];
+	fp_matrix DA = work[1];
+	double quadratic;
+	double linear = 0;
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ERROR);
+	fp_status status;
+	FP_TRY(be->ops->copy(be, D, V));
+	FP_TRY(be->ops->axpby(be, -1.0F, problem->W, 1.0F, D));
+	FP_TRY(be->ops->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_PLAIN, 0.0F, DA));
+	FP_TRY(be->ops->dot(be, D, DA, &quadratic));
+	if (!fp_matrix_is_absent(problem->R))
+		FP_TRY(be->ops->dot(be, D, problem->R, &linear));
+	*out = fmax(0.0, quadratic - 2.0 * linear + problem->constant);
+cleanup:
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}
+
+fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask)
+{
+	fp_backend *be = problem->gram->be;
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ROUNDING);
+	fp_status status = be->ops->mask_smallest(be, V, &problem->pattern, mask);
+	if (status == FP_OK)
+		status = be->ops->apply_mask(be, mask, V);
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * problem.h: the problem of one operator, in Gram form.
+ *
+ *     min ‖VX* − T‖²_F over V (m × n) with the pattern;   T = WX + what else the target holds
+ *     A = X*X*ᵀ   C = TX*ᵀ   R = C − WA   e₀ = ‖WX* − T‖²
+ *     ‖VX* − T‖² = ⟨DA, D⟩ − 2⟨D, R⟩ + e₀   with D = V − W
+ * The last form has no cancellation against ‖WX‖²: every term is of the size of the errors themselves.
+ *
+ * Solver files take a problem and know no model, no file and no rank.
+ */
+#ifndef FP_SOLVER_PROBLEM_H
+#define FP_SOLVER_PROBLEM_H
+
+#include "backend/backend.h"
+#include "base/settings.h"
+
+/* What the operators of a group share. The matrices made on demand belong to it. Freed with fp_gram_free(). */
+typedef struct fp_gram {
+	fp_backend *be;
+	fp_matrix A;        /* borrowed */
+	fp_matrix diagonal; /* 1 × n, on the device */
+	double mean_diagonal;
+	double largest;                 /* λ_max(A); 0 until fp_gram_largest() */
+	fp_matrix factor;               /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
+	double factor_damping;          /* the damping it took, as a share of the mean diagonal */
+	struct fp_gram *scaled;         /* made by fp_gram_scaled(): S(A + δI)S with unit diagonal; owns its A */
+	fp_matrix scale, inverse_scale; /* 1 × n: S⁻¹ and S of `scaled` */
+} fp_gram;
+
+fp_status fp_gram_new(fp_gram *out, fp_backend *be, fp_matrix A);
+void fp_gram_free(fp_gram *gram);
+/* The same problem in columns of unit norm (scaling.c): gram->scaled is S(A + δI)S with S = diag(A + δI)^-½,
+ * δ = ridge · mean diagonal; kept. */
+fp_status fp_gram_scaled(fp_gram *gram, double ridge);
+/* λ_max(A) from above, by Lanczos, kept (spectrum.c). */
+fp_status fp_gram_largest(fp_gram *gram, double *out);
+/* The factor for SparseGPT, damped harder (×10) while Cholesky refuses; kept (sparsegpt.c). */
+fp_status fp_gram_factor(fp_gram *gram, double damping);
+
+typedef struct fp_problem {
+	fp_gram *gram;  /* borrowed */
+	fp_matrix W, C; /* m × n, borrowed */
+	fp_matrix R;    /* C − WA, borrowed; absent: zero */
+	fp_pattern pattern;
+	double constant; /* e₀ */
+} fp_problem;
+
+/* How a solve went: not an error, but for the report. */
+typedef struct fp_solution {
+	double error;       /* ‖VX* − T‖_F of the result */
+	double lambda;      /* that gave the best solution; 0: none did */
+	int64_t iterations; /* FISTA steps in all */
+	int64_t rounds;     /* of the λ search */
+	int64_t search_steps;
+	double damping; /* of the warm start's Cholesky factor; 0: not used */
+} fp_solution;
+
+/* G ← VA − C: half the gradient of the squared error. */
+fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix G);
+/* *out ← ‖VX* − T‖²_F, never below 0. work: two m × n matrices. */
+fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out);
+/* V ← V with the pattern: the smallest magnitudes become +0.0. mask (m × n, U8) is written. */
+fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask);
+
+/* Starts (warm_start.c): V and mask ← a first solution with the pattern, by name; "dense" gives V = W and a full mask.
+ */
+fp_status fp_warm_start(const fp_problem *problem, const char *name, const fp_settings *settings, fp_matrix V,
+						fp_matrix mask);
+/* SparseGPT's sweep over the problem's own Gram matrix (sparsegpt.c). */
+fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask);
+
+/* FISTA (fista.c): P ← the result of at most settings->iterations steps for λ from P. L = λ_max(A). *steps += those
+ * made. */
+fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_matrix P,
+				   int64_t *steps);
+
+/* The λ search (lambda_search.c): V ← the best rounded solution, from the start in V (which has the pattern where
+ * `feasible`). */
+fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
+						   fp_matrix mask, fp_solution *solution);
+
+/* Refit (refit.c): V ← least squares on the support given by mask, by `steps` conjugate-gradient steps of all rows at
+ * once. */
+fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_matrix V);
+
+/* Support search past ℓ₁ (support_admm.c): V and mask ← a better solution with the pattern, started from V. The problem
+ * should be scaled to a unit diagonal. *steps += those made. */
+fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+						  int64_t *steps);
+
+/* The published ADMM rival (rival_admm.c; Boža 2024): gradually sparser masks, then the weights on the last one. */
+fp_status fp_rival_admm(const fp_problem *problem, fp_matrix V, fp_matrix mask, int64_t *steps);
+
+/* The whole of it (solve.c): V ← the pruned operator, by settings->method and what belongs to it. */
+fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_solution *solution);
+
+#endif

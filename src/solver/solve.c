@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* solve.c: which steps a method takes for one operator, in which order. */
+#include "base/memory.h"
+#include "solver/problem.h"
+
+#include <math.h>
+
+/* The convex solve, the support search and the refit, on a problem in whatever scale it comes. The best of what the λ
+ * search and the support search found is kept. */
+static fp_status solve_steps(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							 fp_solution *solution)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix work[2] = {{0}, {0}};
+	fp_matrix best = {0};
+	fp_matrix best_mask = {0};
+	double convex = INFINITY;
+	double searched;
+	bool feasible = !fp_is(settings->warm_start, "dense");
+	bool search = !fp_is(settings->support_search, "none");
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
+	if (settings->iterations > 0) {
+		FP_TRY(fp_lambda_search(problem, settings, feasible, V, mask, solution));
+		feasible = true;
+	}
+	FP_TRY(fp_refit(problem, feasible ? settings->refit_steps : 0, mask, V));
+	if (search) {
+		FP_TRY(fp_matrix_new(be, &best, V.rows, V.cols, FP_F32));
+		FP_TRY(fp_matrix_new(be, &best_mask, V.rows, V.cols, FP_U8));
+		FP_TRY(be->ops->copy(be, best, V));
+		FP_TRY(be->ops->copy(be, best_mask, mask));
+		if (feasible)
+			FP_TRY(fp_problem_error(problem, V, work, &convex));
+		FP_TRY(fp_support_admm(problem, settings, V, mask, &solution->search_steps));
+		FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
+	} else if (!feasible) {
+		FP_TRY(fp_round(problem, V, mask));
+		FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
+	}
+	FP_TRY(fp_problem_error(problem, V, work, &searched));
+	if (convex < searched) {
+		FP_TRY(be->ops->copy(be, V, best));
+		FP_TRY(be->ops->copy(be, mask, best_mask));
+	}
+cleanup:
+	fp_matrix_free(be, &work[0]);
+	fp_matrix_free(be, &work[1]);
+	fp_matrix_free(be, &best);
+	fp_matrix_free(be, &best_mask);
+	return status;
+}
+
+/* The same in columns of unit norm: scale, solve, scale back. */
+static fp_status solve_scaled(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							  fp_solution *solution)
+{
+	fp_gram *gram = problem->gram;
+	fp_backend *be = gram->be;
+	fp_matrix W = {0};
+	fp_matrix C = {0};
+	fp_matrix R = {0};
+	fp_status status;
+	FP_TRY(fp_gram_scaled(gram, settings->ridge));
+	FP_TRY(fp_matrix_new(be, &W, V.rows, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &C, V.rows, V.cols, FP_F32));
+	FP_TRY(be->ops->copy(be, C, problem->C));
+	FP_TRY(be->ops->axpby(be, (float)(settings->ridge * gram->mean_diagonal), problem->W, 1.0F, C));
+	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, C, C));
+	FP_TRY(be->ops->scale_columns(be, gram->scale, problem->W, W));
+	if (!fp_matrix_is_absent(problem->R)) {
+		FP_TRY(fp_matrix_new(be, &R, V.rows, V.cols, FP_F32));
+		FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, problem->R, R));
+	}
+	FP_TRY(be->ops->scale_columns(be, gram->scale, V, V));
+	fp_problem scaled = *problem;
+	scaled.gram = gram->scaled;
+	scaled.W = W;
+	scaled.C = C;
+	scaled.R = R;
+	FP_TRY(solve_steps(&scaled, settings, V, mask, solution));
+	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, V, V));
+	FP_TRY(be->ops->apply_mask(be, mask, V));
+cleanup:
+	fp_matrix_free(be, &W);
+	fp_matrix_free(be, &C);
+	fp_matrix_free(be, &R);
+	return status;
+}
+
+fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_solution *solution)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix mask = {0};
+	fp_matrix work[2] = {{0}, {0}};
+	double square;
+	fp_status status;
+	*solution = (fp_solution){0};
+	FP_TRY(fp_matrix_new(be, &mask, V.rows, V.cols, FP_U8));
+	if (fp_is(settings->method, "fista")) {
+		FP_TRY(fp_warm_start(problem, settings->warm_start, settings, V, mask));
+		if (settings->scaling)
+			FP_TRY(solve_scaled(problem, settings, V, mask, solution));
+		else
+			FP_TRY(solve_steps(problem, settings, V, mask, solution));
+	} else {
+		FP_TRY(fp_warm_start(problem, settings->method, settings, V, mask));
+	}
+	solution->damping = fp_matrix_is_absent(problem->gram->factor) ? 0 : problem->gram->factor_damping;
+	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
+	FP_TRY(fp_problem_error(problem, V, work, &square));
+	solution->error = sqrt(square);
+	if (!isfinite(square))
+		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite");
+cleanup:
+	fp_matrix_free(be, &mask);
+	fp_matrix_free(be, &work[0]);
+	fp_matrix_free(be, &work[1]);
+	return status;
+}

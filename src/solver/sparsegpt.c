@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparsegpt.c: SparseGPT (Frantar and Alistarh 2023) on a problem's own Gram matrix.
+ *
+ *     H = A + δI, δ = damping · mean diag(A);   UᵀU = H⁻¹;   sweep over the columns in blocks
+ * An input that never fires (zero diagonal) gets a diagonal of 1 and its weights are dropped. A Gram matrix that
+ * Cholesky refuses is damped ten times harder, and the report says so.
+ */
+#include "base/memory.h"
+#include "solver/problem.h"
+
+static const double STRONGEST_DAMPING = 10.0; /* ten times the mean diagonal: harder than that H says nothing of A */
+
+/* 1 × n: what to add to the diagonal, and 0 for dead inputs, 1 for others */
+static fp_status damping_vectors(const fp_gram *gram, double damping, fp_matrix added, fp_matrix alive)
+{
+	fp_backend *be = gram->be;
+	int64_t n = gram->A.rows;
+	float *diagonal = NULL;
+	float *keep = NULL;
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &diagonal, n));
+	FP_TRY(FP_NEW(be->ctx, &keep, n));
+	FP_TRY(be->ops->download(be, diagonal, FP_F32, n, gram->diagonal));
+	for (int64_t i = 0; i < n; i++) {
+		keep[i] = diagonal[i] > 0 ? 1.0F : 0.0F;
+		diagonal[i] = (float)(damping * gram->mean_diagonal) + (diagonal[i] > 0 ? 0.0F : 1.0F);
+	}
+	FP_TRY(be->ops->upload(be, added, diagonal, FP_F32, n));
+	FP_TRY(be->ops->upload(be, alive, keep, FP_F32, n));
+cleanup:
+	fp_free(diagonal);
+	fp_free(keep);
+	return status;
+}
+
+fp_status fp_gram_factor(fp_gram *gram, double damping)
+{
+	fp_backend *be = gram->be;
+	int64_t n = gram->A.rows;
+	fp_matrix added = {0};
+	fp_matrix alive = {0};
+	int64_t refused = 1;
+	fp_status status = FP_OK;
+	if (!fp_matrix_is_absent(gram->factor))
+		return FP_OK;
+	FP_TRY(fp_matrix_new(be, &added, 1, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &alive, 1, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &gram->factor, n, n, FP_F32));
+	for (double tried = damping; refused; tried = tried > 0 ? tried * 10 : 1e-6) {
+		if (tried > STRONGEST_DAMPING)
+			FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC,
+						   "the Gram matrix is not positive definite even with %g times its mean diagonal added; "
+						   "use more calibration text or --warm-start wanda",
+						   STRONGEST_DAMPING));
+		FP_TRY(damping_vectors(gram, tried, added, alive));
+		FP_TRY(be->ops->copy(be, gram->factor, gram->A));
+		FP_TRY(be->ops->add_diagonal(be, gram->factor, added));
+		FP_TRY(be->ops->inverse_factor(be, gram->factor, &refused));
+		gram->factor_damping = tried;
+		if (refused)
+			fp_log(be->ctx, FP_LOG_WARNING, "Cholesky refused a Gram matrix with damping %g: trying ten times more",
+				   tried);
+	}
+cleanup:
+	fp_matrix_free(be, &added);
+	fp_matrix_free(be, &alive);
+	if (status != FP_OK)
+		fp_matrix_free(be, &gram->factor);
+	return status;
+}
+
+fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
+{
+	fp_gram *gram = problem->gram;
+	fp_backend *be = gram->be;
+	fp_matrix added = {0};
+	fp_matrix alive = {0};
+	int64_t block = settings->block;
+	fp_status status;
+	FP_TRY(fp_gram_factor(gram, settings->damping));
+	FP_TRY(fp_matrix_new(be, &added, 1, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &alive, 1, V.cols, FP_F32));
+	FP_TRY(damping_vectors(gram, 0, added, alive));
+	FP_TRY(be->ops->scale_columns(be, alive, problem->W, V));
+	if (problem->pattern.group > 0) /* a group may not cross a block */
+		block = (block + problem->pattern.group - 1) / problem->pattern.group * problem->pattern.group;
+	FP_TRY(be->ops->sparsegpt_sweep(be, gram->factor, &problem->pattern, block, V, mask));
+cleanup:
+	fp_matrix_free(be, &added);
+	fp_matrix_free(be, &alive);
+	return status;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* warm_start.c: first solutions, one row of a table each. Stand-alone they are the rivals; inside FISTAPruner its
+ * starts. */
+#include "base/clock.h"
+#include "base/memory.h"
+#include "solver/problem.h"
+
+#include <math.h>
+
+/* V = W, the smallest |W| of the matrix pruned */
+static fp_status start_magnitude(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
+{
+	(void)settings;
+	fp_backend *be = problem->gram->be;
+	fp_status status = be->ops->copy(be, V, problem->W);
+	return status == FP_OK ? fp_round(problem, V, mask) : status;
+}
+
+/* Wanda (Sun et al. 2023): score |W|·‖xⱼ‖, compared within each output row; weights are not changed. */
+static fp_status start_wanda(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
+{
+	(void)settings;
+	fp_backend *be = problem->gram->be;
+	int64_t n = V.cols;
+	float *norms = NULL;
+	fp_matrix scale = {0};
+	fp_matrix score = {0};
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &norms, n));
+	FP_TRY(fp_matrix_new(be, &scale, 1, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &score, V.rows, n, FP_F32));
+	FP_TRY(be->ops->download(be, norms, FP_F32, n, problem->gram->diagonal));
+	for (int64_t i = 0; i < n; i++)
+		norms[i] = sqrtf(fmaxf(norms[i], 0.0F));
+	FP_TRY(be->ops->upload(be, scale, norms, FP_F32, n));
+	FP_TRY(be->ops->scale_columns(be, scale, problem->W, score));
+	if (problem->pattern.group == 0) {
+		/* ⌊s·n⌋ in each row, then the matrix's smallest scores until its own count is exact */
+		FP_TRY(be->ops->mask_rows(be, score, &problem->pattern, mask));
+		FP_TRY(be->ops->apply_mask(be, mask, score));
+	}
+	FP_TRY(be->ops->mask_smallest(be, score, &problem->pattern, mask));
+	FP_TRY(be->ops->copy(be, V, problem->W));
+	FP_TRY(be->ops->apply_mask(be, mask, V));
+cleanup:
+	fp_free(norms);
+	fp_matrix_free(be, &scale);
+	fp_matrix_free(be, &score);
+	return status;
+}
+
+static fp_status start_dense(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
+{
+	(void)settings;
+	fp_backend *be = problem->gram->be;
+	fp_status status = be->ops->fill(be, mask, 1.0F);
+	return status == FP_OK ? be->ops->copy(be, V, problem->W) : status;
+}
+
+static const struct {
+	const char *name;
+	fp_status (*start)(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask);
+} start_table[] = {
+	{"magnitude", start_magnitude},
+	{"wanda", start_wanda},
+	{"sparsegpt", fp_sparsegpt},
+	{"dense", start_dense},
+};
+
+fp_status fp_warm_start(const fp_problem *problem, const char *name, const fp_settings *settings, fp_matrix V,
+						fp_matrix mask)
+{
+	fp_context *ctx = problem->gram->be->ctx;
+	for (size_t i = 0; i < sizeof start_table / sizeof start_table[0]; i++) {
+		if (!fp_is(start_table[i].name, name))
+			continue;
+		fp_stage stage = fp_stage_enter(ctx, FP_STAGE_WARM_START);
+		fp_status status = start_table[i].start(problem, settings, V, mask);
+		fp_stage_enter(ctx, stage);
+		return status;
+	}
+	return fp_fail(ctx, FP_ERROR_USAGE, "warm start '%s': must be wanda, sparsegpt, magnitude or dense", name);
+}
