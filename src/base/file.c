@@ -138,8 +138,8 @@ fp_status fp_create_file(int *out, fp_context *ctx, const char *path, int64_t si
 	int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (file < 0)
 		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be created: %s", path, strerror(errno));
-	int failure = size > 0 ? posix_fallocate(file, 0, (off_t)size) : 0;
-	/* A file system without reservations (EOPNOTSUPP and EINVAL there) says later that it is full. */
+	/* A file system without reservations says later that it is full. */
+	int failure = size > 0 && fallocate(file, 0, 0, (off_t)size) != 0 ? errno : 0;
 	if (failure == ENOSPC || failure == EFBIG || failure == EDQUOT || failure == EIO) {
 		close(file);
 		unlink(path);

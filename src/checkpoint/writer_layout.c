@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/writer_layout.h"
+
+#include "base/memory.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/safetensors.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static fp_status no_memory(fp_context *ctx)
+{
+	return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory while a header was made");
+}
+
+/* The length and the JSON text, filled up with spaces so that the tensors start at a multiple of 8 as the reference
+ * library has it. */
+static fp_status set_header(fp_output_file *file, fp_context *ctx, const json_t *header)
+{
+	char *text = json_dumps(header, JSON_COMPACT);
+	if (!text)
+		return no_memory(ctx);
+	int64_t length = (int64_t)strlen(text), padded = (length + 7) / 8 * 8;
+	fp_status status = FP_OK;
+	if (padded > FP_SAFETENSORS_MAX_HEADER)
+		status = fp_fail(ctx, FP_ERROR_RUN, "%s: its header would have %lld bytes; the format allows %d", file->name,
+						 (long long)padded, FP_SAFETENSORS_MAX_HEADER);
+	if (status == FP_OK)
+		status = FP_NEW(ctx, &file->header, FP_SAFETENSORS_PREFIX + padded + 1);
+	if (status == FP_OK) {
+		for (int i = 0; i < FP_SAFETENSORS_PREFIX; i++)
+			file->header[i] = (char)((uint64_t)padded >> (8 * i) & 0xFF);
+		memcpy(file->header + FP_SAFETENSORS_PREFIX, text, (size_t)length);
+		memset(file->header + FP_SAFETENSORS_PREFIX + length, ' ', (size_t)(padded - length));
+		file->header_size = FP_SAFETENSORS_PREFIX + padded;
+	}
+	free(text);
+	return status;
+}
+
+/* The source's header with __metadata__.format = "pt": loaders refuse a file that does not say what it is for. */
+static fp_status add_format(fp_output_file *file, fp_context *ctx, const char *text, int64_t length)
+{
+	const char *key;
+	json_t *value;
+	fp_status status = FP_OK;
+	json_t *before = json_loadb(text, (size_t)length, 0, NULL), *after = json_object(), *metadata = NULL;
+	if (before && after) {
+		metadata = json_object_get(before, "__metadata__") ? json_copy(json_object_get(before, "__metadata__"))
+														   : json_object();
+		json_object_set_new(metadata, "format", json_string("pt"));
+		json_object_set(after, "__metadata__", metadata);
+		json_object_foreach(before, key, value)
+		{
+			if (strcmp(key, "__metadata__") != 0 && json_object_set(after, key, value) != 0)
+				status = no_memory(ctx);
+		}
+	} else {
+		status = no_memory(ctx);
+	}
+	if (status == FP_OK)
+		status = set_header(file, ctx, after);
+	json_decref(before);
+	json_decref(after);
+	json_decref(metadata);
+	return status;
+}
+
+static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard)
+{
+	fp_output_file *file = &layout->files[shard];
+	const fp_mapping from = source->files[shard];
+	const int64_t start = fp_safetensors_data_start(from);
+	bool has_format = false;
+	fp_status status = fp_copy_text(ctx, &file->name, source->shards[shard]);
+	if (status == FP_OK)
+		status = fp_safetensors_has_format(&has_format, ctx, from);
+	if (status == FP_OK && !has_format) {
+		status = add_format(file, ctx, (const char *)from.bytes + FP_SAFETENSORS_PREFIX, start - FP_SAFETENSORS_PREFIX);
+	} else if (status == FP_OK) {
+		status = FP_NEW(ctx, &file->header, start);
+		if (status == FP_OK)
+			memcpy(file->header, from.bytes, (size_t)start);
+		file->header_size = start;
+	}
+	if (status != FP_OK)
+		return status;
+	file->size = file->header_size + from.size - start;
+	for (int64_t i = 0; i < source->tensors.count; i++)
+		if (source->tensors.items[i].shard == shard)
+			layout->offsets[i] = source->tensors.items[i].offset - start + file->header_size;
+	return FP_OK;
+}
+
+/* pytorch_model-00001-of-00002.bin is model-00001-of-00002.safetensors afterwards. */
+static fp_status rename_shard(char **out, fp_context *ctx, const char *name)
+{
+	static const char prefix[] = "pytorch_";
+	if (strncmp(name, prefix, sizeof prefix - 1) == 0)
+		name += sizeof prefix - 1;
+	size_t length = strlen(name);
+	if (length > 4 && strcmp(name + length - 4, ".bin") == 0)
+		length -= 4;
+	int64_t size = (int64_t)length + 16;
+	fp_status status = FP_NEW(ctx, out, size);
+	if (status == FP_OK)
+		snprintf(*out, (size_t)size, "%.*s.safetensors", (int)length, name);
+	return status;
+}
+
+static bool ties_embeddings(const json_t *config)
+{
+	const json_t *tie = json_object_get(config, "tie_word_embeddings"), *type = json_object_get(config, "model_type");
+	if (tie)
+		return json_is_true(tie);
+	/* OPT ties unless its config says otherwise; LLaMA, Mistral and Qwen do not */
+	return json_is_string(type) && strcmp(json_string_value(type), "opt") == 0;
+}
+
+/*
+ * An archive holds a tied head as a second name of the embedding. Where the config says that it is tied, the head is
+ * left out, as transformers itself does when it saves; any other shared tensor is written under each of its names,
+ * which always loads.
+ */
+static bool is_tied_head(const fp_checkpoint *source, const fp_tensor_info *tensor)
+{
+	static const char embedding[] = "embed_tokens.weight";
+	if (strcmp(tensor->name, "lm_head.weight") != 0 || !ties_embeddings(source->config))
+		return false;
+	for (int64_t i = 0; i < source->tensors.count; i++) {
+		const fp_tensor_info *other = &source->tensors.items[i];
+		size_t length = strlen(other->name);
+		if (length >= sizeof embedding - 1 && strcmp(other->name + length - (sizeof embedding - 1), embedding) == 0 &&
+			other->shard == tensor->shard && other->offset == tensor->offset && other->bytes == tensor->bytes &&
+			other->dtype == tensor->dtype && other->rank == tensor->rank &&
+			memcmp(other->shape, tensor->shape, sizeof tensor->shape) == 0)
+			return true;
+	}
+	return false;
+}
+
+static json_t *describe(const fp_tensor_info *tensor, int64_t offset)
+{
+	json_t *shape = json_array();
+	for (int i = 0; i < tensor->rank; i++)
+		json_array_append_new(shape, json_integer(tensor->shape[i]));
+	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->dtype_name, "shape", shape, "data_offsets",
+					 (json_int_t)offset, (json_int_t)(offset + tensor->bytes));
+}
+
+/* Bytes of one element, for alignment; types of less than a byte do not come from archives. */
+static int64_t element_size(const fp_tensor_info *tensor)
+{
+	return tensor->elements > 0 ? tensor->bytes / tensor->elements : 1;
+}
+
+/* Lays the tensors of an archive out: wide elements first, so that all are aligned, else in the archive's order. */
+static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard,
+							   json_t *map)
+{
+	fp_output_file *file = &layout->files[shard];
+	fp_status status = rename_shard(&file->name, ctx, source->shards[shard]);
+	if (status != FP_OK)
+		return status;
+	json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+	int64_t end = 0;
+	for (int64_t width = 8; header && width >= 1; width /= 2) {
+		for (int64_t i = 0; i < source->tensors.count; i++) {
+			const fp_tensor_info *tensor = &source->tensors.items[i];
+			if (tensor->shard != shard || element_size(tensor) != width || is_tied_head(source, tensor))
+				continue;
+			layout->offsets[i] = end; /* the header's size is added below */
+			if (json_object_set_new(header, tensor->name, describe(tensor, end)) != 0 ||
+				json_object_set_new(map, tensor->name, json_string(file->name)) != 0) {
+				status = no_memory(ctx);
+				goto cleanup;
+			}
+			if (!fp_add_checked(end, tensor->bytes, &end)) {
+				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large together", source->shards[shard]);
+				goto cleanup;
+			}
+		}
+	}
+	if (!header)
+		status = no_memory(ctx);
+	if (status == FP_OK)
+		status = set_header(file, ctx, header);
+	for (int64_t i = 0; i < source->tensors.count; i++)
+		if (source->tensors.items[i].shard == shard && layout->offsets[i] >= 0)
+			layout->offsets[i] += file->header_size;
+	file->size = file->header_size + end;
+cleanup:
+	json_decref(header);
+	return status;
+}
+
+static fp_status make_index(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map)
+{
+	int64_t total = 0;
+	for (int64_t i = 0; i < source->tensors.count; i++)
+		if (layout->offsets[i] >= 0)
+			total += source->tensors.items[i].bytes;
+	json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+	char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
+	fp_status status = text ? fp_copy_text(ctx, &layout->index, text) : no_memory(ctx);
+	free(text);
+	json_decref(index);
+	return status;
+}
+
+fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source)
+{
+	fp_status status;
+	json_t *map = json_object();
+	*out = (fp_output_layout){0};
+	FP_TRY(FP_NEW(ctx, &out->files, source->shard_count));
+	out->file_count = source->shard_count;
+	FP_TRY(FP_NEW(ctx, &out->offsets, source->tensors.count));
+	for (int64_t i = 0; i < source->tensors.count; i++)
+		out->offsets[i] = -1;
+	for (int i = 0; i < source->shard_count; i++) {
+		if (source->safetensors)
+			FP_TRY(keep_shard(out, ctx, source, i));
+		else
+			FP_TRY(convert_shard(out, ctx, source, i, map));
+	}
+	if (!source->safetensors && source->index_name)
+		FP_TRY(make_index(out, ctx, source, map));
+cleanup:
+	json_decref(map);
+	if (status != FP_OK)
+		fp_output_layout_free(out);
+	return status;
+}
+
+void fp_output_layout_free(fp_output_layout *layout)
+{
+	for (int i = 0; i < layout->file_count; i++) {
+		fp_free(layout->files[i].name);
+		fp_free(layout->files[i].header);
+	}
+	fp_free(layout->files);
+	fp_free(layout->offsets);
+	fp_free(layout->index);
+	*layout = (fp_output_layout){0};
+}
