@@ -230,6 +230,21 @@ static void test_finite(void **state)
 	}
 }
 
-CONTRACT_TESTS(linear, cmocka_unit_test(test_gemm), cmocka_unit_test(test_gram_and_mirror),
-			   cmocka_unit_test(test_axpby), cmocka_unit_test(test_dots), cmocka_unit_test(test_rows_and_columns),
-			   cmocka_unit_test(test_diagonals), cmocka_unit_test(test_finite));
+static void test_max_abs(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		sample X = sample_normal(c, contract_shapes[i].rows, contract_shapes[i].cols);
+		double want = 0, got = -1;
+		for (int64_t k = 0; k < fp_matrix_size(X.view); k++)
+			want = fmax(want, fabs(X.value[k]));
+		assert_ok(c->ctx, c->be->ops->max_abs(c->be, X.view, &got));
+		assert_true(got == want); /* one of the numbers: exact */
+		sample_free(c, &X);
+	}
+}
+
+CONTRACT_TESTS(linear, cmocka_unit_test(test_max_abs), cmocka_unit_test(test_gemm),
+			   cmocka_unit_test(test_gram_and_mirror), cmocka_unit_test(test_axpby), cmocka_unit_test(test_dots),
+			   cmocka_unit_test(test_rows_and_columns), cmocka_unit_test(test_diagonals),
+			   cmocka_unit_test(test_finite));

@@ -64,8 +64,11 @@ static int run_suite(const char *name)
 	for (open_threads = 0; open_threads <= 3; open_threads += open_threads ? 2 : 1) {
 		failed += run_group("memory", contract_memory_tests, contract_memory_test_count);
 		failed += run_group("linear", contract_linear_tests, contract_linear_test_count);
+		failed += run_group("factor", contract_factor_tests, contract_factor_test_count);
 		failed += run_group("transformer", contract_transformer_tests, contract_transformer_test_count);
 		failed += run_group("attention", contract_attention_tests, contract_attention_test_count);
+		failed += run_group("pruning", contract_pruning_tests, contract_pruning_test_count);
+		failed += run_group("sweep", contract_sweep_tests, contract_sweep_test_count);
 	}
 	return failed;
 }

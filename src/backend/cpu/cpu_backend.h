@@ -103,9 +103,8 @@ fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta,
 					  float beta, fp_matrix C);
 fp_status fp_cpu_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
 fp_status fp_cpu_mirror(fp_backend *be, fp_matrix A);
-fp_status fp_cpu_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
-fp_status fp_cpu_max_abs(fp_backend *be, fp_matrix X, double *out);
 fp_status fp_cpu_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused);
+fp_status fp_cpu_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
 fp_status fp_cpu_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
 /* cpu_elementwise.c */
 fp_status fp_cpu_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
@@ -115,6 +114,7 @@ fp_status fp_cpu_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b
 fp_status fp_cpu_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
 fp_status fp_cpu_diagonal(fp_backend *be, fp_matrix A, fp_matrix out);
 fp_status fp_cpu_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d);
+fp_status fp_cpu_max_abs(fp_backend *be, fp_matrix X, double *out);
 fp_status fp_cpu_finite(fp_backend *be, fp_matrix X, int *out);
 /* cpu_transformer.c */
 fp_status fp_cpu_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,

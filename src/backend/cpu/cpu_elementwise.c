@@ -2,8 +2,6 @@
 /* cpu_elementwise.c: operations that touch each entry once: sums, scalings, products, diagonals. */
 #include "backend/cpu/cpu_backend.h"
 
-#include <math.h>
-
 #include <string.h>
 
 fp_status fp_cpu_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
@@ -121,14 +119,17 @@ fp_status fp_cpu_finite(fp_backend *be, fp_matrix X, int *out)
 fp_status fp_cpu_max_abs(fp_backend *be, fp_matrix X, double *out)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(X));
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	const float *x = fp_cpu_floats(X);
+	fp_cpu_tiles tiles = fp_cpu_cut(X.rows, X.cols, fp_cpu_is_contiguous(X));
 	float largest = 0;
 #pragma omp parallel for num_threads(be->threads) reduction(max                                                        \
 															: largest) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
-	for (int64_t i = 0; i < X.rows; i++) {
-		const float *row = fp_cpu_floats(X) + i * X.stride;
-		for (int64_t j = 0; j < X.cols; j++)
-			largest = fmaxf(largest, fabsf(row[j]));
+	for (int64_t t = 0; t < tiles.count; t++) {
+		fp_cpu_tile tile = fp_cpu_tile_at(&tiles, t);
+		float here = loops->max_abs(x + tile.row * X.stride + tile.col, tile.size);
+		largest = here > largest ? here : largest;
 	}
-	*out = largest;
+	*out = (double)largest;
 	return FP_OK;
 }

@@ -103,35 +103,48 @@ fp_status fp_cpu_mirror(fp_backend *be, fp_matrix A)
 	return FP_OK;
 }
 
-fp_status fp_cpu_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
+/* The first row of the upper triangle that holds a number which is not finite, or has a diagonal that is not positive:
+ * numbers too large or too small for float make no factor and no inverse, whatever LAPACK said. 0 when there is none,
+ * else counted from 1. */
+static int64_t first_bad_row(fp_backend *be, fp_matrix A)
 {
-	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols && fits_blas(A));
-	*refused = 0;
-	if (A.rows == 0)
-		return FP_OK;
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	for (int64_t i = 0; i < A.rows; i++) {
+		const float *row = fp_cpu_floats(A) + i * A.stride;
+		if (!loops->finite(row + i, A.rows - i) || !(row[i] > 0.0f))
+			return i + 1;
+	}
+	return 0;
+}
+
+/* The upper triangle of A ← that of A⁻¹, and with `factor` its Cholesky factor after that. */
+static fp_status invert(fp_backend *be, fp_matrix A, bool factor, int64_t *refused)
+{
 	float *a = fp_cpu_floats(A);
 	int n = (int)A.rows, lda = leading(A), info = 0;
 	int before = fp_cpu_blas_begin(be->threads);
 	spotrf_("L", &n, a, &lda, &info, 1);
 	if (info == 0)
 		spotri_("L", &n, a, &lda, &info, 1);
-	if (info == 0)
+	if (info == 0 && factor)
 		spotrf_("L", &n, a, &lda, &info, 1);
 	fp_cpu_blas_end(before);
 	if (info < 0)
 		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "LAPACK refused argument %d of a Cholesky factorisation", -info);
-	*refused = info;
-	if (info > 0)
-		return FP_OK;
-	for (int64_t i = 1; i < n; i++)
-		memset(a + i * A.stride, 0, (size_t)i * sizeof *a);
-	/* A factor of numbers too large or too small for float is no factor, whatever LAPACK said. */
-	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
-	for (int64_t i = 0; i < n && *refused == 0; i++) {
-		if (!loops->finite(a + i * A.stride, n) || !(a[i * A.stride + i] > 0.0f))
-			*refused = i + 1;
-	}
+	*refused = info > 0 ? info : first_bad_row(be, A);
 	return FP_OK;
+}
+
+fp_status fp_cpu_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols && fits_blas(A));
+	*refused = 0;
+	if (A.rows == 0)
+		return FP_OK;
+	fp_status status = invert(be, A, true, refused);
+	for (int64_t i = 1; status == FP_OK && *refused == 0 && i < A.rows; i++)
+		memset(fp_cpu_floats(A) + i * A.stride, 0, (size_t)i * sizeof(float));
+	return status;
 }
 
 fp_status fp_cpu_inverse(fp_backend *be, fp_matrix A, int64_t *refused)
@@ -140,17 +153,8 @@ fp_status fp_cpu_inverse(fp_backend *be, fp_matrix A, int64_t *refused)
 	*refused = 0;
 	if (A.rows == 0)
 		return FP_OK;
-	float *a = fp_cpu_floats(A);
-	int n = (int)A.rows, lda = leading(A), info = 0;
-	int before = fp_cpu_blas_begin(be->threads);
-	spotrf_("L", &n, a, &lda, &info, 1); /* LAPACK's lower triangle is our upper one */
-	if (info == 0)
-		spotri_("L", &n, a, &lda, &info, 1);
-	fp_cpu_blas_end(before);
-	if (info < 0)
-		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "LAPACK refused argument %d of a Cholesky inverse", -info);
-	*refused = info;
-	return info > 0 ? FP_OK : fp_cpu_mirror(be, A);
+	fp_status status = invert(be, A, false, refused);
+	return status == FP_OK && *refused == 0 ? fp_cpu_mirror(be, A) : status;
 }
 
 static void transpose_in_place(float *a, int64_t n, int64_t stride)

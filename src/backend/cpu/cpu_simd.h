@@ -22,6 +22,7 @@ typedef struct fp_cpu_loops {
 	void (*axpby)(float *y, const float *x, int64_t n, float alpha, float beta); /* y ← α x + β y; β = 0 reads no y */
 	void (*multiply)(float *y, const float *x, const float *s, int64_t n);       /* y ← s∘x */
 	void (*add)(float *y, const float *x, int64_t n);                            /* y ← y + x */
+	float (*max_abs)(const float *x, int64_t n);                                 /* 0 when empty */
 	double (*sum)(const float *x, int64_t n);
 	double (*squares)(const float *x, int64_t n, double centre); /* Σ (x − centre)² */
 	double (*dot)(const float *x, const float *y, int64_t n);

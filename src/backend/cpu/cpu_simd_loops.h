@@ -132,6 +132,26 @@ TARGET static void LOOP(add)(float *y, const float *x, int64_t n)
 		y[i] += x[i];
 }
 
+/* By integers, as maximum(): the bits of |x| are ordered like |x|. */
+TARGET static float LOOP(max_abs)(const float *x, int64_t n)
+{
+	int32_t largest = 0;
+#pragma omp simd reduction(max : largest)
+	for (int64_t i = 0; i < n; i++) {
+		union {
+			float f;
+			int32_t i;
+		} value = {.f = x[i]};
+		int32_t key = value.i & 0x7fffffff;
+		largest = key > largest ? key : largest;
+	}
+	union {
+		int32_t i;
+		float f;
+	} bits = {.i = largest};
+	return bits.f;
+}
+
 TARGET static double LOOP(sum)(const float *x, int64_t n)
 {
 	double total = 0;
@@ -345,6 +365,7 @@ static const fp_cpu_loops LOOP(table) = {
 	.axpby = LOOP(axpby),
 	.multiply = LOOP(multiply),
 	.add = LOOP(add),
+	.max_abs = LOOP(max_abs),
 	.sum = LOOP(sum),
 	.squares = LOOP(squares),
 	.dot = LOOP(dot),

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers with many equal magnitudes, zeros of both signs, subnormal and huge ones. */
+static sample sample_tied(contract *c, int64_t rows, int64_t cols)
+{
+	double *values = new_doubles(rows * cols);
+	for (int64_t k = 0; k < rows * cols; k++) {
+		int64_t kind = contract_random(c, 0, 9);
+		values[k] = (double)random_normal(&c->seed);
+		if (kind < 4)
+			values[k] = (double)contract_random(c, -3, 3) / 2;
+		if (kind == 4)
+			values[k] = contract_random(c, 0, 1) ? -0.0 : 1e-42;
+		if (kind == 5)
+			values[k] *= 1e30;
+	}
+	sample s = sample_from(c, rows, cols, values);
+	free(values);
+	return s;
+}
+
+static void check_fista(contract *c, int64_t rows, int64_t cols, fp_momentum rule, float step, float threshold,
+						float momentum)
+{
+	sample G = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), P = sample_normal(c, rows, cols);
+	double *y = new_doubles(rows * cols), *p = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+	double want = 0, got = -1, slack = 1e-12;
+	for (int64_t k = 0; k < rows * cols; k++) {
+		double z = Y.value[k] - (double)step * G.value[k], size = fabs(z) - (double)threshold;
+		p[k] = size > 0 ? copysign(size, z) : 0;
+		y[k] = p[k] + (double)momentum * (p[k] - (rule == FP_MOMENTUM_STANDARD ? P.value[k] : Y.value[k]));
+		want += (p[k] - P.value[k]) * (p[k] - P.value[k]);
+		/* five operations in float on numbers of this size */
+		double reach = fabs(Y.value[k]) + fabs((double)step * G.value[k]) + (double)threshold + fabs(P.value[k]);
+		bound[k] = FLOAT_EPSILON * 4 * reach * (1 + fabs((double)momentum));
+		slack += 4 * bound[k] * reach;
+	}
+	assert_ok(c->ctx, c->be->ops->fista_step(c->be, rule, step, threshold, momentum, G.view, Y.view, P.view, &got));
+	sample_expect_within(c, &P, p, bound, "fista_step, P");
+	sample_expect_within(c, &Y, y, bound, "fista_step, Y");
+	assert_true(fabs(got - want) <= slack);
+	double *now = sample_read(c, &P);
+	for (int64_t k = 0; k < rows * cols; k++)
+		assert_false(now[k] == 0 && signbit(now[k])); /* never −0.0 */
+	assert_ok(c->ctx, c->be->ops->fista_step(c->be, rule, step, threshold, momentum, G.view, Y.view, P.view, NULL));
+	free(now);
+	free(y);
+	free(p);
+	free(bound);
+	sample_free(c, &G);
+	sample_free(c, &Y);
+	sample_free(c, &P);
+}
+
+static void test_fista_step(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		for (int rule = 0; rule < 2; rule++) {
+			check_fista(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, 0.3f, 0.5f, 0.7f);
+			check_fista(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, 0.01f, 0, 0);
+		}
+	}
+	/* what the threshold swallows is +0.0, from both sides and at threshold 0; a NaN is not swallowed */
+	const double y[] = {0.25, -0.25, -0.0, 0, NAN};
+	for (int k = 0; k < 2; k++) {
+		sample G = sample_filled(c, 1, 5, 0), Y = sample_from(c, 1, 5, y), P = sample_filled(c, 1, 5, 0);
+		assert_ok(c->ctx, c->be->ops->fista_step(c->be, FP_MOMENTUM_STANDARD, 1, k ? 0.0f : 0.25f, 0, G.view, Y.view,
+												 P.view, NULL));
+		double *p = sample_read(c, &P);
+		assert_true(isnan(p[4]));
+		for (int i = k ? 2 : 0; i < 4; i++)
+			assert_true(p[i] == 0 && !signbit(p[i]));
+		free(p);
+		sample_free(c, &G);
+		sample_free(c, &Y);
+		sample_free(c, &P);
+	}
+}
+
+typedef struct ranked {
+	double size;
+	int64_t index;
+} ranked;
+
+static int by_size(const void *a, const void *b)
+{
+	const ranked *x = a, *y = b;
+	if (x->size != y->size)
+		return x->size < y->size ? -1 : 1;
+	return x->index < y->index ? -1 : 1;
+}
+
+/* 0 at the `zeros` smallest of count, the first of equals first. */
+static void reference_smallest(const double *score, int64_t count, int64_t zeros, double *mask)
+{
+	ranked *all = malloc((size_t)(count + 1) * sizeof *all);
+	for (int64_t k = 0; k < count; k++) {
+		all[k] = (ranked){fabs(score[k]), k};
+		mask[k] = 1;
+	}
+	qsort(all, (size_t)count, sizeof *all, by_size);
+	for (int64_t k = 0; k < zeros; k++)
+		mask[all[k].index] = 0;
+	free(all);
+}
+
+static void test_mask_unstructured(void **state)
+{
+	contract *c = *state;
+	static const double sparsities[] = {0, 0.1, 0.5, 0.7, 0.9, 0.999, 1};
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		for (size_t s = 0; s < sizeof sparsities / sizeof *sparsities; s++) {
+			fp_pattern pattern = {.sparsity = sparsities[s]};
+			sample score = s % 2 ? sample_tied(c, rows, cols) : sample_normal(c, rows, cols),
+				   mask = sample_mask(c, rows, cols);
+			double *want = new_doubles(rows * cols);
+			reference_smallest(score.value, rows * cols, (int64_t)floor(sparsities[s] * (double)(rows * cols)), want);
+			assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, &pattern, mask.view));
+			sample_expect(c, &mask, want, 0, 0, "mask_smallest"); /* exact */
+			for (int64_t r = 0; r < rows; r++)
+				reference_smallest(score.value + r * cols, cols, (int64_t)floor(sparsities[s] * (double)cols),
+								   want + r * cols);
+			assert_ok(c->ctx, c->be->ops->mask_rows(c->be, score.view, &pattern, mask.view));
+			sample_expect(c, &mask, want, 0, 0, "mask_rows");
+			free(want);
+			sample_free(c, &score);
+			sample_free(c, &mask);
+		}
+	}
+}
+
+/* Of each group the largest stay, the first of equals: the reverse order of pruning. */
+static void reference_groups(const double *score, int64_t cols, int64_t kept, int64_t group, double *mask)
+{
+	for (int64_t begin = 0; begin < cols; begin += group) {
+		int64_t size = cols - begin < group ? cols - begin : group;
+		int64_t keep = (int64_t)ceil((double)(kept * size) / (double)group);
+		for (int64_t k = 0; k < size; k++)
+			mask[begin + k] = 0;
+		for (int64_t n = 0; n < keep; n++) {
+			int64_t best = -1;
+			for (int64_t k = begin; k < begin + size; k++) {
+				if (mask[k] == 0 && (best < 0 || fabs(score[k]) > fabs(score[best])))
+					best = k;
+			}
+			mask[best] = 1;
+		}
+	}
+}
+
+static void test_mask_groups(void **state)
+{
+	contract *c = *state;
+	static const int64_t patterns[][2] = {{2, 4}, {1, 4}, {4, 8}, {3, 8}, {0, 4}, {4, 4}, {1, 1}, {5, 16}, {1, 3}};
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++) {
+			fp_pattern pattern = {patterns[p][0], patterns[p][1], 1 - (double)patterns[p][0] / (double)patterns[p][1]};
+			sample score = sample_tied(c, rows, cols), mask = sample_mask(c, rows, cols);
+			double *want = new_doubles(rows * cols);
+			for (int64_t r = 0; r < rows; r++)
+				reference_groups(score.value + r * cols, cols, patterns[p][0], patterns[p][1], want + r * cols);
+			assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, &pattern, mask.view));
+			sample_expect(c, &mask, want, 0, 0, "mask_smallest by groups");
+			free(want);
+			sample_free(c, &score);
+			sample_free(c, &mask);
+		}
+	}
+}
+
+/* The caller checks for NaN; should one slip through, the count must hold all the same. */
+static void test_mask_with_nan(void **state)
+{
+	contract *c = *state;
+	double *values = new_doubles(35);
+	for (int k = 0; k < 35; k++)
+		values[k] = k % 5 == 0 ? NAN : k % 5 == 1 ? INFINITY : (double)k;
+	sample score = sample_from(c, 5, 7, values), mask = sample_mask(c, 5, 7);
+	const fp_pattern patterns[] = {{.sparsity = 0.5}, {2, 4, 0.5}};
+	for (int p = 0; p < 2; p++) {
+		assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, &patterns[p], mask.view));
+		double *got = sample_read(c, &mask), kept = 0;
+		for (int k = 0; k < 35; k++)
+			kept += got[k];
+		assert_true(kept == (p == 0 ? 18 : 5 * 4));
+		free(got);
+	}
+	free(values);
+	sample_free(c, &score);
+	sample_free(c, &mask);
+}
+
+static void test_apply_and_distance(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols, want = 0, got = -1;
+		sample X = sample_normal(c, rows, cols), a = sample_mask(c, rows, cols), b = sample_mask(c, rows, cols);
+		for (int64_t k = 0; k < rows * cols; k++) {
+			want += a.value[k] != b.value[k];
+			X.value[k] = a.value[k] != 0 ? X.value[k] : 0;
+		}
+		assert_ok(c->ctx, c->be->ops->mask_distance(c->be, a.view, b.view, &got));
+		assert_int_equal(got, want);
+		assert_ok(c->ctx, c->be->ops->apply_mask(c->be, a.view, X.view));
+		sample_expect(c, &X, X.value, 0, 0, "apply_mask");
+		double *now = sample_read(c, &X);
+		for (int64_t k = 0; k < rows * cols; k++)
+			assert_false(a.value[k] == 0 && signbit(now[k]));
+		free(now);
+		sample_free(c, &X);
+		sample_free(c, &a);
+		sample_free(c, &b);
+	}
+}
+
+CONTRACT_TESTS(pruning, cmocka_unit_test(test_fista_step), cmocka_unit_test(test_mask_unstructured),
+			   cmocka_unit_test(test_mask_groups), cmocka_unit_test(test_mask_with_nan),
+			   cmocka_unit_test(test_apply_and_distance));
