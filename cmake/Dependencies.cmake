@@ -2,7 +2,14 @@
 # Everything that is not ours, as one target: fp_dependencies.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS C)
+if(FP_FUZZ)
+  # The fuzz build runs on one thread: clang has no OpenMP without a package of its own, and threads would hide what an input does.
+  add_library(fp_openmp INTERFACE)
+  target_include_directories(fp_openmp INTERFACE ${PROJECT_SOURCE_DIR}/tests/fuzz/serial)
+else()
+  find_package(OpenMP REQUIRED COMPONENTS C)
+  add_library(fp_openmp ALIAS OpenMP::OpenMP_C)
+endif()
 
 # OpenBLAS comes in forms that are exchangeable by Debian's alternatives; this project wants the OpenMP one and names it by its own
 # folder. Our loops run on OpenMP's threads. The pthread form brings a second pool, and two pools that spin on the same processors
@@ -18,7 +25,7 @@ endif()
 pkg_check_modules(FP_LIBS REQUIRED IMPORTED_TARGET ${FP_OPENBLAS_PC} jansson libpcre2-8 libutf8proc zlib libzstd)
 
 add_library(fp_dependencies INTERFACE)
-target_link_libraries(fp_dependencies INTERFACE OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
+target_link_libraries(fp_dependencies INTERFACE fp_openmp Threads::Threads m ${CMAKE_DL_LIBS})
 if(FP_STATIC)
   # The archives, named one by one: a static glibc program must not pick a shared library up by accident.
   target_include_directories(fp_dependencies INTERFACE ${FP_LIBS_INCLUDE_DIRS})

@@ -190,9 +190,10 @@ fp_status fp_safetensors_read(fp_tensor_list *list, fp_context *ctx, fp_mapping 
 		FP_TRY(fp_tensor_list_add(list, ctx, &tensor, name, (int64_t)strlen(name)));
 	}
 	const int64_t count = list->count - first, start = fp_safetensors_data_start(file);
-	if (count > 0)
-		qsort(list->items + first, (size_t)count, sizeof *list->items, compare_offsets);
-	FP_TRY(check_cover(ctx, list->items + first, count, file.size - start, path));
+	fp_tensor_info *own = count > 0 ? list->items + first : NULL;
+	if (own)
+		qsort(own, (size_t)count, sizeof *own, compare_offsets);
+	FP_TRY(check_cover(ctx, own, count, file.size - start, path));
 	for (int64_t i = first; i < list->count; i++)
 		list->items[i].offset += start;
 cleanup:

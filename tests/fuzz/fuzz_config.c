@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any bytes as config.json of every architecture, and as the index of a sharded checkpoint. */
+#include "checkpoint/shard_index.h"
+#include "model/architecture.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	fp_context *ctx = fp_context_new();
+	fp_shard_index index;
+	if (fp_shard_index_parse(&index, ctx, (const char *)data, (int64_t)size, "fuzz") == FP_OK)
+		fp_shard_index_free(&index);
+	json_t *root = json_loadb((const char *)data, size, 0, NULL);
+	if (json_is_object(root)) {
+		const fp_config_reader reader = {.ctx = ctx, .directory = "fuzz", .section = "", .object = root};
+		const fp_architecture *architecture;
+		fp_model_config config = {0};
+		if (fp_architecture_find(&architecture, &reader) == FP_OK)
+			architecture->read_config(&reader, &config);
+	}
+	json_decref(root);
+	fp_context_free(ctx);
+	return 0;
+}
