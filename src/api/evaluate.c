@@ -13,30 +13,13 @@
 #include <fistapruner/fistapruner.h>
 #include <math.h>
 
-static fp_status choose_length(int64_t *length, fp_context *ctx, const fp_settings *settings,
-							   const fp_model_config *config)
+static fp_status choose_length(int64_t *length, fp_context *ctx, const fp_settings *settings, const fp_model *model)
 {
-	*length = settings->sequence_length ? settings->sequence_length : config->positions;
-	if (*length > config->positions)
-		return fp_fail(ctx, FP_ERROR_USAGE, "sequence_length %lld: this model has %lld positions; use %lld or less",
-					   (long long)*length, (long long)config->positions, (long long)config->positions);
+	*length = settings->sequence_length ? settings->sequence_length : fp_model_default_length(model);
 	if (*length < 2)
 		return fp_fail(ctx, FP_ERROR_USAGE, "sequence_length %lld: a window needs 2 tokens at least, such as %lld",
-					   (long long)*length, (long long)config->positions);
-	return FP_OK;
-}
-
-/* A tokenizer from another model would index past the embedding. */
-static fp_status check_ids(fp_context *ctx, const char *model, const fp_windows *windows, int64_t vocabulary)
-{
-	for (int64_t i = 0; i < windows->count * windows->length; i++)
-		if (windows->ids[i] < 0 || windows->ids[i] >= vocabulary)
-			return fp_fail(
-				ctx, FP_ERROR_INPUT,
-				"%s: the tokenizer gives id %d but the model's vocabulary has %lld entries; they do not belong "
-				"together",
-				model, windows->ids[i], (long long)vocabulary);
-	return FP_OK;
+					   (long long)*length, (long long)fp_model_default_length(model));
+	return fp_model_check_length(model, *length);
 }
 
 fp_status fp_evaluate(char **json, fp_context *ctx, const char *model_name, const char *text,
@@ -58,11 +41,9 @@ fp_status fp_evaluate(char **json, fp_context *ctx, const char *model_name, cons
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, model_name));
 	FP_TRY(fp_backend_open(&backend, ctx, settings->device, (int)settings->threads));
 	FP_TRY(fp_model_open(&model, backend, checkpoint));
-	const fp_model_config *config = fp_model_get_config(model);
-	FP_TRY(choose_length(&length, ctx, settings, config));
+	FP_TRY(choose_length(&length, ctx, settings, model));
 	FP_TRY(fp_tokenizer_open(&tokenizer, ctx, fp_checkpoint_directory(checkpoint)));
 	FP_TRY(fp_windows_evaluation(&windows, ctx, tokenizer, text, settings->protocol, length));
-	FP_TRY(check_ids(ctx, model_name, &windows, config->vocabulary));
 	FP_TRY(fp_perplexity(&result, model, &windows, memory));
 	if (!isfinite(result.perplexity))
 		FP_TRY(fp_fail(ctx, FP_ERROR_NUMERIC, "%s: the perplexity is not finite (mean loss %g): the model is damaged",

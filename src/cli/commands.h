@@ -5,7 +5,9 @@
 
 #include "cli/options.h"
 
+fp_status fp_cli_eval(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_inspect(fp_context *ctx, const fp_cli_options *options);
+fp_status fp_cli_tokenize(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options);
 
 #endif

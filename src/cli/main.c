@@ -9,6 +9,17 @@
 
 static const fp_cli_command command_table[] = {
 	{
+		.name = "eval",
+		.letter = 'e',
+		.operands = 1,
+		.usage = "MODEL --text FILE [flags]",
+		.summary = "perplexity of a model on a text",
+		.detail =
+			"Perplexity of MODEL on a text: exp(mean token cross-entropy) over windows that do not overlap. Figures "
+			"at different sequence lengths or by different protocols do not compare.",
+		.run = fp_cli_eval,
+	},
+	{
 		.name = "inspect",
 		.letter = 'i',
 		.operands = 1,
@@ -18,6 +29,14 @@ static const fp_cli_command command_table[] = {
 				  "operator of the decoder layers is checked.",
 		.exit_note = "some operator breaks the pattern",
 		.run = fp_cli_inspect,
+	},
+	{
+		.name = "tokenize",
+		.letter = 't',
+		.operands = 1,
+		.usage = "MODEL [--text FILE] [flags]",
+		.summary = "token ids of a text, as the model's own tokenizer gives them",
+		.run = fp_cli_tokenize,
 	},
 	{
 		.name = "help",

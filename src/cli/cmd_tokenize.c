@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_tokenize.c: fistapruner tokenize MODEL [--text FILE] */
+#include "cli/commands.h"
+#include "cli/result.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_ids(const json_t *ids)
+{
+	for (size_t i = 0; i < json_array_size(ids); i++)
+		printf("%s%lld", i ? " " : "", (long long)json_integer_value(json_array_get(ids, i)));
+	putchar('\n');
+}
+
+/* Ids only, a line per document: what one pipes into a comparison. */
+static void render(const json_t *result)
+{
+	const json_t *documents = json_object_get(result, "documents");
+	if (!documents)
+		print_ids(json_object_get(result, "ids"));
+	for (size_t i = 0; i < json_array_size(documents); i++)
+		print_ids(json_object_get(json_array_get(documents, i), "ids"));
+}
+
+/* All of standard input; the caller frees *bytes with free(). */
+static fp_status read_input(char **bytes, size_t *size)
+{
+	char block[65536];
+	size_t got;
+	FILE *memory = open_memstream(bytes, size);
+	if (!memory)
+		return fp_cli_error(FP_ERROR_MEMORY, "out of memory");
+	bool whole = true;
+	while (whole && (got = fread(block, 1, sizeof block, stdin)) > 0)
+		whole = fwrite(block, 1, got, memory) == got;
+	if (fclose(memory) != 0 || !whole)
+		return fp_cli_error(FP_ERROR_MEMORY, "out of memory for standard input");
+	if (ferror(stdin))
+		return fp_cli_error(FP_ERROR_INPUT, "standard input: %s", strerror(errno));
+	return FP_OK;
+}
+
+fp_status fp_cli_tokenize(fp_context *ctx, const fp_cli_options *options)
+{
+	char *bytes = NULL;
+	char *json = NULL;
+	size_t size = 0;
+	fp_status status = FP_OK;
+	if (!options->text)
+		status = read_input(&bytes, &size);
+	if (status == FP_OK) {
+		status = fp_tokenize(&json, ctx, options->operands[0], options->text, bytes, (int64_t)size);
+		if (status == FP_OK)
+			status = fp_cli_print_result(options, json, render);
+		else
+			fp_cli_failed(ctx, status);
+	}
+	fp_text_free(json);
+	free(bytes);
+	return status;
+}

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by the scripts here: expectations on exit code, stdout and stderr. $1 is the program, $2 the source folder.
+set -u
+program=$1
+source=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 "$source/tests/cli/make_material.py" "$work/material" || exit 1
+cd "$work/material" || exit 1
+failures=0
+
+complain() {
+	echo "FAILED: $*"
+	echo "  stdout: $(head -c 400 "$work/out")"
+	echo "  stderr: $(head -c 800 "$work/err")"
+	failures=$((failures + 1))
+}
+
+# expect CODE PATTERN ARGUMENT...: the program ends with this exit code and says something like this on stderr.
+expect() {
+	wanted=$1
+	pattern=$2
+	shift 2
+	"$program" "$@" >"$work/out" 2>"$work/err" </dev/null
+	code=$?
+	if [ "$code" -ne "$wanted" ]; then
+		complain "'$*' gave exit code $code, wanted $wanted"
+	elif ! grep -Eqi -e "$pattern" "$work/err"; then
+		complain "'$*' does not say '$pattern'"
+	elif [ "$wanted" -ne 0 ] && [ "$wanted" -ne 5 ] && [ -s "$work/out" ]; then
+		complain "'$*' failed and still printed a result"
+	fi
+}
+
+# expect_output PATTERN ARGUMENT...: the program succeeds and its stdout has a line like this.
+expect_output() {
+	pattern=$1
+	shift
+	if ! "$program" "$@" >"$work/out" 2>"$work/err" </dev/null; then
+		complain "'$*' failed"
+	elif ! grep -Eq -e "$pattern" "$work/out"; then
+		complain "'$*' does not print '$pattern'"
+	fi
+}
+
+# expect_json EXPRESSION ARGUMENT...: stdout is one JSON document d for which the Python expression holds.
+expect_json() {
+	expression=$1
+	shift
+	"$program" "$@" --json >"$work/out" 2>"$work/err" </dev/null
+	python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+sys.exit(0 if $expression else 1)" "$work/out" || complain "'$*': not $expression"
+}
+
+finish() {
+	[ "$failures" -eq 0 ] || exit 1
+	echo "all as expected"
+}

@@ -1,0 +1,62 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the commands print: results on stdout, all else on stderr; --json is one document.
+. "$2/tests/cli/common.sh"
+
+# eval
+expect_json "abs(d['perplexity'] - __import__('math').exp(d['mean_loss'])) < 1e-6 * d['perplexity']" \
+	eval good --text documents.jsonl --sequence-length 32
+expect_json "d['sequence_length'] == 32 and d['tokens'] == 31 * d['windows'] and d['protocol'] == 'documents'" \
+	eval good --text documents.jsonl --sequence-length 32
+expect_json "d['sequence_length'] == 64 and d['model'] == 'good' and d['architecture'] == 'LlamaForCausalLM'" \
+	eval good --text documents.jsonl
+expect_json "d['seconds'] > 0 and d['peak_memory_bytes'] > 1e6" eval good --text=documents.jsonl --threads=1
+expect_output "^perplexity +[0-9]+\.[0-9]{4}$" eval good --text documents.jsonl
+for protocol in documents wikitext2 ptb c4; do
+	expect_json "d['protocol'] == '$protocol' and d['windows'] > 10" \
+		eval good --text documents.jsonl --protocol "$protocol" --sequence-length 16
+done
+# compressed text is the same text; two runs are the same run
+one=$("$program" eval good --text documents.jsonl --json 2>/dev/null | grep '"perplexity"')
+two=$("$program" eval good --text documents.jsonl.gz --json 2>/dev/null | grep '"perplexity"')
+[ "$one" = "$two" ] && [ -n "$one" ] || complain "gzip changes the perplexity: $one $two"
+# less memory, the same figure
+expect_json "abs(d['perplexity'] - float('${one#*: }'.rstrip(','))) < 1e-5 * d['perplexity']" \
+	eval good --text documents.jsonl --memory 1M
+
+# what goes where
+"$program" eval good --text documents.jsonl -q >"$work/out" 2>"$work/err"
+[ -s "$work/err" ] && complain "-q still talks on stderr"
+"$program" eval good --text documents.jsonl --progress always >"$work/out" 2>"$work/err"
+grep -q "evaluating" "$work/err" || complain "--progress always shows no progress"
+grep -q "evaluating" "$work/out" && complain "progress on stdout"
+"$program" eval good --text documents.jsonl --progress never >"$work/out" 2>"$work/err"
+grep -q "evaluating" "$work/err" && complain "--progress never shows progress"
+if [ -w /dev/full ]; then
+	"$program" inspect good >/dev/full 2>"$work/err"
+	[ $? -eq 1 ] || complain "a full disk passes for success"
+fi
+
+# inspect
+expect_json "d['sparsity'] == 0 and d['violations'] == 0 and d['layers'] == 2 and d['dtype'] == 'F32'" inspect good
+expect_json "d['parameters'] == 8560 and len(d['tensors']) == 20" inspect good
+expect_json "d['sparsity'] == 0.5 and d['violations'] == 0 and d['pattern'] == '2:4'" inspect pruned --pattern 2:4
+expect_json "d['sparsity'] == 0.5 and 0.2 < d['total_sparsity'] < 0.5" inspect pruned
+expect_json "d['violations'] == 1" inspect nearly-pruned --pattern 2:4
+expect_json "sum(t.get('violations', 0) for t in d['tensors']) == 1" inspect nearly-pruned --pattern 2:4
+expect_json "d['violations'] == 1" inspect nearly-pruned --pattern 50%
+expect_json "d['violations'] == 0" inspect nearly-pruned --pattern 49%
+expect_json "d['not_finite'] == 1" inspect nan-weights
+expect_json "len(d['tensors']) == 20 and 'llama' in d['note'].lower() and 'Mamba' in d['architecture']" inspect unsupported
+expect_json "'down_proj' in d['note'] and len(d['tensors']) == 19" inspect missing-tensor
+expect_output "^pattern +2:4 holds$" inspect pruned --pattern=2:4
+
+# tokenize
+expect_json "d['ids'] == [256] + list(b'short') and d['tokens'] == 6" tokenize good --text short.txt
+expect_json "len(d['documents']) == 60 and d['documents'][0]['ids'][0] == 256" tokenize good --text documents.jsonl
+# invalid UTF-8 counts as U+FFFD
+expect_json "d['ids'] == [256] + list(b'caf\xc3 \xff ok'.decode(errors='replace').encode())" tokenize good --text invalid.txt
+expect_output "^256 115 104 111 114 116$" tokenize good --text short.txt
+[ "$(printf 'a\nb' | "$program" tokenize good)" = "256 97 10 98" ] || complain "standard input"
+[ "$(printf 'a<s>b\0' | "$program" tokenize good)" = "256 97 256 98 0" ] || complain "special tokens and NUL"
+finish

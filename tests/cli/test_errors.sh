@@ -1,0 +1,86 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Every mistake gets a message that helps, and the right exit code.
+. "$2/tests/cli/common.sh"
+
+# the command line
+expect 2 "usage" # no command at all
+expect 2 "no such command: 'evl'.*did you mean 'eval'" evl
+expect 2 "did you mean --text" eval good --txt plain.txt
+expect 2 "did you mean --sequence-length" eval good --sequence-lenght 8
+expect 2 "has no flag --frobnicate.*--help" eval good --frobnicate
+expect 2 "has no flag -z" eval good -z
+expect 2 "needs a value" eval good --text
+expect 2 "takes no value" inspect good --json=yes
+expect 2 "needs a model" eval
+expect 2 "needs a text: --text FILE" eval good
+expect 2 "one word too many" inspect good good
+expect 2 "whole number" eval good --text plain.txt --sequence-length eight
+expect 2 "one of documents" eval good --text plain.txt --protocol none
+expect 2 "auto.always.never" eval good --text plain.txt --progress sometimes
+expect 2 "exclude each other" inspect good -q -v
+expect 2 "such as 2G" eval good --text plain.txt --memory lots
+expect 2 "keeps N of every M.*2:4" inspect good --pattern 5:4
+expect 2 "50%" inspect good --pattern half
+expect 4 "cuda|device" eval good --text plain.txt --device cuda:99
+expect 2 "toaster.*cpu" eval good --text plain.txt --device toaster
+
+# the model
+for command in "inspect" "eval --text plain.txt --sequence-length 32"; do
+	# shellcheck disable=SC2086 # words on purpose
+	set -- $command
+	name=$1
+	shift
+	expect 3 "no-such-folder" "$name" no-such-folder "$@"
+	expect 3 "org/no-such-model|cache" "$name" org/no-such-model "$@"
+	expect 3 "plain.txt" "$name" plain.txt "$@"
+	expect 3 "config.json" "$name" empty-folder "$@"
+	expect 3 "config.json" "$name" no-config "$@"
+	expect 3 "config.json" "$name" config-not-json "$@"
+	expect 3 "model.safetensors|weights" "$name" no-weights "$@"
+	expect 3 "truncated.*model.safetensors" "$name" truncated "$@"
+	expect 3 "trailing.*model.safetensors" "$name" trailing "$@"
+	expect 3 "stub.*model.safetensors" "$name" stub "$@"
+	expect 3 "header" "$name" huge-header "$@"
+	expect 3 "header|JSON" "$name" header-not-json "$@"
+	expect 3 "overlap|offset|cover" "$name" overlapping "$@"
+	expect 3 "F33" "$name" unknown-dtype "$@"
+	expect 3 "duplicate|twice" "$name" duplicate-tensor "$@"
+	expect 3 "pickle|opcode|os.system|os system" "$name" forbidden-pickle "$@"
+done
+eval_words="--text plain.txt --sequence-length 32"
+# shellcheck disable=SC2086
+{
+	expect 3 "model.layers.1.mlp.down_proj.weight" eval missing-tensor $eval_words
+	expect 3 "model.layers.1.mlp.down_proj.weight.*(16|24)" eval wrong-shape $eval_words
+	expect 3 "model.layers.1.mlp.down_proj.weight.*I32" eval integer-weights $eval_words
+	expect 3 "model.layers.1.mlp.down_proj.weight.*finite" eval nan-weights $eval_words
+	expect 3 "Mamba.*LlamaForCausalLM|Mamba.*llama" eval unsupported $eval_words
+	expect 3 "hidden_size|num_" eval config-without-sizes $eval_words
+	expect 3 "tokenizer" eval no-tokenizer $eval_words
+	expect 3 "tokenizer.json" eval tokenizer-not-json $eval_words
+}
+expect 3 "Mamba.*llama" inspect unsupported --pattern 2:4
+expect 5 "nearly-pruned.*2:4.*1 times" inspect nearly-pruned --pattern 2:4
+
+# the text
+expect 3 "no-such.txt" eval good --text no-such.txt
+expect 3 "no-such.txt" tokenize good --text no-such.txt
+expect 3 "empty.txt.*empty|empty.txt.*no text" eval good --text empty.txt
+expect 3 "short.txt.*window" eval good --text short.txt --sequence-length 32
+expect 2 "64 positions" eval good --text plain.txt --sequence-length 65
+expect 2 "2 tokens" eval good --text plain.txt --sequence-length 1
+expect 3 "corrupt.jsonl.gz" eval good --text corrupt.jsonl.gz
+expect 3 "cut.jsonl.gz" eval good --text cut.jsonl.gz
+expect 3 "broken.jsonl.*61" eval good --text broken.jsonl
+expect 3 "keyless.jsonl.*text" eval good --text keyless.jsonl
+expect 3 "material|directory" eval good --text "$work/material"
+if [ "$(id -u)" -ne 0 ]; then
+	chmod 000 plain.txt good/model.safetensors
+	expect 3 "plain.txt.*ermission" eval nearly-pruned --text plain.txt
+	expect 3 "model.safetensors.*ermission" inspect good
+	chmod 644 plain.txt good/model.safetensors
+else
+	echo "skipped: unreadable files (root reads everything)"
+fi
+finish
