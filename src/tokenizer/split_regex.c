@@ -7,6 +7,9 @@
 #include <pcre2.h>
 #include <string.h>
 
+/* Splitting backtracks a few steps a match; an expression that needs so many would never come to an end. */
+enum { MATCH_LIMIT = 1000000 };
+
 struct fp_split_regex {
 	pcre2_code *code;
 	pcre2_match_data *match;
@@ -111,6 +114,7 @@ fp_status fp_split_regex_compile(fp_split_regex **out, fp_context *ctx, const ch
 		goto cleanup;
 	}
 	pcre2_jit_stack_assign(regex->context, NULL, regex->stack);
+	pcre2_set_match_limit(regex->context, MATCH_LIMIT);
 	regex->jit =
 		pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0; /* without it the interpreter gives the same */
 	*out = regex;

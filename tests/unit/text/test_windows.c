@@ -2,6 +2,7 @@
 /* Windows by protocol and by sampler: the counts of the published peers, and the rules on small files. */
 #include "support.h"
 
+#include "c4_draws.h"
 #include "text/windows.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,6 +195,71 @@ static void test_packed(void **state)
 	fp_tokenizer_free(tokenizer);
 }
 
+/* Document i of make_c4_draws.py: letters that tell the document and the place. */
+static char letter_of(int document, int place)
+{
+	return (char)('A' + (document * 7 + place * 3) % 50);
+}
+
+static const char *put_draw_documents(const fixture *test)
+{
+	char *text = malloc(1 << 16), *at = text;
+	for (int i = 0; i < DRAW_DOCUMENTS; i++) {
+		at += sprintf(at, "{\"text\": \"");
+		for (int j = 0; j < i * 37 % 97 + 1; j++) {
+			char letter = letter_of(i, j);
+			if (letter == '\\')
+				*at++ = '\\';
+			*at++ = letter;
+		}
+		at += sprintf(at, "\"}\n");
+	}
+	const char *path = put_text(test, "draws.jsonl", text);
+	free(text);
+	return path;
+}
+
+static void test_c4_draws_as_the_peers_do(void **state)
+{
+	fixture *test = *state;
+	fp_context *ctx = test->ctx;
+	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
+	const char *path = put_draw_documents(test);
+	for (size_t i = 0; i < sizeof c4_draws / sizeof c4_draws[0]; i++) {
+		fp_windows windows;
+		assert_ok(ctx, fp_windows_calibration(&windows, ctx, tokenizer, &path, 1, "c4", DRAW_SAMPLES, DRAW_LENGTH,
+											  c4_draws[i].seed));
+		assert_int_equal(windows.count, DRAW_SAMPLES);
+		for (int j = 0; j < DRAW_SAMPLES; j++) {
+			int document = c4_draws[i].windows[j].document, offset = c4_draws[i].windows[j].offset;
+			for (int k = 0; k < DRAW_LENGTH; k++) {
+				int wanted = offset + k == 0 ? 256 : letter_of(document, offset + k - 1);
+				assert_int_equal(windows.ids[j * DRAW_LENGTH + k], wanted);
+			}
+		}
+		fp_windows_free(&windows);
+	}
+	fp_tokenizer_free(tokenizer);
+}
+
+static void test_c4_without_a_long_document(void **state)
+{
+	fixture *test = *state;
+	fp_context *ctx = test->ctx;
+	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
+	fp_windows windows;
+	const char *path = put_draw_documents(test);
+	assert_fails(ctx, FP_ERROR_INPUT, "more than 98 tokens; the longest of 200 has 98",
+				 fp_windows_calibration(&windows, ctx, tokenizer, &path, 1, "c4", 4, 98, 0));
+	assert_ok(ctx, fp_windows_calibration(&windows, ctx, tokenizer, &path, 1, "c4", 4, 97, 0));
+	fp_windows_free(&windows);
+	assert_fails(ctx, FP_ERROR_USAGE, "such as 128",
+				 fp_windows_calibration(&windows, ctx, tokenizer, &path, 1, "c4", 0, 8, 0));
+	assert_fails(ctx, FP_ERROR_USAGE, "sampler 'none'",
+				 fp_windows_calibration(&windows, ctx, tokenizer, &path, 1, "none", 1, 8, 0));
+	fp_tokenizer_free(tokenizer);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -203,6 +269,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_c4_takes_1100_documents_and_256_windows, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_evaluation_errors, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_packed, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_c4_draws_as_the_peers_do, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_c4_without_a_long_document, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
