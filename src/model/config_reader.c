@@ -15,7 +15,7 @@ static const struct {
 	{"gelu_fast", FP_GELU_TANH},
 };
 
-enum { ACTIVATION_COUNT = sizeof activations / sizeof activations[0], TEXT_SIZE = 512 };
+enum { ACTIVATION_COUNT = sizeof activations / sizeof activations[0], TEXT_SIZE = 512, SPELLING_SIZE = 64 };
 
 fp_status fp_config_fail(const fp_config_reader *reader, const char *key, const char *format, ...)
 {
@@ -35,19 +35,17 @@ static const json_t *value_of(const fp_config_reader *reader, const char *key)
 	return json_is_null(value) ? NULL : value;
 }
 
-/* The value as the file has it, cut short, for messages. */
-static const char *spell(const json_t *value, char text[64])
+/* The value as the file has it, for messages; what is long is cut short. */
+static const char *spell(const json_t *value, char text[SPELLING_SIZE])
 {
-	if (json_is_object(value) || json_is_array(value)) {
-		snprintf(text, 64, "%s", json_is_object(value) ? "an object" : "a list");
-		return text;
-	}
-	size_t length = json_dumpb(value, text, 60, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));
-	if (length > 60) {
-		length = 60;
-		memcpy(text + 57, "...", 3);
-	}
-	text[length] = '\0';
+	memset(text, 0, SPELLING_SIZE);
+	if (json_is_object(value) || json_is_array(value))
+		snprintf(text, SPELLING_SIZE, "%s", json_is_object(value) ? "an object" : "a list");
+	else if (json_is_string(value))
+		snprintf(text, SPELLING_SIZE, "\"%.*s\"%s", SPELLING_SIZE - 8, json_string_value(value),
+				 json_string_length(value) > SPELLING_SIZE - 8 ? "..." : "");
+	else
+		json_dumpb(value, text, SPELLING_SIZE - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));
 	return text;
 }
 
@@ -62,7 +60,7 @@ fp_status fp_config_integer(const fp_config_reader *reader, const char *key, int
 	const json_t *value = value_of(reader, key);
 	if (!value)
 		return fp_config_fail(reader, key, "is missing; it must be an integer of at least %lld", (long long)minimum);
-	char text[64];
+	char text[SPELLING_SIZE];
 	if (!json_is_integer(value))
 		return fp_config_fail(reader, key, "must be an integer of at least %lld, but is %s", (long long)minimum,
 							  spell(value, text));
@@ -89,7 +87,7 @@ fp_status fp_config_positive_or(const fp_config_reader *reader, const char *key,
 	*out = fallback;
 	if (!value)
 		return FP_OK;
-	char text[64];
+	char text[SPELLING_SIZE];
 	double number = json_number_value(value);
 	if (!json_is_number(value) || !(number > 0) || !isfinite(number))
 		return fp_config_fail(reader, key, "must be a number above 0, such as %g, but is %s",
@@ -104,7 +102,7 @@ fp_status fp_config_flag_or(const fp_config_reader *reader, const char *key, boo
 	*out = fallback;
 	if (!value)
 		return FP_OK;
-	char text[64];
+	char text[SPELLING_SIZE];
 	if (!json_is_boolean(value))
 		return fp_config_fail(reader, key, "must be true or false, but is %s", spell(value, text));
 	*out = json_is_true(value);
@@ -117,7 +115,7 @@ fp_status fp_config_text_or(const fp_config_reader *reader, const char *key, con
 	*out = fallback;
 	if (!value)
 		return FP_OK;
-	char text[64];
+	char text[SPELLING_SIZE];
 	if (!json_is_string(value))
 		return fp_config_fail(reader, key, "must be a string, but is %s", spell(value, text));
 	*out = json_string_value(value);
@@ -153,7 +151,7 @@ fp_status fp_config_section(const fp_config_reader *reader, const char *key, fp_
 	out->object = value;
 	if (!value)
 		return FP_OK;
-	char text[64];
+	char text[SPELLING_SIZE];
 	if (!json_is_object(value))
 		return fp_config_fail(reader, key, "must be an object or null, but is %s", spell(value, text));
 	return FP_OK;

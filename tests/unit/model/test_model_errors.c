@@ -20,6 +20,8 @@ static const struct {
 	{"llama-gqa", "hidden_size", "24.5", "'hidden_size' must be an integer of at least 1, but is 24.5"},
 	{"llama-gqa", "hidden_size", "\"24\"", "but is \"24\""},
 	{"llama-gqa", "hidden_size", "{}", "but is an object"},
+	{"llama-gqa", "hidden_size", "\"a string that is much longer than any value that this key can have\"",
+	 "but is \"a string that is much longer than any value that this ke\"..."},
 	{"llama-gqa", "hidden_size", "9223372036854775807", "but is 9223372036854775807"},
 	{"llama-gqa", "vocab_size", "41",
 	 "tensor 'model.embed_tokens.weight' has shape [40, 24], but its config.json asks for [41, 24]"},
