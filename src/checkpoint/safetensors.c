@@ -194,8 +194,8 @@ fp_status fp_safetensors_read(fp_tensor_list *list, fp_context *ctx, fp_mapping 
 	if (own)
 		qsort(own, (size_t)count, sizeof *own, compare_offsets);
 	FP_TRY(check_cover(ctx, own, count, file.size - start, path));
-	for (int64_t i = first; i < list->count; i++)
-		list->items[i].offset += start;
+	for (int64_t i = 0; own && i < count; i++)
+		own[i].offset += start;
 cleanup:
 	json_decref(header);
 	return status;

@@ -65,7 +65,7 @@ static void real_files_give_their_exact_bytes(void **state)
 		fp_checkpoint_close(checkpoint);
 		models++;
 	}
-	assert_int_equal(models, 7);
+	assert_int_equal(models, 8);
 	json_decref(expected);
 	fp_context_free(ctx);
 }
