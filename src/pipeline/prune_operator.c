@@ -20,6 +20,7 @@ typedef struct operator_space {
 	fp_matrix drift;       /* W·cross */
 	fp_matrix work[2];     /* m × n */
 	double drift_error;    /* ‖WX* − WX‖² */
+	double target_error;   /* ‖WX* − T‖² */
 	double squared_output; /* ‖WX‖² */
 } operator_space;
 
@@ -51,13 +52,16 @@ cleanup:
 	return status;
 }
 
-/* C and R of the target from what measure_output() left */
-static fp_status make_target(operator_space *space, const fp_statistics *statistics, double mix, double residual)
+/* C, R and ‖WX* − T‖² of the target from what measure_output() left */
+static fp_status make_target(operator_space *space, const fp_statistics *statistics, fp_matrix W, double mix,
+							 double residual)
 {
 	fp_backend *be = space->be;
 	bool drifts = !fp_matrix_is_absent(space->drift) && mix > 0;
 	bool repairs = !fp_matrix_is_absent(statistics->residual) && residual > 0;
+	double both = 0;
 	fp_status status = FP_OK;
+	space->target_error = mix * mix * space->drift_error;
 	if (!drifts && !repairs)
 		return FP_OK;
 	FP_TRY(fp_matrix_new(be, &space->R, space->C.rows, space->C.cols, FP_F32));
@@ -66,6 +70,10 @@ static fp_status make_target(operator_space *space, const fp_statistics *statist
 		FP_TRY(be->ops->axpby(be, (float)mix, space->drift, 1.0F, space->R));
 	if (repairs)
 		FP_TRY(be->ops->axpby(be, (float)residual, statistics->residual, 1.0F, space->R));
+	if (repairs && !fp_matrix_is_absent(statistics->repair))
+		FP_TRY(be->ops->dot(be, W, statistics->repair, &both));
+	if (repairs)
+		space->target_error += 2.0 * mix * residual * both + residual * residual * statistics->gap_energy;
 	FP_TRY(be->ops->axpby(be, 1.0F, space->R, 1.0F, space->C));
 cleanup:
 	return status;
@@ -140,14 +148,10 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(measure_output(&space, statistics, W));
-	FP_TRY(make_target(&space, statistics, mix, residual_share(settings, result->role)));
+	FP_TRY(make_target(&space, statistics, W, mix, residual_share(settings, result->role)));
 
-	fp_problem problem = {.gram = gram,
-						  .W = W,
-						  .C = space.C,
-						  .R = space.R,
-						  .pattern = task->pattern,
-						  .constant = mix * mix * space.drift_error};
+	fp_problem problem = {
+		.gram = gram, .W = W, .C = space.C, .R = space.R, .pattern = task->pattern, .constant = space.target_error};
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
 
 	problem.R = space.drift;

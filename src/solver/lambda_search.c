@@ -5,7 +5,8 @@
  *     V = FISTA(best, λ);  V' = round(V)
  *     E_total = ‖V'X* − T‖,  E_round = E_total − ‖VX* − T‖
  *     λ goes up when E_round/E_total > ξ (too little sparsity came from ℓ₁), else down
- * until T rounds brought no improvement or an improvement was relatively below ε. The best rounded solution is kept.
+ * until T rounds brought no improvement, an improvement was relatively below ε, or the range has no room left. The best
+ * rounded solution is kept.
  *
  * "bisection" halves [lambda_low, lambda_high] arithmetically in absolute units, as the paper does. "geometric" halves
  * it on a logarithmic scale in units of max|C| (above which the optimum is V = 0), so that it does not depend on how
@@ -14,6 +15,10 @@
 #include "solver/problem.h"
 
 #include <math.h>
+
+/* By then the range is halved beyond what double tells apart. Where a fit without any error exists (more inputs than
+ * tokens) every round improves on the last, and only this ends the search. */
+enum { MOST_ROUNDS = 64 };
 
 typedef struct search_range {
 	bool geometric;
@@ -92,7 +97,7 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 			failures++;
 		}
 		next_lambda(&range, total > 0 && (total - before) / total > settings->rounding_share);
-	} while (failures < settings->patience && improvement >= settings->tolerance);
+	} while (failures < settings->patience && improvement >= settings->tolerance && solution->rounds < MOST_ROUNDS);
 	solution->error = best;
 	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last */
 cleanup:

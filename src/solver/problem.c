@@ -68,7 +68,8 @@ fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix wor
 	FP_TRY(be->ops->dot(be, D, DA, &quadratic));
 	if (!fp_matrix_is_absent(problem->R))
 		FP_TRY(be->ops->dot(be, D, problem->R, &linear));
-	*out = fmax(0.0, quadratic - 2.0 * linear + problem->constant);
+	double square = quadratic - 2.0 * linear + problem->constant;
+	*out = square < 0.0 ? 0.0 : square; /* not fmax(), which would turn NaN into a perfect fit */
 cleanup:
 	fp_stage_enter(be->ctx, stage);
 	return status;

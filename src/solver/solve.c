@@ -17,7 +17,7 @@ static fp_status solve_steps(const fp_problem *problem, const fp_settings *setti
 	double convex = INFINITY;
 	double searched;
 	bool feasible = !fp_is(settings->warm_start, "dense");
-	bool search = !fp_is(settings->support_search, "none");
+	bool search = !fp_is(settings->support_search, "none") && settings->search_steps > 0;
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));

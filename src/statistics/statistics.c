@@ -24,6 +24,8 @@ fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, int64_t inputs, 
 	if (residual_outputs > 0) {
 		FP_TRY(new_zero(be, &out->residual, residual_outputs, inputs));
 		FP_TRY(fp_matrix_new(be, &out->gap, batch, residual_outputs, FP_F32));
+		if (two_streams)
+			FP_TRY(new_zero(be, &out->repair, residual_outputs, inputs));
 	}
 cleanup:
 	if (status != FP_OK)
@@ -40,6 +42,7 @@ void fp_statistics_free(fp_statistics *statistics)
 	fp_matrix_free(be, &statistics->cross);
 	fp_matrix_free(be, &statistics->difference);
 	fp_matrix_free(be, &statistics->residual);
+	fp_matrix_free(be, &statistics->repair);
 	fp_matrix_free(be, &statistics->delta);
 	fp_matrix_free(be, &statistics->gap);
 	memset(statistics, 0, sizeof *statistics);
@@ -74,10 +77,18 @@ fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidde
 {
 	fp_backend *be = statistics->be;
 	fp_matrix gap;
-	fp_status status = subtract(be, &gap, statistics->gap, hidden, hidden_star);
-	if (status != FP_OK)
-		return status;
-	return be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual);
+	double energy;
+	fp_status status;
+	FP_TRY(subtract(be, &gap, statistics->gap, hidden, hidden_star));
+	FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
+	if (!fp_matrix_is_absent(statistics->repair)) {
+		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, Xstar.rows); /* left there by fp_statistics_fold() */
+		FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->repair));
+	}
+	FP_TRY(be->ops->dot(be, gap, gap, &energy));
+	statistics->gap_energy += energy;
+cleanup:
+	return status;
 }
 
 fp_status fp_statistics_identity(fp_statistics *statistics)

@@ -6,7 +6,8 @@
  * X − X*: A = X*X*ᵀ        cross = ΔX*ᵀ        difference = ΔΔᵀ              (n × n) Everything else follows: B = XX*ᵀ
  * = A + cross, and XXᵀ = A + cross + crossᵀ + difference. Differences are folded instead of B and ‖WX‖², because the
  * error of a good fit is small beside ‖WX‖² and would drown in its rounding. For an operator that writes into the
- * residual stream, with ρ = h − h* the error already in it: residual = ρX*ᵀ (m × n)
+ * residual stream, with ρ = h − h* the error already in it: residual = ρX*ᵀ and repair = ρΔᵀ (m × n), and ‖ρ‖², so that
+ * the error of a target with ρ in it is known too and not only up to a constant.
  */
 #ifndef FP_STATISTICS_STATISTICS_H
 #define FP_STATISTICS_STATISTICS_H
@@ -19,6 +20,8 @@ typedef struct fp_statistics {
 	fp_matrix cross;      /* ΔX*ᵀ; absent where the two streams are one */
 	fp_matrix difference; /* ΔΔᵀ; likewise */
 	fp_matrix residual;   /* ρX*ᵀ; absent where it is not wanted */
+	fp_matrix repair;     /* ρΔᵀ; absent unless both are wanted */
+	double gap_energy;    /* ‖ρ‖² */
 	fp_matrix delta;      /* work space: Δ of a batch */
 	fp_matrix gap;        /* work space: ρ of a batch */
 	int64_t tokens;
@@ -34,7 +37,7 @@ void fp_statistics_free(fp_statistics *statistics);
 
 /* Folds a batch: X and X* are tokens × n; with one stream X is ignored. */
 fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix Xstar);
-/* Folds the residual's error for the same batch: h and h* are tokens × m. */
+/* Folds the residual's error for the batch that was folded last: h and h* are tokens × m. */
 fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidden, fp_matrix hidden_star,
 									  fp_matrix Xstar);
 /* Instead of folding anything: A = I, so that errors are those of the weights themselves. */
