@@ -7,6 +7,8 @@
  * Evaluates random tokens, exactly as `eval` does: weights are read and converted, layers run, losses are taken. Every
  * operation of the backend is timed by a table of operations wrapped around the real one.
  */
+#include "peak.h"
+
 #include "base/memory.h"
 #include "evaluation/perplexity.h"
 #include "model/layer.h"
@@ -14,9 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <time.h>
-
-enum { PEAK_SIZE = 3072, PEAK_RUNS = 5 };
 
 typedef enum stage { GEMM, ATTENTION, NORM, BIAS, ACTIVATION, ROTARY, LOSS, UPLOAD, FINITE, OTHER, STAGE_COUNT } stage;
 
@@ -37,21 +36,14 @@ static const fp_backend_operations *real; /* what the wrappers call */
 static double seconds[STAGE_COUNT];
 static double flops[STAGE_COUNT];
 
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* A wrapper waits for the device, so that a stage pays for its own work. */
 #define TIMED(stage_id, call)                                                                                          \
 	do {                                                                                                               \
-		double start = now();                                                                                          \
+		double start = bench_now();                                                                                    \
 		fp_status status = (call);                                                                                     \
 		if (status == FP_OK)                                                                                           \
 			status = real->synchronize(be);                                                                            \
-		seconds[stage_id] += now() - start;                                                                            \
+		seconds[stage_id] += bench_now() - start;                                                                      \
 		return status;                                                                                                 \
 	} while (0)
 
@@ -123,29 +115,6 @@ static fp_status timed_download(fp_backend *be, void *host, fp_dtype dtype, int6
 	TIMED(OTHER, real->download(be, host, dtype, stride, in));
 }
 
-/* FLOP/s of the best of a few large products: what there is to reach. Raises *peak; the first product warms up. */
-static fp_status measure_peak(fp_backend *be, double *peak)
-{
-	fp_status status = FP_OK;
-	fp_matrix m[3] = {{0}};
-	for (int i = 0; i < 3; i++) {
-		FP_TRY(fp_matrix_new(be, &m[i], PEAK_SIZE, PEAK_SIZE, FP_F32));
-		FP_TRY(be->ops->fill(be, m[i], 0.5F));
-	}
-	for (int i = 0; i < PEAK_RUNS; i++) {
-		double start = now();
-		FP_TRY(be->ops->gemm(be, 1, m[0], FP_PLAIN, m[1], FP_TRANSPOSED, 0, m[2]));
-		FP_TRY(be->ops->synchronize(be));
-		double rate = 2.0 * PEAK_SIZE * (double)PEAK_SIZE * PEAK_SIZE / (now() - start);
-		if (i > 0 && rate > *peak)
-			*peak = rate;
-	}
-cleanup:
-	for (int i = 0; i < 3; i++)
-		fp_matrix_free(be, &m[i]);
-	return status;
-}
-
 static void print_figures(const fp_model *model, const fp_windows *windows, double peak, double wall)
 {
 	struct rusage usage;
@@ -180,7 +149,7 @@ static fp_status run(fp_context *ctx, const char *directory, int64_t length, int
 	fp_perplexity_result result;
 	double peak = 0;
 	FP_TRY(fp_backend_open(&be, ctx, "cpu", threads));
-	FP_TRY(measure_peak(be, &peak));
+	FP_TRY(bench_measure_peak(be, &peak));
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, directory));
 	FP_TRY(fp_model_open(&model, be, checkpoint));
 	FP_TRY(FP_NEW(ctx, &windows.ids, count * length));
@@ -205,13 +174,13 @@ static fp_status run(fp_context *ctx, const char *directory, int64_t length, int
 	timed.axpby = timed_axpby;
 	timed.download = timed_download;
 	be->ops = &timed;
-	double start = now();
+	double start = bench_now();
 	status = fp_perplexity(&result, model, &windows, 0);
-	double wall = now() - start;
+	double wall = bench_now() - start;
 	be->ops = real;
 	if (status != FP_OK)
 		goto cleanup;
-	FP_TRY(measure_peak(be, &peak)); /* again: a machine that others use too may have been slow the first time */
+	FP_TRY(bench_measure_peak(be, &peak)); /* again: a machine that others use too may have been slow the first time */
 	print_figures(model, &windows, peak, wall);
 cleanup:
 	fp_free(windows.ids);

@@ -138,20 +138,33 @@ void fp_cpu_prune_row(const float *scores, int64_t count, int64_t zeros, uint8_t
 	write_mask(scores, count, s.prefix, &s.left, mask);
 }
 
+/* One group: entry i stays when fewer than `keep` come before it in the order "largest first, then first". Counting has
+ * no branches, and with a constant size the compiler unrolls it. */
+static inline __attribute__((always_inline)) void prune_group(const float *x, int64_t size, int64_t keep, uint8_t *mask)
+{
+	for (int64_t i = 0; i < size; i++) {
+		uint32_t key = fp_cpu_key(x[i]);
+		int32_t ahead = 0;
+		for (int64_t j = 0; j < i; j++)
+			ahead += fp_cpu_key(x[j]) >= key;
+		for (int64_t j = i + 1; j < size; j++)
+			ahead += fp_cpu_key(x[j]) > key;
+		mask[i] = ahead < keep;
+	}
+}
+
 void fp_cpu_prune_groups(const float *scores, int64_t count, int64_t kept, int64_t group, uint8_t *mask)
 {
-	for (int64_t begin = 0; begin < count; begin += group) {
+	int64_t begin = 0;
+	if (group == 4) {
+		for (; begin + 4 <= count; begin += 4)
+			prune_group(scores + begin, 4, kept, mask + begin);
+	} else if (group == 8) {
+		for (; begin + 8 <= count; begin += 8)
+			prune_group(scores + begin, 8, kept, mask + begin);
+	}
+	for (; begin < count; begin += group) {
 		int64_t size = count - begin < group ? count - begin : group;
-		int64_t keep = (kept * size + group - 1) / group;
-		const float *x = scores + begin;
-		for (int64_t i = 0; i < size; i++) {
-			uint32_t key = fp_cpu_key(x[i]);
-			int64_t ahead = 0; /* how many come before entry i when the largest comes first */
-			for (int64_t j = 0; j < size; j++) {
-				uint32_t other = fp_cpu_key(x[j]);
-				ahead += other > key || (other == key && j < i);
-			}
-			mask[begin + i] = ahead < keep ? 1 : 0;
-		}
+		prune_group(scores + begin, size, (kept * size + group - 1) / group, mask + begin);
 	}
 }
