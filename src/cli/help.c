@@ -25,18 +25,15 @@ static void print_wrapped(FILE *out, int column, int indent, const char *text)
 {
 	while (*text) {
 		size_t length = strcspn(text, " ");
-		if (column > indent && column + (int)length >= WIDTH) {
+		bool first = column == indent;
+		if (!first && column + 1 + (int)length > WIDTH) {
 			fprintf(out, "\n%*s", indent, "");
 			column = indent;
+			first = true;
 		}
-		fprintf(out, "%.*s", (int)length, text);
-		column += (int)length;
+		column += fprintf(out, "%s%.*s", first ? "" : " ", (int)length, text);
 		text += length;
-		if (*text == ' ') {
-			text++;
-			fputc(' ', out);
-			column++;
-		}
+		text += *text == ' ';
 	}
 	fputc('\n', out);
 }

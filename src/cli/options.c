@@ -33,6 +33,7 @@ static const struct own_flag {
 	{"metrics", 0, FLAG_TEXT, FIELD(metrics), "p", "FILE", "one JSON line per operator, as it is finished"},
 	{"set", 0, FLAG_ASSIGNMENT, 0, "p", "name=value", "any setting by its name; may be given several times"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
+	/* from here on: what help puts last */
 	{"progress", 0, FLAG_TEXT, FIELD(progress), "pe", "auto|always|never",
 	 "a bar on stderr; auto: only on a terminal, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
@@ -42,7 +43,7 @@ static const struct own_flag {
 	{"help", 'h', FLAG_SWITCH, FIELD(help), "peitdh", NULL, "this text"},
 #undef FIELD
 };
-enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], MAX_FLAGS = 128 };
+enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 6, MAX_FLAGS = 128 };
 
 fp_status fp_cli_error(fp_status status, const char *format, ...)
 {
@@ -297,37 +298,40 @@ fp_status fp_cli_parse(fp_cli_options *options, fp_context *ctx, int count, char
 	return check_operands(options);
 }
 
-void fp_cli_each_flag(const fp_cli_command *command, void (*visit)(void *data, const fp_cli_flag_help *row), void *data)
+typedef void (*flag_visitor)(void *data, const fp_cli_flag_help *row);
+
+static void visit_own_flags(const fp_cli_command *command, size_t first, size_t end, flag_visitor visit, void *data)
 {
-	fp_cli_flag_help row;
-	for (size_t i = 0; i < OWN_FLAG_COUNT; i++) {
+	for (size_t i = first; i < end; i++) {
 		const struct own_flag *flag = &own_flags[i];
 		if (!has_letter(flag->commands, command->letter))
 			continue;
+		fp_cli_flag_help row = {.value = flag->value, .help = flag->help};
 		if (flag->letter)
 			snprintf(row.name, sizeof row.name, "-%c, --%s", flag->letter, flag->name);
 		else
 			snprintf(row.name, sizeof row.name, "--%s", flag->name);
-		row.value = flag->value;
-		row.help = flag->help;
-		row.initial = NULL;
 		visit(data, &row);
 	}
+}
+
+void fp_cli_each_flag(const fp_cli_command *command, flag_visitor visit, void *data)
+{
+	visit_own_flags(command, 0, OWN_FLAG_COUNT - COMMON_FLAGS, visit, data);
 	const fp_setting_info *info;
 	for (size_t i = 0; (info = fp_setting_at(i)); i++) {
 		if (!has_letter(info->commands, command->letter))
 			continue;
 		char name[64];
 		flag_name(name, info->name);
+		fp_cli_flag_help row = {.value = info->choices, .help = info->help, .initial = info->initial};
 		snprintf(row.name, sizeof row.name, "--%.61s", name);
-		row.value = info->choices;
-		row.help = info->help;
-		row.initial = info->initial;
 		visit(data, &row);
 	}
+	visit_own_flags(command, OWN_FLAG_COUNT - COMMON_FLAGS, OWN_FLAG_COUNT, visit, data);
 }
 
-void fp_cli_each_solver_setting(void (*visit)(void *data, const fp_cli_flag_help *row), void *data)
+void fp_cli_each_solver_setting(flag_visitor visit, void *data)
 {
 	const fp_setting_info *info;
 	for (size_t i = 0; (info = fp_setting_at(i)); i++) {

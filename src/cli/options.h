@@ -52,7 +52,7 @@ typedef struct fp_cli_flag_help {
 	const char *help;    /* what it does */
 	const char *initial; /* the default; NULL or "": none to show */
 } fp_cli_flag_help;
-/* Calls visit() for every flag of the command, own flags first. */
+/* Calls visit() for every flag of the command: its own, the settings, then those that all commands share. */
 void fp_cli_each_flag(const fp_cli_command *command, void (*visit)(void *data, const fp_cli_flag_help *row),
 					  void *data);
 /* Calls visit() for the settings that have no flag of their own (--set name=value). */

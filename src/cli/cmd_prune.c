@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_prune.c: fistapruner prune MODEL -o DIR --calibration FILE... */
+#include "cli/commands.h"
+#include "cli/result.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static void render_stages(const json_t *stages)
+{
+	const char *name;
+	json_t *seconds;
+	json_object_foreach((json_t *)stages, name, seconds)
+	{
+		printf("  %-12s%.2f s\n", name, json_number_value(seconds));
+	}
+}
+
+static void render(const json_t *result)
+{
+	static const fp_cli_column columns[] = {
+		{"name", "operator", NULL, 0},   {"sparsity", "zeros", "%.2f%%", 100}, {"relative_error", "error", "%.5f", 1},
+		{"lambda", "lambda", "%.3g", 1}, {"iterations", "steps", "%.0f", 1},   {"seconds", "seconds", "%.2f", 1},
+	};
+	char bytes[32];
+	const json_t *operators = json_object_get(result, "operators");
+	if (json_array_size(operators) > 0) {
+		fp_cli_print_table(operators, columns, sizeof columns / sizeof columns[0]);
+		putchar('\n');
+	}
+	printf("output          %s\n", fp_cli_text_at(result, "output"));
+	printf("pattern         %s by %s", fp_cli_text_at(result, "pattern"), fp_cli_text_at(result, "method"));
+	if (json_object_get(result, "preset"))
+		printf(", preset %s", fp_cli_text_at(result, "preset"));
+	printf("\nsparsity        %.4f%%\n", 100 * fp_cli_number_at(result, "sparsity"));
+	printf("relative error  %.5f\n", fp_cli_number_at(result, "relative_error"));
+	fp_cli_format_bytes(bytes, fp_cli_number_at(result, "peak_memory_bytes"));
+	printf("took            %.1f s, %s at most\n", fp_cli_number_at(result, "seconds"), bytes);
+	render_stages(json_object_get(result, "stages"));
+}
+
+/* What a dry run says differs from run to run of the program's life; every scalar is printed under its own name. */
+static void render_plan(const json_t *result)
+{
+	const char *name;
+	json_t *value;
+	json_object_foreach((json_t *)result, name, value)
+	{
+		if (json_is_string(value))
+			printf("%-24s%s\n", name, json_string_value(value));
+		else if (json_is_integer(value))
+			printf("%-24s%lld\n", name, (long long)json_integer_value(value));
+		else if (json_is_real(value))
+			printf("%-24s%g\n", name, json_real_value(value));
+	}
+}
+
+static void write_line(void *data, const char *line)
+{
+	FILE *file = data;
+	fprintf(file, "%s\n", line);
+	fflush(file); /* people follow it while the run goes on */
+}
+
+static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, FILE *metrics)
+{
+	const fp_prune_request request = {
+		.model = options->operands[0],
+		.output = options->output,
+		.calibration = options->calibration,
+		.calibration_count = options->calibration_count,
+		.dry_run = options->dry_run,
+		.metrics = metrics ? write_line : NULL,
+		.metrics_data = metrics,
+	};
+	char *json = NULL;
+	fp_status status = fp_prune(&json, ctx, &request, options->settings);
+	if (status == FP_OK)
+		status = fp_cli_print_result(options, json, options->dry_run ? render_plan : render);
+	else
+		fp_cli_failed(ctx, status);
+	fp_text_free(json);
+	return status;
+}
+
+fp_status fp_cli_prune(fp_context *ctx, const fp_cli_options *options)
+{
+	if (!options->output && !options->dry_run)
+		return fp_cli_error(FP_ERROR_USAGE, "prune needs a place for the result: -o DIR (or --dry-run)");
+	FILE *metrics = NULL;
+	if (options->metrics) {
+		metrics = fopen(options->metrics, "w");
+		if (!metrics)
+			return fp_cli_error(FP_ERROR_IO, "--metrics %s: %s", options->metrics, strerror(errno));
+	}
+	fp_status status = run_prune(ctx, options, metrics);
+	if (metrics && (ferror(metrics) | fclose(metrics)) != 0 && status == FP_OK)
+		status = fp_cli_error(FP_ERROR_IO, "--metrics %s: could not be written", options->metrics);
+	return status;
+}

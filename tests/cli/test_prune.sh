@@ -1,0 +1,57 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# prune: the flags, the files that come out, and what goes wrong.
+. "$2/tests/cli/common.sh"
+
+prune() { # prune FOLDER ARGUMENT...
+	folder=$1
+	shift
+	"$program" prune good -o "$folder" --calibration documents.jsonl --samples 16 --sequence-length 32 "$@" \
+		>"$work/out" 2>"$work/err" </dev/null
+}
+before=$(cat good/* | cksum)
+
+expect 2 "-o DIR" prune good --calibration documents.jsonl
+expect 2 "--calibration FILE" prune good -o out
+expect 2 "--set.*name=value" prune good -o out --set iterations
+expect 2 "--set.*'steps'" prune good -o out --set steps=3
+expect 2 "use --set iterations=" prune good -o out --iterations 3
+expect 2 "did you mean --warm-start" prune good -o out --warmstart wanda
+expect 2 "one of" prune good -o out --method magic
+expect 2 "layers '7'.*<= 1" prune good -o out --calibration documents.jsonl --samples 4 --sequence-length 32 --layers 7
+expect 3 "no-such.txt" prune good -o out --calibration no-such.txt
+expect 1 "no/such/folder" prune good -o out --calibration documents.jsonl --metrics no/such/folder/file
+expect 3 "down_proj.*finite" prune nan-weights -o out --calibration documents.jsonl --samples 4 --sequence-length 32
+[ -e out ] && complain "a failed run left its output"
+
+prune plan --dry-run || complain "--dry-run fails"
+[ -e plan ] && complain "--dry-run writes"
+
+for method in magnitude wanda sparsegpt fista; do
+	prune "$method" --method "$method" --pattern 2:4 --json || complain "$method fails"
+	python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+assert d['output'] == d['method'] == '$method' and d['pattern'] == '2:4' and 0.5 <= d['sparsity'] < 0.6, d
+assert 0 < d['relative_error'] < 1 and d['seconds'] > 0 and d['peak_memory_bytes'] > 0 and d['stages'], d
+assert len(d['operators']) == 14
+assert all(set(o) >= {'name', 'sparsity', 'relative_error', 'lambda', 'iterations', 'seconds'} for o in d['operators'])
+" "$work/out" || complain "the document of $method"
+	expect_json "d['violations'] == 0 and d['negative_zeros'] == 0" inspect "$method" --pattern 2:4
+	cmp -s good/config.json "$method/config.json" && cmp -s good/tokenizer.json "$method/tokenizer.json" ||
+		complain "$method: config or tokenizer changed"
+	[ -s "$method/pruning_report.json" ] || complain "$method: no report"
+done
+expect 2 "wanda.*exist" prune good -o wanda --calibration documents.jsonl --samples 4 --sequence-length 32
+
+prune again --method wanda --pattern 2:4 --threads 2
+prune twice --method wanda --pattern 2:4 --threads 2
+cmp -s again/model.safetensors twice/model.safetensors || complain "two runs differ"
+
+prune part --layers 1 --metrics lines.jsonl --pattern=50% || complain "--layers fails"
+[ "$(wc -l <lines.jsonl)" -eq 7 ] || complain "--metrics: not one line per operator"
+python3 -c "import json; [json.loads(line) for line in open('lines.jsonl')]" || complain "--metrics: not JSON lines"
+expect_json "all((t['sparsity'] == 0.5) == ('layers.1.' in t['name']) for t in d['tensors'] if t['operator'])" inspect part
+
+[ "$(cat good/* | cksum)" = "$before" ] || complain "the input changed"
+finish
