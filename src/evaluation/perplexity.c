@@ -105,19 +105,13 @@ cleanup:
 static fp_status check_windows(const fp_model *model, const fp_windows *windows)
 {
 	fp_context *ctx = fp_model_backend(model)->ctx;
-	int64_t positions = fp_model_get_config(model)->positions;
 	if (windows->count < 1)
 		return fp_fail(ctx, FP_ERROR_INPUT, "there is no window of %lld tokens to evaluate",
 					   (long long)windows->length);
 	if (windows->length < 2)
 		return fp_fail(ctx, FP_ERROR_USAGE, "a sequence length of %lld leaves no token to predict; use 2 or more",
 					   (long long)windows->length);
-	if (windows->length > positions)
-		return fp_fail(ctx, FP_ERROR_USAGE,
-					   "a sequence length of %lld is above the model's %lld positions (max_position_embeddings); "
-					   "use --sequence-length %lld or less",
-					   (long long)windows->length, (long long)positions, (long long)positions);
-	return FP_OK;
+	return fp_model_check_length(model, windows->length);
 }
 
 fp_status fp_perplexity(fp_perplexity_result *out, fp_model *model, const fp_windows *windows, int64_t memory)
