@@ -8,7 +8,14 @@ if(FP_FUZZ)
   target_include_directories(fp_openmp INTERFACE ${PROJECT_SOURCE_DIR}/tests/fuzz/serial)
 else()
   find_package(OpenMP REQUIRED COMPONENTS C)
-  add_library(fp_openmp ALIAS OpenMP::OpenMP_C)
+  if(FP_STATIC)
+    # By its flag: the imported target names the shared libgomp.
+    add_library(fp_openmp INTERFACE)
+    target_compile_options(fp_openmp INTERFACE ${OpenMP_C_FLAGS})
+    target_link_options(fp_openmp INTERFACE ${OpenMP_C_FLAGS})
+  else()
+    add_library(fp_openmp ALIAS OpenMP::OpenMP_C)
+  endif()
 endif()
 
 # OpenBLAS comes in forms that are exchangeable by Debian's alternatives; this project wants the OpenMP one and names it by its own
@@ -16,7 +23,11 @@ endif()
 # slow each other down: a 512×512×512 product followed by a small parallel loop reached 95 GFLOP/s with one pool and 56 with two, a
 # 128×512×64 one 125 against 28 (two cores). It also knows when it is called inside a parallel region, on which attention relies.
 set(FP_OPENBLAS_FOLDER "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp" CACHE PATH "The folder of OpenBLAS's OpenMP form")
-set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON) # an installed program must find the same form again
+if(FP_STATIC)
+  set(CMAKE_SKIP_RPATH ON)
+else()
+  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON) # an installed program must find the same form again
+endif()
 find_file(FP_OPENBLAS_PC openblas.pc PATHS "${FP_OPENBLAS_FOLDER}/pkgconfig" NO_DEFAULT_PATH NO_CACHE)
 if(NOT FP_OPENBLAS_PC)
   message(FATAL_ERROR "${FP_OPENBLAS_FOLDER}/pkgconfig/openblas.pc is not there; run ./setup (libopenblas-openmp-dev), "
@@ -31,6 +42,12 @@ if(FP_STATIC)
   target_include_directories(fp_dependencies INTERFACE ${FP_LIBS_INCLUDE_DIRS})
   target_compile_definitions(fp_dependencies INTERFACE FP_STATIC PCRE2_STATIC UTF8PROC_STATIC)
   target_link_directories(fp_dependencies INTERFACE ${FP_LIBS_STATIC_LIBRARY_DIRS})
+  # libgfortran (under LAPACK) refers to these weakly, which pulls nothing out of an archive, and calls them when it finds that the
+  # program has threads: without this the program crashes when it ends.
+  foreach(symbol mutex_init mutex_destroy mutex_lock mutex_trylock mutex_unlock key_create key_delete getspecific setspecific
+          self create join cond_init cond_wait cond_broadcast cond_destroy)
+    target_link_options(fp_dependencies INTERFACE -Wl,-u,pthread_${symbol})
+  endforeach()
   target_link_libraries(fp_dependencies INTERFACE -static openblas gfortran quadmath jansson pcre2-8 utf8proc z zstd m)
 else()
   target_link_libraries(fp_dependencies INTERFACE PkgConfig::FP_LIBS)
