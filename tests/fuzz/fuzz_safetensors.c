@@ -2,13 +2,13 @@
 /* Any bytes as a safetensors file; what is accepted must lie in the file and cover it. */
 #include "checkpoint/safetensors.h"
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void read_file(fp_mapping file)
 {
 	fp_context *ctx = fp_context_new();
-	fp_mapping file = {data, (int64_t)size};
 	fp_tensor_list list = {0};
 	char name[] = "fuzz";
 	char *const names[] = {name};
@@ -28,5 +28,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	fp_tensor_list_free(&list);
 	fp_context_free(ctx);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	read_file((fp_mapping){data, (int64_t)size});
+	/* And as a header alone, with the right length in front and some bytes behind: a changed header then gets further.
+	 */
+	for (size_t tail = 0; tail <= 16; tail += 8) {
+		unsigned char *file = malloc(8 + size + tail);
+		for (int i = 0; i < 8; i++)
+			file[i] = (unsigned char)(size >> (8 * i));
+		memcpy(file + 8, data, size);
+		memset(file + 8 + size, 0, tail);
+		read_file((fp_mapping){file, (int64_t)(8 + size + tail)});
+		free(file);
+	}
 	return 0;
 }
