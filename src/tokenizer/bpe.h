@@ -32,7 +32,7 @@ typedef struct fp_bpe_candidate {
 	int32_t left, right, merged;
 } fp_bpe_candidate;
 
-enum { FP_CACHE_KEY = 27, FP_CACHE_IDS = 8, FP_CACHE_SLOTS = 1 << 16 };
+enum { FP_CACHE_KEY = 27, FP_CACHE_IDS = 8, FP_CACHE_SLOTS = 1 << 16, FP_CACHE_WORTH = 4096 };
 
 typedef struct fp_bpe_cached { /* one cache line */
 	int32_t ids[FP_CACHE_IDS];
@@ -53,14 +53,15 @@ typedef struct fp_bpe { /* all zero at first, then fp_bpe_start() */
 						   there */
 	int32_t unknown;    /* −1: unknown characters vanish */
 	int32_t byte_ids[256];
-	fp_text_map words; /* byte level with ignore_merges: the tokens as bytes */
-	fp_bpe_cached *cache;
+	fp_text_map words;    /* byte level with ignore_merges: the tokens as bytes */
+	fp_bpe_cached *cache; /* made once enough text has come by to be worth its memory */
+	int64_t encoded_bytes;
 	fp_bpe_symbol *symbols;
 	fp_bpe_candidate *heap;
 	int64_t symbol_capacity, heap_capacity, heap_count;
 } fp_bpe;
 
-fp_status fp_bpe_start(fp_context *ctx, fp_bpe *bpe);
+void fp_bpe_start(fp_bpe *bpe);
 void fp_bpe_clear(fp_bpe *bpe);
 
 /* Adds a token under an id; the same token or id twice is an error only with another partner. */

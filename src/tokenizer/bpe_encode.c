@@ -163,7 +163,7 @@ cleanup:
 
 static fp_status encode_word(fp_context *ctx, fp_bpe *bpe, const char *word, int64_t length, fp_tokens *out)
 {
-	if (length >= FP_CACHE_KEY)
+	if (length >= FP_CACHE_KEY || !bpe->cache)
 		return encode_fresh(ctx, bpe, word, length, out);
 	uint64_t hash = fp_text_hash(word, length);
 	fp_bpe_cached *cached = &bpe->cache[hash & (FP_CACHE_SLOTS - 1)];
@@ -209,6 +209,12 @@ fp_status fp_bpe_encode(fp_context *ctx, fp_bpe *bpe, const char *piece, int64_t
 {
 	if (length == 0)
 		return FP_OK;
+	bpe->encoded_bytes += length;
+	if (!bpe->cache && bpe->encoded_bytes >= FP_CACHE_WORTH) {
+		fp_status status = FP_NEW(ctx, &bpe->cache, FP_CACHE_SLOTS);
+		if (status != FP_OK)
+			return status;
+	}
 	if (!bpe->cut_at_spaces || bpe->ignore_merges)
 		return encode_word(ctx, bpe, piece, length, out);
 	for (int64_t start = 0; start < length;) {

@@ -78,12 +78,11 @@ void fp_byte_letter(unsigned char byte, char letter[3])
 	fp_utf8_encode(letter_of_byte(byte), letter);
 }
 
-fp_status fp_bpe_start(fp_context *ctx, fp_bpe *bpe)
+void fp_bpe_start(fp_bpe *bpe)
 {
 	*bpe = (fp_bpe){.unknown = -1};
 	for (int i = 0; i < 256; i++)
 		bpe->byte_ids[i] = -1;
-	return FP_NEW(ctx, &bpe->cache, FP_CACHE_SLOTS);
 }
 
 void fp_bpe_clear(fp_bpe *bpe)

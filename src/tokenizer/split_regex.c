@@ -3,75 +3,98 @@
 #include "tokenizer/split_regex.h"
 
 #include "base/memory.h"
+#include "tokenizer/unicode_additions.h"
 #include "tokenizer/unicode_text.h"
 #include <pcre2.h>
 #include <string.h>
 
 /* Splitting backtracks a few steps a match; an expression that needs so many would never come to an end. */
-enum { MATCH_LIMIT = 1000000 };
+enum { MATCH_LIMIT = 1000000, LONGEST_PATTERN = 8192 };
 
-struct fp_split_regex {
+/* One expression, compiled twice: as it stands, for nearly all text, and with the characters that PCRE2 does not know
+ * yet, which costs speed. */
+enum { FORM_PLAIN, FORM_FULL, FORMS };
+
+typedef struct compiled {
 	pcre2_code *code;
 	pcre2_match_data *match;
+	bool jit;
+} compiled;
+
+struct fp_split_regex {
+	compiled forms[FORMS]; /* the full form is not there when it would be the same */
 	pcre2_match_context *context;
 	pcre2_jit_stack *stack;
-	bool jit;
+	const char *text; /* the text of the last search, and the form that it needs */
+	int64_t length;
+	int form;
 };
 
 /* PCRE2's own \s has U+180E and, without the full list, lacks others: Oniguruma's is Unicode's White_Space. */
 #define WHITE_SPACE                                                                                                    \
 	"\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+#define WORD                                                                                                           \
+	"\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"    \
+	"\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define NEW_WORD WORD FP_NEW_LETTERS FP_NEW_MARKS FP_NEW_DIGITS
 
-/* How a class escape is written for PCRE2, inside and outside brackets. NULL: it cannot be. */
+/* How a class is written for PCRE2, inside and outside brackets, in the plain and in the full form. NULL: it cannot be.
+ */
 static const struct class_escape {
-	char letter;
-	const char *inside, *outside;
+	const char *name, *inside[FORMS], *outside[FORMS];
 } class_escapes[] = {
-	{'s', WHITE_SPACE, "[" WHITE_SPACE "]"},
-	{'S', "\\P{White_Space}", "[^" WHITE_SPACE "]"},
-	{'w', WORD, "[" WORD "]"},
-	{'W', NULL, "[^" WORD "]"},
-	{'h', "0-9A-Fa-f", "[0-9A-Fa-f]"}, /* Oniguruma: a hexadecimal digit */
-	{'H', NULL, "[^0-9A-Fa-f]"},
-	{'R', NULL, "\\R"},
-	{'X', NULL, "\\X"},
+	{"\\s", {WHITE_SPACE, WHITE_SPACE}, {"[" WHITE_SPACE "]", "[" WHITE_SPACE "]"}},
+	{"\\S", {"\\P{White_Space}", "\\P{White_Space}"}, {"[^" WHITE_SPACE "]", "[^" WHITE_SPACE "]"}},
+	{"\\w", {WORD, NEW_WORD}, {"[" WORD "]", "[" NEW_WORD "]"}},
+	{"\\W", {NULL, NULL}, {"[^" WORD "]", "[^" NEW_WORD "]"}},
+	{"\\d", {"\\p{Nd}", "\\p{Nd}" FP_NEW_DIGITS}, {"\\p{Nd}", "[\\p{Nd}" FP_NEW_DIGITS "]"}},
+	{"\\h", {"0-9A-Fa-f", "0-9A-Fa-f"}, {"[0-9A-Fa-f]", "[0-9A-Fa-f]"}}, /* Oniguruma: a hexadecimal digit */
+	{"\\H", {NULL, NULL}, {"[^0-9A-Fa-f]", "[^0-9A-Fa-f]"}},
+	{"\\p{L}", {"\\p{L}", "\\p{L}" FP_NEW_LETTERS}, {"\\p{L}", "[\\p{L}" FP_NEW_LETTERS "]"}},
+	{"\\p{N}", {"\\p{N}", "\\p{N}" FP_NEW_NUMBERS}, {"\\p{N}", "[\\p{N}" FP_NEW_NUMBERS "]"}},
+	{"\\p{Nd}", {"\\p{Nd}", "\\p{Nd}" FP_NEW_DIGITS}, {"\\p{Nd}", "[\\p{Nd}" FP_NEW_DIGITS "]"}},
+	{"\\p{M}", {"\\p{M}", "\\p{M}" FP_NEW_MARKS}, {"\\p{M}", "[\\p{M}" FP_NEW_MARKS "]"}},
 };
 
+/* Appends the escape at `at` and tells how much of the pattern it took. */
 static fp_status translate_escape(fp_context *ctx, fp_text_buffer *out, const char *pattern, const char *at,
-								  bool in_class)
+								  bool in_class, int form, int64_t *taken)
 {
 	for (size_t i = 0; i < sizeof class_escapes / sizeof class_escapes[0]; i++) {
-		if (class_escapes[i].letter != at[1])
+		const struct class_escape *escape = &class_escapes[i];
+		*taken = (int64_t)strlen(escape->name);
+		if (strncmp(at, escape->name, (size_t)*taken) != 0)
 			continue;
-		const char *text = in_class ? class_escapes[i].inside : class_escapes[i].outside;
+		const char *text = in_class ? escape->inside[form] : escape->outside[form];
 		if (!text)
-			return fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': \\%c inside brackets is not supported",
-						   pattern, at[1]);
+			return fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': %s inside brackets is not supported",
+						   pattern, escape->name);
 		return fp_text_append(ctx, out, text, (int64_t)strlen(text));
 	}
+	*taken = 2;
 	return fp_text_append(ctx, out, at, 2);
 }
 
-static fp_status translate(fp_context *ctx, const char *pattern, fp_text_buffer *out)
+static fp_status translate(fp_context *ctx, const char *pattern, int form, fp_text_buffer *out)
 {
 	fp_status status = FP_OK;
-	int depth = 0; /* of brackets; Oniguruma nests them, PCRE2 does not */
+	bool in_class = false; /* Oniguruma nests brackets, PCRE2 does not */
 	for (const char *at = pattern; *at;) {
 		if (at[0] == '\\' && at[1]) {
-			FP_TRY(translate_escape(ctx, out, pattern, at, depth > 0));
-			at += 2;
+			int64_t taken;
+			FP_TRY(translate_escape(ctx, out, pattern, at, in_class, form, &taken));
+			at += taken;
 			continue;
 		}
-		if ((depth > 0 && at[0] == '[' && at[1] != ':') || (depth > 0 && at[0] == '&' && at[1] == '&')) {
+		if (in_class && ((at[0] == '[' && at[1] != ':') || (at[0] == '&' && at[1] == '&'))) {
 			status = fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': sets inside brackets are not supported",
 							 pattern);
 			goto cleanup;
 		}
-		if (at[0] == '[' && depth == 0)
-			depth = 1;
-		else if (at[0] == ']' && depth > 0)
-			depth = 0;
+		if (at[0] == '[' && !in_class)
+			in_class = true;
+		else if (at[0] == ']' && in_class)
+			in_class = false;
 		FP_TRY(fp_text_append(ctx, out, at, 1));
 		at++;
 	}
@@ -79,48 +102,59 @@ cleanup:
 	return status;
 }
 
+static fp_status compile_form(fp_context *ctx, compiled *out, const char *pattern, const fp_text_buffer *text,
+							  uint32_t options)
+{
+	int error;
+	PCRE2_SIZE offset;
+	PCRE2_SPTR bytes = (PCRE2_SPTR)(text->bytes ? text->bytes : "");
+	out->code = pcre2_compile(bytes, (PCRE2_SIZE)text->length, options, &error, &offset, NULL);
+	if (!out->code) {
+		char reason[256];
+		pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
+		return fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': %s", pattern, reason);
+	}
+	out->match = pcre2_match_data_create_from_pattern(out->code, NULL);
+	if (!out->match)
+		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for a regular expression");
+	out->jit = pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0; /* without it the interpreter gives the same */
+	return FP_OK;
+}
+
 fp_status fp_split_regex_compile(fp_split_regex **out, fp_context *ctx, const char *pattern, bool literal)
 {
 	fp_status status = FP_OK;
 	fp_split_regex *regex = NULL;
-	fp_text_buffer text = {0};
+	fp_text_buffer text[FORMS] = {0};
+	int64_t length = (int64_t)strlen(pattern);
 	*out = NULL;
+	if (length > LONGEST_PATTERN || fp_utf8_valid_prefix(pattern, length) != length)
+		return fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': must be UTF-8 of at most %d bytes", pattern,
+					   LONGEST_PATTERN);
 	FP_TRY(FP_NEW(ctx, &regex, 1));
-	if (literal)
-		FP_TRY(fp_text_append(ctx, &text, pattern, (int64_t)strlen(pattern)));
-	else
-		FP_TRY(translate(ctx, pattern, &text));
-	/* Ruby's dialect: ^ and $ match at every line. */
-	uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
-	if (fp_utf8_valid_prefix(pattern, (int64_t)strlen(pattern)) != (int64_t)strlen(pattern)) {
-		status = fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': not UTF-8", pattern);
-		goto cleanup;
-	}
-	int error;
-	PCRE2_SIZE offset;
-	regex->code = pcre2_compile((PCRE2_SPTR)(text.bytes ? text.bytes : ""), (PCRE2_SIZE)text.length, options, &error,
-								&offset, NULL);
-	if (!regex->code) {
-		char reason[256];
-		pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
-		status = fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': %s", pattern, reason);
-		goto cleanup;
-	}
-	regex->match = pcre2_match_data_create_from_pattern(regex->code, NULL);
 	regex->context = pcre2_match_context_create(NULL);
 	regex->stack = pcre2_jit_stack_create(32 << 10, 16 << 20, NULL);
-	if (!regex->match || !regex->context || !regex->stack) {
+	if (!regex->context || !regex->stack) {
 		status = fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for a regular expression");
 		goto cleanup;
 	}
 	pcre2_jit_stack_assign(regex->context, NULL, regex->stack);
 	pcre2_set_match_limit(regex->context, MATCH_LIMIT);
-	regex->jit =
-		pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0; /* without it the interpreter gives the same */
+	/* Ruby's dialect: ^ and $ match at every line. */
+	uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
+	for (int form = 0; form < FORMS; form++) {
+		if (literal)
+			FP_TRY(fp_text_append(ctx, &text[form], pattern, length));
+		else
+			FP_TRY(translate(ctx, pattern, form, &text[form]));
+		if (form == FORM_PLAIN || text[FORM_FULL].length != text[FORM_PLAIN].length)
+			FP_TRY(compile_form(ctx, &regex->forms[form], pattern, &text[form], options));
+	}
 	*out = regex;
 	regex = NULL;
 cleanup:
-	fp_free(text.bytes);
+	for (int form = 0; form < FORMS; form++)
+		fp_free(text[form].bytes);
 	fp_split_regex_free(regex);
 	return status;
 }
@@ -129,24 +163,42 @@ void fp_split_regex_free(fp_split_regex *regex)
 {
 	if (!regex)
 		return;
-	pcre2_code_free(regex->code);
-	pcre2_match_data_free(regex->match);
+	for (int form = 0; form < FORMS; form++) {
+		pcre2_code_free(regex->forms[form].code);
+		pcre2_match_data_free(regex->forms[form].match);
+	}
 	pcre2_match_context_free(regex->context);
 	pcre2_jit_stack_free(regex->stack);
 	fp_free(regex);
+}
+
+static int choose_form(const fp_split_regex *regex, const char *text, int64_t length)
+{
+	if (!regex->forms[FORM_FULL].code)
+		return FORM_PLAIN;
+	for (int64_t i = 0; i < length; i++)
+		if (fp_may_begin_addition((unsigned char)text[i]))
+			return FORM_FULL;
+	return FORM_PLAIN;
 }
 
 fp_status fp_split_regex_find(fp_split_regex *regex, fp_context *ctx, const char *text, int64_t length, int64_t from,
 							  bool *found, int64_t *start, int64_t *end)
 {
 	PCRE2_SPTR subject = (PCRE2_SPTR)(text ? text : "");
+	if (from == 0 || text != regex->text || length != regex->length) {
+		regex->form = choose_form(regex, text, length);
+		regex->text = text;
+		regex->length = length;
+	}
+	const compiled *form = &regex->forms[regex->form];
 	int result;
-	if (regex->jit)
-		result = pcre2_jit_match(regex->code, subject, (PCRE2_SIZE)length, (PCRE2_SIZE)from, PCRE2_NO_UTF_CHECK,
-								 regex->match, regex->context);
+	if (form->jit)
+		result = pcre2_jit_match(form->code, subject, (PCRE2_SIZE)length, (PCRE2_SIZE)from, PCRE2_NO_UTF_CHECK,
+								 form->match, regex->context);
 	else
-		result = pcre2_match(regex->code, subject, (PCRE2_SIZE)length, (PCRE2_SIZE)from, PCRE2_NO_UTF_CHECK,
-							 regex->match, regex->context);
+		result = pcre2_match(form->code, subject, (PCRE2_SIZE)length, (PCRE2_SIZE)from, PCRE2_NO_UTF_CHECK, form->match,
+							 regex->context);
 	*found = result > 0;
 	if (result == PCRE2_ERROR_NOMATCH)
 		return FP_OK;
@@ -155,7 +207,7 @@ fp_status fp_split_regex_find(fp_split_regex *regex, fp_context *ctx, const char
 		pcre2_get_error_message(result, (PCRE2_UCHAR *)reason, sizeof reason);
 		return fp_fail(ctx, FP_ERROR_RUN, "splitting text for the tokenizer at byte %lld: %s", (long long)from, reason);
 	}
-	const PCRE2_SIZE *places = pcre2_get_ovector_pointer(regex->match);
+	const PCRE2_SIZE *places = pcre2_get_ovector_pointer(form->match);
 	*start = (int64_t)places[0];
 	*end = (int64_t)places[1];
 	return FP_OK;

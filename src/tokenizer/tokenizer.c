@@ -55,7 +55,7 @@ fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *dir
 	FP_TRY(FP_NEW(ctx, &tokenizer, 1));
 	tokenizer->ctx = ctx;
 	tokenizer->bos = -1;
-	FP_TRY(fp_bpe_start(ctx, &tokenizer->bpe));
+	fp_bpe_start(&tokenizer->bpe);
 	FP_TRY(read_files(tokenizer, directory));
 	*out = tokenizer;
 	tokenizer = NULL;

@@ -25,6 +25,8 @@ def hostile_strings():
                     "Z\u0351\u036b\u0343a\u0321l\u0349g\u0330o", "ﬁ ﬂ Ⅳ ① ｆｕｌｌ", "\u1100\u1161\u11a8 각", "क्षि \u0915\u094d\u0937",
                     "😀 😃😄 👍🏽 👨‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇫🇷", "☃\ufe0f ☃\ufe0e", "\U0001f9ff\U0001faf0\U0001fae8", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝟙𝟚𝟛",
                     "\U00010ffff \ue000 \uffff \ufffd", "\U000e0041\U000e0042", "\u202eright to left\u202c", "İstanbul ıI ẞß", "ǅ ǈ ʰ ª º")
+    # characters younger than Unicode 14
+    strings += utf8("1\U00010d422", "12\U0001d2c53 \U0001e5f3\U0001e5f4", "x\U000105c3y \ua7cb1", "a\U00031350\U0002ebf0b", "\u0897a \U00011f00")
     # punctuation, code, addresses
     strings += utf8("Hello, world!! ... --- ??? #$%^&*()_+{}|:<>?", "if (x<=0) {\n\treturn -1;\n}\n\n\n", "https://a.b/c?d=e&f=g#h",
                     "a_b-c/d\\e", "x=\"1\"; y='2'", "<html><body>\r\n</body></html>\r\n", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!", "____", "\u00a1\u00bf\u00b7",
