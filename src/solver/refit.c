@@ -11,11 +11,20 @@
 #include "base/memory.h"
 #include "solver/problem.h"
 
+#include <math.h>
+
+/* A row is solved as well as float can when ⟨r,z⟩ has fallen to this share, or when a step would be this long: with a
+ * unit diagonal that is a direction without curvature, the null space of a rank-deficient A. It must then stay where it
+ * is, for further steps are rounding errors divided by rounding errors, and grow. */
+static const float SOLVED = 1e-11F;
+static const float LONGEST_STEP = 1e5F;
+
 typedef struct refit_space {
 	fp_backend *be;
 	fp_matrix r, z, p, q;      /* m × n */
 	fp_matrix a, b, inverse;   /* 1 × m, 1 × m, 1 × n */
 	float *rz, *next, *factor; /* host, m each */
+	float *enough;             /* the ⟨r,z⟩ below which a row is solved */
 } refit_space;
 
 static void space_free(refit_space *space)
@@ -24,6 +33,7 @@ static void space_free(refit_space *space)
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(space->be, all[i]);
 	fp_free(space->rz);
+	fp_free(space->enough);
 	fp_free(space->next);
 	fp_free(space->factor);
 }
@@ -42,6 +52,7 @@ static fp_status space_new(refit_space *space, const fp_problem *problem)
 	FP_TRY(fp_matrix_new(be, &space->b, 1, m, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space->inverse, 1, n, FP_F32));
 	FP_TRY(FP_NEW(be->ctx, &space->rz, m));
+	FP_TRY(FP_NEW(be->ctx, &space->enough, m));
 	FP_TRY(FP_NEW(be->ctx, &space->next, m));
 	FP_TRY(FP_NEW(be->ctx, &space->factor, m));
 	FP_TRY(FP_NEW(be->ctx, &diagonal, n));
@@ -87,8 +98,14 @@ static fp_status refit_step(refit_space *space, const fp_problem *problem, fp_ma
 	FP_TRY(be->ops->gemm(be, 1.0F, space->p, FP_PLAIN, problem->gram->A, FP_PLAIN, 0.0F, space->q));
 	FP_TRY(be->ops->apply_mask(be, mask, space->q));
 	FP_TRY(row_products(space, space->p, space->q, space->next));
-	for (int64_t i = 0; i < m; i++) /* a row that has converged stays where it is */
-		space->factor[i] = space->next[i] > 0 ? space->rz[i] / space->next[i] : 0.0F;
+	for (int64_t i = 0; i < m; i++) {
+		float step = space->next[i] > 0 && space->rz[i] > space->enough[i] ? space->rz[i] / space->next[i] : 0.0F;
+		if (step == 0.0F || step > LONGEST_STEP) {
+			step = 0.0F;
+			space->enough[i] = INFINITY; /* for good */
+		}
+		space->factor[i] = step;
+	}
 	FP_TRY(row_update(space, 1.0F, false, space->p, V));
 	FP_TRY(row_update(space, -1.0F, false, space->q, space->r));
 	FP_TRY(be->ops->scale_columns(be, space->inverse, space->r, space->z));
@@ -117,6 +134,8 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 	FP_TRY(be->ops->scale_columns(be, space.inverse, space.r, space.z));
 	FP_TRY(be->ops->copy(be, space.p, space.z));
 	FP_TRY(row_products(&space, space.r, space.z, space.rz));
+	for (int64_t i = 0; i < V.rows; i++)
+		space.enough[i] = SOLVED * space.rz[i];
 	for (int64_t k = 0; k < steps; k++)
 		FP_TRY(refit_step(&space, problem, mask, V));
 	FP_TRY(be->ops->apply_mask(be, mask, V));
