@@ -53,6 +53,17 @@ static const fp_cli_command command_table[] = {
 		.run = fp_cli_tokenize,
 	},
 	{
+		.name = "demo",
+		.letter = 'd',
+		.operands = 0,
+		.usage = "[flags]",
+		.summary = "every method on two models that ship with the program",
+		.detail =
+			"Prunes and evaluates the two small models that ship with the program with every method, at 50% and at "
+			"2:4, and prints the perplexities side by side. Nothing is downloaded and nothing is left behind.",
+		.run = fp_cli_demo,
+	},
+	{
 		.name = "help",
 		.letter = 'h',
 		.operands = -1,

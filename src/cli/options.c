@@ -34,7 +34,7 @@ static const struct own_flag {
 	{"set", 0, FLAG_ASSIGNMENT, 0, "p", "name=value", "any setting by its name; may be given several times"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
 	/* from here on: what help puts last */
-	{"progress", 0, FLAG_TEXT, FIELD(progress), "pe", "auto|always|never",
+	{"progress", 0, FLAG_TEXT, FIELD(progress), "ped", "auto|always|never",
 	 "a bar on stderr; auto: only on a terminal, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
 	{"json", 0, FLAG_SWITCH, FIELD(json), "peitd", NULL, "print the result as one JSON document"},

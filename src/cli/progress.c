@@ -80,11 +80,18 @@ static void show_progress(void *data, const char *stage, int64_t done, int64_t t
 	}
 }
 
+void fp_cli_progress_step(fp_cli_progress *progress, const char *stage, int64_t done, int64_t total)
+{
+	if (progress->shown)
+		show_progress(progress, stage, done, total);
+}
+
 void fp_cli_progress_attach(fp_cli_progress *progress, fp_context *ctx, const fp_cli_options *options)
 {
 	const char *wanted = options->progress ? options->progress : "auto";
 	memset(progress, 0, sizeof *progress);
 	if (!options->quiet && strcmp(wanted, "never") != 0) {
+		progress->shown = true;
 		progress->bar = strcmp(wanted, "always") == 0 || isatty(STDERR_FILENO);
 		fp_context_set_progress(ctx, show_progress, progress);
 	}
