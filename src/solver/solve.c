@@ -52,9 +52,19 @@ cleanup:
 	return status;
 }
 
+static fp_status rival_steps(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							 fp_solution *solution)
+{
+	(void)settings;
+	return fp_rival_admm(problem, V, mask, &solution->search_steps);
+}
+
+typedef fp_status (*solve_function)(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+									fp_solution *solution);
+
 /* The same in columns of unit norm: scale, solve, scale back. */
-static fp_status solve_scaled(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
-							  fp_solution *solution)
+static fp_status solve_scaled(const fp_problem *problem, const fp_settings *settings, solve_function solve, fp_matrix V,
+							  fp_matrix mask, fp_solution *solution)
 {
 	fp_gram *gram = problem->gram;
 	fp_backend *be = gram->be;
@@ -79,7 +89,7 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 	scaled.W = W;
 	scaled.C = C;
 	scaled.R = R;
-	FP_TRY(solve_steps(&scaled, settings, V, mask, solution));
+	FP_TRY(solve(&scaled, settings, V, mask, solution));
 	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, V, V));
 	FP_TRY(be->ops->apply_mask(be, mask, V));
 cleanup:
@@ -101,9 +111,12 @@ fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_ma
 	if (fp_is(settings->method, "fista")) {
 		FP_TRY(fp_warm_start(problem, settings->warm_start, settings, V, mask));
 		if (settings->scaling)
-			FP_TRY(solve_scaled(problem, settings, V, mask, solution));
+			FP_TRY(solve_scaled(problem, settings, solve_steps, V, mask, solution));
 		else
 			FP_TRY(solve_steps(problem, settings, V, mask, solution));
+	} else if (fp_is(settings->method, "admm")) {
+		FP_TRY(be->ops->copy(be, V, problem->W));
+		FP_TRY(solve_scaled(problem, settings, rival_steps, V, mask, solution));
 	} else {
 		FP_TRY(fp_warm_start(problem, settings->method, settings, V, mask));
 	}
