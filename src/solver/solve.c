@@ -5,50 +5,59 @@
 
 #include <math.h>
 
-/* The convex solve, the support search and the refit, on a problem in whatever scale it comes. The best of what the λ
- * search and the support search found is kept. */
-static fp_status solve_steps(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
-							 fp_solution *solution)
+/* V and mask ← the support search's solution, unless the convex one (when there is one: `convex`) was better. */
+static fp_status search(const fp_problem *problem, const fp_settings *settings, bool convex, fp_matrix V,
+						fp_matrix mask, fp_solution *solution)
 {
 	fp_backend *be = problem->gram->be;
 	fp_matrix work[2] = {{0}, {0}};
-	fp_matrix best = {0};
-	fp_matrix best_mask = {0};
-	double convex = INFINITY;
-	double searched;
-	bool feasible = !fp_is(settings->warm_start, "dense");
-	bool search = !fp_is(settings->support_search, "none") && settings->search_steps > 0;
+	fp_matrix before = {0};
+	fp_matrix before_mask = {0};
+	double error_before = INFINITY;
+	double error;
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
-	if (settings->iterations > 0) {
-		FP_TRY(fp_lambda_search(problem, settings, feasible, V, mask, solution));
-		feasible = true;
+	if (convex) {
+		FP_TRY(fp_matrix_new(be, &before, V.rows, V.cols, FP_F32));
+		FP_TRY(fp_matrix_new(be, &before_mask, V.rows, V.cols, FP_U8));
+		FP_TRY(be->ops->copy(be, before, V));
+		FP_TRY(be->ops->copy(be, before_mask, mask));
+		FP_TRY(fp_refit(problem, settings->refit_steps, before_mask, before));
+		FP_TRY(fp_problem_error(problem, before, work, &error_before));
 	}
-	FP_TRY(fp_refit(problem, feasible ? settings->refit_steps : 0, mask, V));
-	if (search) {
-		FP_TRY(fp_matrix_new(be, &best, V.rows, V.cols, FP_F32));
-		FP_TRY(fp_matrix_new(be, &best_mask, V.rows, V.cols, FP_U8));
-		FP_TRY(be->ops->copy(be, best, V));
-		FP_TRY(be->ops->copy(be, best_mask, mask));
-		if (feasible)
-			FP_TRY(fp_problem_error(problem, V, work, &convex));
-		FP_TRY(fp_support_admm(problem, settings, V, mask, &solution->search_steps));
-		FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
-	} else if (!feasible) {
-		FP_TRY(fp_round(problem, V, mask));
-		FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
-	}
-	FP_TRY(fp_problem_error(problem, V, work, &searched));
-	if (convex < searched) {
-		FP_TRY(be->ops->copy(be, V, best));
-		FP_TRY(be->ops->copy(be, mask, best_mask));
+	FP_TRY(fp_support_admm(problem, settings, V, mask, &solution->search_steps));
+	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
+	if (convex) {
+		FP_TRY(fp_problem_error(problem, V, work, &error));
+		if (error_before < error) {
+			FP_TRY(be->ops->copy(be, V, before));
+			FP_TRY(be->ops->copy(be, mask, before_mask));
+		}
 	}
 cleanup:
 	fp_matrix_free(be, &work[0]);
 	fp_matrix_free(be, &work[1]);
-	fp_matrix_free(be, &best);
-	fp_matrix_free(be, &best_mask);
+	fp_matrix_free(be, &before);
+	fp_matrix_free(be, &before_mask);
+	return status;
+}
+
+/* The convex solve, the support search and the refit, as far as the settings ask for them. */
+static fp_status solve_steps(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							 fp_solution *solution)
+{
+	bool feasible = !fp_is(settings->warm_start, "dense");
+	bool convex = settings->iterations > 0;
+	fp_status status = FP_OK;
+	if (convex)
+		FP_TRY(fp_lambda_search(problem, settings, feasible, V, mask, solution));
+	if (!fp_is(settings->support_search, "none"))
+		return search(problem, settings, convex, V, mask, solution);
+	if (!convex && !feasible)
+		FP_TRY(fp_round(problem, V, mask));
+	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
+cleanup:
 	return status;
 }
 
