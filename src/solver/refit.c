@@ -13,10 +13,12 @@
 
 #include <math.h>
 
-/* A row is solved as well as float can when ⟨r,z⟩ has fallen to this share, or when a step would be this long: with a
- * unit diagonal that is a direction without curvature, the null space of a rank-deficient A. It must then stay where it
- * is, for further steps are rounding errors divided by rounding errors, and grow. */
+/* A row is solved as well as float can when ⟨r,z⟩ has fallen to a share of what it was, or of what the target alone
+ * gives, or when a step would be very long: with a unit diagonal that is a direction without curvature, the null space
+ * of a rank-deficient A. It must then stay where it is, for further steps are rounding errors divided by rounding
+ * errors, and grow. */
 static const float SOLVED = 1e-11F;
+static const float SOLVED_TARGET = 1e-12F;
 static const float LONGEST_STEP = 1e5F;
 
 typedef struct refit_space {
@@ -134,8 +136,10 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 	FP_TRY(be->ops->scale_columns(be, space.inverse, space.r, space.z));
 	FP_TRY(be->ops->copy(be, space.p, space.z));
 	FP_TRY(row_products(&space, space.r, space.z, space.rz));
+	FP_TRY(be->ops->scale_columns(be, space.inverse, problem->C, space.q));
+	FP_TRY(row_products(&space, problem->C, space.q, space.enough));
 	for (int64_t i = 0; i < V.rows; i++)
-		space.enough[i] = SOLVED * space.rz[i];
+		space.enough[i] = fmaxf(SOLVED * space.rz[i], SOLVED_TARGET * space.enough[i]);
 	for (int64_t k = 0; k < steps; k++)
 		FP_TRY(refit_step(&space, problem, mask, V));
 	FP_TRY(be->ops->apply_mask(be, mask, V));
