@@ -241,7 +241,7 @@ LOOP_INLINE float LOOP(gelu)(float x)
 
 TARGET static void LOOP(activate)(fp_activation kind, float *y, const float *x, int64_t n)
 {
-	switch (kind) {
+	switch (kind) { /* NOLINT(bugprone-branch-clone): the branches differ once their macros are read */
 	case FP_RELU:
 #pragma omp simd
 		for (int64_t i = 0; i < n; i++)
@@ -266,7 +266,7 @@ TARGET static void LOOP(activate)(fp_activation kind, float *y, const float *x, 
 
 TARGET static void LOOP(activate_gated)(fp_activation kind, float *y, const float *g, const float *u, int64_t n)
 {
-	switch (kind) {
+	switch (kind) { /* NOLINT(bugprone-branch-clone): the branches differ once their macros are read */
 	case FP_RELU:
 #pragma omp simd
 		for (int64_t i = 0; i < n; i++)
