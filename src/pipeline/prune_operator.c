@@ -109,29 +109,23 @@ static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count)
 	return zeros;
 }
 
-/* V through the checkpoint's type and back, so that everything after it sees what the checkpoint holds; the bytes go to
- * task->done. */
-static fp_status finish(const fp_layer_task *task, fp_matrix V, fp_operator_result *result, double started)
+/* V through the checkpoint's type and back, so that everything after it, the error too, sees what the checkpoint holds.
+ * *bytes is the caller's to free. */
+static fp_status round_to_type(char **bytes, fp_backend *be, fp_matrix V, fp_operator_result *result)
 {
-	fp_backend *be = fp_model_backend(task->model);
 	const fp_tensor_info *tensor = result->tensor;
-	char *bytes = NULL;
 	int finite;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
 	fp_status status;
-	FP_TRY(FP_NEW(be->ctx, &bytes, tensor->bytes));
-	FP_TRY(be->ops->download(be, bytes, tensor->dtype, V.cols, V));
-	result->zeros = clean_zeros(bytes, tensor->dtype, tensor->elements);
-	FP_TRY(be->ops->upload(be, V, bytes, tensor->dtype, V.cols));
+	FP_TRY(FP_NEW(be->ctx, bytes, tensor->bytes));
+	FP_TRY(be->ops->download(be, *bytes, tensor->dtype, V.cols, V));
+	result->zeros = clean_zeros(*bytes, tensor->dtype, tensor->elements);
+	FP_TRY(be->ops->upload(be, V, *bytes, tensor->dtype, V.cols));
 	FP_TRY(be->ops->finite(be, V, &finite));
 	if (!finite)
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
-	result->seconds = fp_clock() - started;
-	if (task->done)
-		FP_TRY(task->done(task->done_data, result, bytes));
 cleanup:
 	fp_stage_enter(be->ctx, stage);
-	fp_free(bytes);
 	return status;
 }
 
@@ -141,6 +135,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	fp_backend *be = fp_model_backend(task->model);
 	const fp_settings *settings = task->settings;
 	operator_space space = {.be = be};
+	char *bytes = NULL;
 	double started = fp_clock();
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
 	fp_status status;
@@ -157,9 +152,16 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	problem.R = space.drift;
 	problem.constant = space.drift_error;
 	result->squared_output = space.squared_output;
+	FP_TRY(round_to_type(&bytes, be, V, result));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
-	FP_TRY(finish(task, V, result, started));
+	result->seconds = fp_clock() - started;
+	if (task->done) {
+		fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
+		status = task->done(task->done_data, result, bytes);
+		fp_stage_enter(be->ctx, stage);
+	}
 cleanup:
+	fp_free(bytes);
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }

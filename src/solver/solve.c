@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-/* V and mask ← the support search's solution, unless the convex one (when there is one: `convex`) was better. */
-static fp_status search(const fp_problem *problem, const fp_settings *settings, bool convex, fp_matrix V,
+/* V and mask ← the support search's solution, unless that in V (when it has the pattern: `feasible`) was better. */
+static fp_status search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
 						fp_matrix mask, fp_solution *solution)
 {
 	fp_backend *be = problem->gram->be;
@@ -18,7 +18,7 @@ static fp_status search(const fp_problem *problem, const fp_settings *settings, 
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
-	if (convex) {
+	if (feasible) {
 		FP_TRY(fp_matrix_new(be, &before, V.rows, V.cols, FP_F32));
 		FP_TRY(fp_matrix_new(be, &before_mask, V.rows, V.cols, FP_U8));
 		FP_TRY(be->ops->copy(be, before, V));
@@ -28,7 +28,7 @@ static fp_status search(const fp_problem *problem, const fp_settings *settings, 
 	}
 	FP_TRY(fp_support_admm(problem, settings, V, mask, &solution->search_steps));
 	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
-	if (convex) {
+	if (feasible) {
 		FP_TRY(fp_problem_error(problem, V, work, &error));
 		if (error_before < error) {
 			FP_TRY(be->ops->copy(be, V, before));
@@ -52,8 +52,8 @@ static fp_status solve_steps(const fp_problem *problem, const fp_settings *setti
 	fp_status status = FP_OK;
 	if (convex)
 		FP_TRY(fp_lambda_search(problem, settings, feasible, V, mask, solution));
-	if (!fp_is(settings->support_search, "none"))
-		return search(problem, settings, convex, V, mask, solution);
+	if (!fp_is(settings->support_search, "none") && settings->search_steps > 0)
+		return search(problem, settings, convex || feasible, V, mask, solution);
 	if (!convex && !feasible)
 		FP_TRY(fp_round(problem, V, mask));
 	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
