@@ -239,9 +239,10 @@ LOOP_INLINE float LOOP(gelu)(float x)
 	return 0.5f * x * (1.0f + erff(x * 0.70710678118f));
 }
 
+/* The branches differ once their macros are read. NOLINTBEGIN(bugprone-branch-clone) */
 TARGET static void LOOP(activate)(fp_activation kind, float *y, const float *x, int64_t n)
 {
-	switch (kind) { /* NOLINT(bugprone-branch-clone): the branches differ once their macros are read */
+	switch (kind) {
 	case FP_RELU:
 #pragma omp simd
 		for (int64_t i = 0; i < n; i++)
@@ -266,7 +267,7 @@ TARGET static void LOOP(activate)(fp_activation kind, float *y, const float *x, 
 
 TARGET static void LOOP(activate_gated)(fp_activation kind, float *y, const float *g, const float *u, int64_t n)
 {
-	switch (kind) { /* NOLINT(bugprone-branch-clone): the branches differ once their macros are read */
+	switch (kind) {
 	case FP_RELU:
 #pragma omp simd
 		for (int64_t i = 0; i < n; i++)
@@ -288,6 +289,7 @@ TARGET static void LOOP(activate_gated)(fp_activation kind, float *y, const floa
 		return;
 	}
 }
+/* NOLINTEND(bugprone-branch-clone) */
 
 TARGET static void LOOP(rotate)(float *x, const float *cosine, const float *sine, int64_t half)
 {
