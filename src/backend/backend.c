@@ -116,3 +116,10 @@ fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols)
 	m.stride = cols;
 	return m;
 }
+
+bool fp_backend_has_gradients(const fp_backend *be)
+{
+	const fp_backend_operations *ops = be->ops;
+	return ops->norm_backward && ops->activate_backward && ops->activate_gated_backward && ops->attention_backward &&
+		   ops->column_sums && ops->difference && ops->adam_step;
+}

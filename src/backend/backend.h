@@ -62,6 +62,13 @@ typedef struct fp_pattern {
 	double sparsity;     /* unstructured: ⌊sparsity · entries⌋ zeros; for N:M it is 1 − N/M */
 } fp_pattern;
 
+/* One step of Adam. The moments start at zero; `step` counts from 1 and corrects for that. */
+typedef struct fp_adam {
+	float rate, beta1, beta2, epsilon;
+	int64_t step;
+	bool keep_zeros; /* entries of W that are zero stay +0.0, bit for bit, and their moments are left alone */
+} fp_adam;
+
 /* How many of `entries` an unstructured pattern prunes: ⌊sparsity · entries⌋, the product taken in double. */
 int64_t fp_pattern_zeros(const fp_pattern *pattern, int64_t entries);
 
@@ -150,6 +157,28 @@ typedef struct fp_backend_operations {
 	 * of N:M may not cross a block. mask is written. */
 	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
 								 fp_matrix mask);
+
+	/* --- gradients: optional, all or none (fp_backend_has_gradients); for the layer fit ------------------- */
+	/* A loss's gradient by an operation's inputs from that by its output. A linear operator needs gemm() only, a
+	 * rotation is undone by rotate() with the sines negated, and a bias's gradient is column_sums(). */
+	/* dX ← gradient by X of norm(); dX may be dY */
+	fp_status (*norm_backward)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, float epsilon,
+							   fp_matrix dY, fp_matrix dX);
+	/* dX ← dY∘f'(X); dX may be dY or X. The derivative of FP_RELU at 0 is 0. */
+	fp_status (*activate_backward)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX);
+	/* dG ← dY∘U∘f'(G), dU ← dY∘f(G); dG may be G and dU may be U */
+	fp_status (*activate_gated_backward)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
+										 fp_matrix dG, fp_matrix dU);
+	/* Gradients of attention() with its output `out`; never holds more than one block of scores */
+	fp_status (*attention_backward)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
+									fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
+									fp_matrix dV);
+	/* out[j] ← Σᵢ X[i,j] + β out[j]; out is 1×cols */
+	fp_status (*column_sums)(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
+	/* D ← scale·(Y − T); *squares ← ‖Y − T‖²; D may be Y */
+	fp_status (*difference)(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
+	/* M ← β₁M + (1−β₁)G;  V ← β₂V + (1−β₂)G²;  W ← W − rate·M̂/(√V̂ + ε), with M̂ = M/(1−β₁ᵗ), V̂ = V/(1−β₂ᵗ) */
+	fp_status (*adam_step)(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);
 } fp_backend_operations;
 
 struct fp_backend {
@@ -183,6 +212,9 @@ fp_matrix fp_matrix_rows(fp_matrix m, int64_t first, int64_t rows);
 fp_matrix fp_matrix_cols(fp_matrix m, int64_t first, int64_t cols);
 /* The first rows × cols elements of a contiguous matrix's buffer seen as another shape. */
 fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols);
+
+/* True when the backend has the operations of a layer fit. */
+bool fp_backend_has_gradients(const fp_backend *be);
 
 /* Measured floating-point operations a second of a GEMM of moderate size, for estimates. */
 fp_status fp_backend_gemm_rate(fp_backend *be, double *out);

@@ -75,6 +75,13 @@ static const fp_backend_operations cpu_operations = {
 	.apply_mask = fp_cpu_apply_mask,
 	.mask_distance = fp_cpu_mask_distance,
 	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
+	.norm_backward = fp_cpu_norm_backward,
+	.activate_backward = fp_cpu_activate_backward,
+	.activate_gated_backward = fp_cpu_activate_gated_backward,
+	.attention_backward = fp_cpu_attention_backward,
+	.column_sums = fp_cpu_column_sums,
+	.difference = fp_cpu_difference,
+	.adam_step = fp_cpu_adam_step,
 };
 
 fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)

@@ -138,5 +138,18 @@ fp_status fp_cpu_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t
 /* cpu_sparsegpt.c */
 fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
 								 fp_matrix mask);
+/* cpu_gradients.c */
+fp_status fp_cpu_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, float epsilon,
+							   fp_matrix dY, fp_matrix dX);
+fp_status fp_cpu_activate_backward(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX);
+fp_status fp_cpu_activate_gated_backward(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
+										 fp_matrix dG, fp_matrix dU);
+fp_status fp_cpu_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
+fp_status fp_cpu_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
+fp_status fp_cpu_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);
+/* cpu_attention_backward.c */
+fp_status fp_cpu_attention_backward(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
+									fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
+									fp_matrix dV);
 
 #endif

@@ -43,6 +43,17 @@ typedef struct fp_cpu_loops {
 					int64_t n);
 	void (*apply_mask)(float *x, const uint8_t *mask, int64_t n);
 	int64_t (*mask_distance)(const uint8_t *a, const uint8_t *b, int64_t n);
+
+	/* --- gradients */
+	/* dx ← factor·(w∘dy − a − b·(x − centre)); weight may be NULL */
+	void (*normalise_backward)(float *dx, const float *dy, const float *x, int64_t n, float centre, float factor,
+							   float a, float b, const float *weight);
+	void (*activate_backward)(fp_activation kind, float *dx, const float *dy, const float *x, int64_t n);
+	void (*activate_gated_backward)(fp_activation kind, float *dg, float *du, const float *dy, const float *g,
+									const float *u, int64_t n);
+	void (*softmax_backward)(float *ds, const float *p, int64_t n, float centre); /* ds ← p∘(ds − centre) */
+	double (*difference)(float *d, const float *y, const float *t, int64_t n, float scale); /* returns Σ(y − t)² */
+	void (*adam)(const fp_adam *rule, const float *g, float *m, float *v, float *w, int64_t n);
 } fp_cpu_loops;
 
 /* The best loops for this processor. Borrowed. */

@@ -358,6 +358,140 @@ TARGET static int64_t LOOP(mask_distance)(const uint8_t *a, const uint8_t *b, in
 	return total;
 }
 
+/* --- gradients -------------------------------------------------------------------------------------------------- */
+
+TARGET static void LOOP(normalise_backward)(float *dx, const float *dy, const float *x, int64_t n, float centre,
+											float factor, float a, float b, const float *weight)
+{
+	if (weight) {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			dx[i] = factor * (weight[i] * dy[i] - a - b * (x[i] - centre));
+	} else {
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			dx[i] = factor * (dy[i] - a - b * (x[i] - centre));
+	}
+}
+
+LOOP_INLINE float LOOP(relu_slope)(float x)
+{
+	return x > 0.0f ? 1.0f : 0.0f;
+}
+
+/* σ(1 + x(1 − σ)) with σ = 1/(1 + exp(−x)) */
+LOOP_INLINE float LOOP(silu_slope)(float x)
+{
+	float e = LOOP(exponential)(-x);
+	float sigma = 1.0f / (1.0f + e);
+	return sigma + x * sigma * (e * sigma);
+}
+
+LOOP_INLINE float LOOP(gelu_tanh_slope)(float x)
+{
+	float u = 0.7978845608f * (x + 0.044715f * x * x * x);
+	float slope = 0.7978845608f * (1.0f + 0.134145f * x * x);
+	float e = LOOP(exponential)(-2.0f * u);
+	float sigma = 1.0f / (1.0f + e);
+	return sigma + 2.0f * x * slope * sigma * (e * sigma);
+}
+
+LOOP_INLINE float LOOP(gelu_slope)(float x)
+{
+	return 0.5f * (1.0f + erff(x * 0.70710678118f)) + x * 0.39894228040f * LOOP(exponential)(-0.5f * x * x);
+}
+
+TARGET static void LOOP(activate_backward)(fp_activation kind, float *dx, const float *dy, const float *x, int64_t n)
+{
+	switch (kind) {
+	case FP_RELU:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			dx[i] = dy[i] * LOOP(relu_slope)(x[i]);
+		return;
+	case FP_SILU:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			dx[i] = dy[i] * LOOP(silu_slope)(x[i]);
+		return;
+	case FP_GELU_TANH:
+#pragma omp simd
+		for (int64_t i = 0; i < n; i++)
+			dx[i] = dy[i] * LOOP(gelu_tanh_slope)(x[i]);
+		return;
+	case FP_GELU:
+		for (int64_t i = 0; i < n; i++)
+			dx[i] = dy[i] * LOOP(gelu_slope)(x[i]);
+		return;
+	}
+}
+
+#define LOOP_GATED(f)                                                                                                  \
+	for (int64_t i = 0; i < n; i++) {                                                                                  \
+		float gate = g[i], up = u[i], d = dy[i];                                                                       \
+		dg[i] = d * up * LOOP(f##_slope)(gate);                                                                        \
+		du[i] = d * LOOP(f)(gate);                                                                                     \
+	}                                                                                                                  \
+	return
+
+TARGET static void LOOP(activate_gated_backward)(fp_activation kind, float *dg, float *du, const float *dy,
+												 const float *g, const float *u, int64_t n)
+{
+	switch (kind) {
+	case FP_RELU:
+#pragma omp simd
+		LOOP_GATED(relu);
+	case FP_SILU:
+#pragma omp simd
+		LOOP_GATED(silu);
+	case FP_GELU_TANH:
+#pragma omp simd
+		LOOP_GATED(gelu_tanh);
+	case FP_GELU:
+		LOOP_GATED(gelu);
+	}
+}
+
+TARGET static void LOOP(softmax_backward)(float *ds, const float *p, int64_t n, float centre)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		ds[i] = p[i] * (ds[i] - centre);
+}
+
+TARGET static double LOOP(difference)(float *d, const float *y, const float *t, int64_t n, float scale)
+{
+	double total = 0;
+#pragma omp simd reduction(+ : total)
+	for (int64_t i = 0; i < n; i++) {
+		float off = y[i] - t[i];
+		d[i] = scale * off;
+		total += (double)off * (double)off;
+	}
+	return total;
+}
+
+TARGET static void LOOP(adam)(const fp_adam *rule, const float *g, float *m, float *v, float *w, int64_t n)
+{
+	float beta1 = rule->beta1, beta2 = rule->beta2, epsilon = rule->epsilon;
+	float first = 1.0f - beta1, second = 1.0f - beta2;
+	/* rate·m̂/(√v̂ + ε) with the corrections for the start taken out of the loop */
+	double correction = 1 - pow((double)beta2, (double)rule->step);
+	float rate = (float)((double)rule->rate / (1 - pow((double)beta1, (double)rule->step)));
+	float root = (float)(1 / sqrt(correction));
+	float unkept = rule->keep_zeros ? 0.0f : 1.0f;
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++) {
+		float keep = w[i] != 0.0f ? 1.0f : unkept;
+		float mean = beta1 * m[i] + first * g[i];
+		float square = beta2 * v[i] + second * g[i] * g[i];
+		float next = w[i] - rate * mean / (root * __builtin_sqrtf(square) + epsilon);
+		m[i] = keep != 0.0f ? mean : m[i];
+		v[i] = keep != 0.0f ? square : v[i];
+		w[i] = keep != 0.0f ? next : 0.0f;
+	}
+}
+
 static const fp_cpu_loops LOOP(table) = {
 	.name = LOOPS_NAME,
 	.maximum = LOOP(maximum),
@@ -379,7 +513,14 @@ static const fp_cpu_loops LOOP(table) = {
 	.fista = LOOP(fista),
 	.apply_mask = LOOP(apply_mask),
 	.mask_distance = LOOP(mask_distance),
+	.normalise_backward = LOOP(normalise_backward),
+	.activate_backward = LOOP(activate_backward),
+	.activate_gated_backward = LOOP(activate_gated_backward),
+	.softmax_backward = LOOP(softmax_backward),
+	.difference = LOOP(difference),
+	.adam = LOOP(adam),
 };
 
 #undef LOOP_INLINE
 #undef LOOP_PIECE
+#undef LOOP_GATED
