@@ -96,6 +96,9 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	FP_TRY(pattern_of(ctx, task->settings, &pattern));
 	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
+	if (!calibrated && !fp_is(task->settings->method, "magnitude"))
+		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
+					   task->settings->method));
 	if (calibrated)
 		FP_TRY(fp_streams_new(&streams, task->model, task->windows, fp_feed_needs_both(fp_feed_of(task->settings))));
 	FP_TRY(prune_layers(&run, calibrated ? &streams : NULL, pattern, first, end));

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layers pruned by the pipeline, walked once more from outside: both streams are run here group by group with the bytes
+ * that came out, and the reported errors are compared with ‖W*X* − WX‖ of the activations in double.
+ */
+#include "real_layer.h"
+
+#include "base/settings.h"
+#include "pipeline/prune_layer.h"
+#include "verify.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct layer_run {
+	model_fixture f;
+	fp_windows windows;
+	fp_settings *settings;
+	fp_streams streams;
+	fp_layer_task task;
+	fp_operator_result results[FP_ROLE_COUNT];
+	void *bytes[FP_ROLE_COUNT];
+	int count;
+} layer_run;
+
+static fp_status take(void *data, const fp_operator_result *result, const void *bytes)
+{
+	layer_run *run = data;
+	fp_role role = result->role;
+	assert_null(run->bytes[role]);
+	run->results[role] = *result;
+	run->bytes[role] = malloc((size_t)result->tensor->bytes);
+	memcpy(run->bytes[role], bytes, (size_t)result->tensor->bytes);
+	run->count++;
+	return FP_OK;
+}
+
+static void forget(layer_run *run)
+{
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		free(run->bytes[role]);
+		run->bytes[role] = NULL;
+	}
+	run->count = 0;
+}
+
+/* The model and windows of run->f are open. Settings are a list that ends with NULL. */
+static void start(layer_run *run, const char *const *assignments)
+{
+	fp_context *ctx = run->f.ctx;
+	assert_ok(ctx, fp_settings_new(&run->settings, ctx));
+	for (int i = 0; assignments[i]; i++)
+		assert_ok(ctx, fp_settings_assign(run->settings, ctx, assignments[i]));
+	assert_ok(ctx, fp_settings_resolve(run->settings, ctx, "llama"));
+	assert_ok(
+		ctx, fp_streams_new(&run->streams, run->f.model, &run->windows, fp_feed_needs_both(fp_feed_of(run->settings))));
+	run->task = (fp_layer_task){
+		.model = run->f.model, .settings = run->settings, .streams = &run->streams, .done = take, .done_data = run};
+	fp_pattern *pattern = &run->task.pattern;
+	assert_ok(ctx, fp_parse_sparsity(ctx, run->settings->pattern, &pattern->sparsity, &pattern->kept, &pattern->group));
+}
+
+static void stop(layer_run *run)
+{
+	forget(run);
+	fp_streams_free(&run->streams);
+	fp_settings_free(run->settings);
+	run->settings = NULL;
+}
+
+static void open_tiny(layer_run *run, const char *name)
+{
+	expected_output expected;
+	memset(run, 0, sizeof *run);
+	open_fixture(&run->f, name);
+	read_expected(&expected, name);
+	free(expected.logits);
+	run->windows = (fp_windows){.ids = expected.ids, .count = expected.sequences, .length = expected.length};
+}
+
+static void close_tiny(layer_run *run)
+{
+	free(run->windows.ids);
+	close_fixture(&run->f);
+}
+
+static float *download(layer_run *run, fp_matrix matrix)
+{
+	float *out = malloc((size_t)fp_matrix_size(matrix) * sizeof *out);
+	assert_ok(run->f.ctx, run->f.be->ops->download(run->f.be, out, FP_F32, matrix.cols, matrix));
+	assert_ok(run->f.ctx, run->f.be->ops->synchronize(run->f.be));
+	return out;
+}
+
+/* Two streams of one layer, run from outside. */
+typedef struct walk {
+	fp_layer *layer[FP_STREAM_COUNT];
+	fp_layer_state state[FP_STREAM_COUNT];
+	fp_workspace *workspace[FP_STREAM_COUNT];
+	fp_matrix input[FP_STREAM_COUNT];
+} walk;
+
+/* hidden: what each stream brings to layer `index` */
+static void walk_start(layer_run *run, walk *w, int64_t index, fp_matrix hidden[FP_STREAM_COUNT])
+{
+	const fp_model_config *c = fp_model_get_config(run->f.model);
+	fp_context *ctx = run->f.ctx;
+	int64_t tokens = run->windows.count * run->windows.length;
+	for (int s = 0; s < FP_STREAM_COUNT; s++) {
+		w->state[s] = (fp_layer_state){.sequences = run->windows.count, .length = run->windows.length};
+		assert_ok(ctx, fp_layer_load(&w->layer[s], run->f.model, index));
+		assert_ok(ctx, fp_matrix_new(run->f.be, &w->state[s].hidden, tokens, c->hidden, FP_F32));
+		assert_ok(ctx, fp_matrix_new(run->f.be, &w->state[s].context, tokens, c->heads * c->head_dim, FP_F32));
+		assert_ok(ctx, fp_workspace_new(&w->workspace[s], run->f.model, tokens));
+		assert_ok(ctx, run->f.be->ops->copy(run->f.be, w->state[s].hidden, hidden[s]));
+	}
+}
+
+static void walk_stop(layer_run *run, walk *w)
+{
+	for (int s = 0; s < FP_STREAM_COUNT; s++) {
+		fp_layer_free(w->layer[s]);
+		fp_matrix_free(run->f.be, &w->state[s].hidden);
+		fp_matrix_free(run->f.be, &w->state[s].context);
+		fp_workspace_free(w->workspace[s]);
+	}
+}
+
+/* The pruned weights of a role, as the checkpoint will hold them. */
+static float *pruned_weights(layer_run *run, walk *w, int role)
+{
+	fp_matrix weight = w->layer[FP_PRUNED]->weight[role];
+	const fp_tensor_info *tensor = run->results[role].tensor;
+	assert_ok(run->f.ctx, run->f.be->ops->upload(run->f.be, weight, run->bytes[role], tensor->dtype, weight.cols));
+	return download(run, weight);
+}
+
+static void check_operator(layer_run *run, walk *w, int role, int corrected, const char *what)
+{
+	fp_matrix weight = w->layer[FP_DENSE]->weight[role];
+	const fp_operator_result *result = &run->results[role];
+	int64_t m = weight.rows, n = weight.cols, p = w->input[FP_DENSE].rows;
+	float *dense = download(run, weight);
+	float *pruned = pruned_weights(run, w, role);
+	float *x = download(run, w->input[FP_DENSE]);
+	float *xstar = download(run, w->input[corrected ? FP_PRUNED : FP_DENSE]);
+	double *W = to_double(dense, m * n), *V = to_double(pruned, m * n);
+	double *X = to_double(x, p * n), *Xstar = to_double(xstar, p * n);
+	double *zero = calloc((size_t)(m * n), sizeof *zero);
+	double direct = verify_residual(V, Xstar, W, X, m, n, p);
+	double output = verify_residual(zero, Xstar, W, X, m, n, p);
+	double got = sqrt(result->squared_error);
+	if (!(fabs(got - direct) <= 1e-4 * direct + 1e-5 * output))
+		fail_msg("%s %s: error %.7g, directly %.7g (output %.4g)", what, fp_role_name((fp_role)role), got, direct,
+				 output);
+	assert_true(fabs(sqrt(result->squared_output) - output) <= 1e-4 * output);
+	assert_true(verify_pattern(pruned, m, n, &run->task.pattern));
+	assert_int_equal(result->zeros, verify_zeros(pruned, m * n));
+	free(dense);
+	free(pruned);
+	free(x);
+	free(xstar);
+	free(W);
+	free(V);
+	free(X);
+	free(Xstar);
+	free(zero);
+}
+
+/* Prunes layer `index` (those before it too) and checks every operator of it. */
+static void check_layer(layer_run *run, int64_t index, const char *what)
+{
+	fp_feed feed = fp_feed_of(run->settings);
+	int corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
+	fp_context *ctx = run->f.ctx;
+	walk w = {0};
+	for (int64_t i = 0; i < index; i++) {
+		assert_ok(ctx, fp_prune_layer(&run->task, i));
+		forget(run);
+	}
+	/* without correction the layer reads one stream; alone, Wanda and SparseGPT read the pruned model's */
+	fp_matrix dense = run->streams.hidden[FP_DENSE];
+	fp_matrix starred = feed == FP_FEED_CROSS || feed == FP_FEED_SEQUENTIAL ? run->streams.hidden[FP_PRUNED] : dense;
+	fp_matrix hidden[FP_STREAM_COUNT] = {feed == FP_FEED_SEQUENTIAL ? starred : dense, starred};
+	walk_start(run, &w, index, hidden);
+	assert_ok(ctx, fp_prune_layer(&run->task, index));
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		for (int s = 0; s < FP_STREAM_COUNT; s++)
+			assert_ok(ctx, fp_layer_input(w.layer[s], group, &w.state[s], w.workspace[s], &w.input[s]));
+		for (int role = 0; role < FP_ROLE_COUNT; role++)
+			if (fp_role_group((fp_role)role) == group && run->bytes[role])
+				check_operator(run, &w, role, corrected, what);
+		for (int s = 0; s < FP_STREAM_COUNT; s++)
+			assert_ok(ctx, fp_layer_advance(w.layer[s], group, w.input[s], &w.state[s], w.workspace[s]));
+	}
+	/* and the streams are where this walk is */
+	for (int s = 0; s < (corrected ? FP_STREAM_COUNT : 1); s++) {
+		int from = feed == FP_FEED_SEQUENTIAL ? FP_PRUNED : s;
+		float *a = download(run, run->streams.hidden[from]);
+		float *b = download(run, w.state[from].hidden);
+		for (int64_t i = 0; i < fp_matrix_size(w.state[from].hidden); i++)
+			assert_true(fabsf(a[i] - b[i]) <= 1e-4F * (1 + fabsf(b[i])));
+		free(a);
+		free(b);
+	}
+	walk_stop(run, &w);
+}
+
+static const char *const feeds[][5] = {
+	{"preset=paper", "correction=none"},
+	{"preset=paper", "correction=intra"},
+	{"preset=paper", "correction=cross"},
+	{"preset=fast", "search_steps=9"},
+	{"preset=fast", "correction=intra", "search_steps=9"},
+	{"method=wanda"},
+	{"method=sparsegpt"},
+	{"method=magnitude"},
+	{"method=admm"},
+};
+enum { FEED_COUNT = sizeof feeds / sizeof feeds[0] };
+
+static void every_feed_reports_the_direct_error(void **unused)
+{
+	(void)unused;
+	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m", "llama-plain"};
+	static const char *const patterns[] = {"pattern=50%", "pattern=2:4"};
+	for (int i = 0; i < 4; i++)
+		for (int k = 0; k < FEED_COUNT; k++)
+			for (int p = 0; p < 2; p++) {
+				layer_run run;
+				const char *all[8] = {patterns[p]};
+				for (int j = 0; j < 5; j++)
+					all[j + 1] = feeds[k][j];
+				open_tiny(&run, models[i]);
+				start(&run, all);
+				check_layer(&run, 1, models[i]);
+				assert_int_equal(run.count, fp_model_get_config(run.f.model)->gated ? 7 : 6);
+				stop(&run);
+				close_tiny(&run);
+			}
+}
+
+/* Real layers at 20% and 90%: where cancellation in the Gram form would show. */
+static void real_layers_report_the_direct_error(void **unused)
+{
+	(void)unused;
+	static const char *const variants[][4] = {{"pattern=20%", "preset=paper", "iterations=5"},
+											  {"pattern=90%", "search_steps=6"},
+											  {"pattern=20%", "method=wanda"}};
+	int seen = 0;
+	for (int i = 0; i < real_source_count; i++)
+		for (int v = 0; v < 3; v++) {
+			layer_run run = {0};
+			if (!open_real(&run.f, &run.windows, &real_sources[i], 2, 64))
+				continue;
+			seen++;
+			start(&run, variants[v]);
+			check_layer(&run, 1, real_sources[i].name);
+			stop(&run);
+			fp_windows_free(&run.windows);
+			close_fixture(&run.f);
+		}
+	if (seen == 0)
+		skip();
+}
+
+/* With nothing to prune the layer's bytes stay, the errors are rounding, and the two streams stay one. */
+static void nothing_to_prune_changes_nothing(void **unused)
+{
+	(void)unused;
+	static const char *const models[] = {"llama-gqa", "opt-plain"};
+	for (int i = 0; i < 2; i++)
+		for (int k = 0; k < FEED_COUNT; k++) {
+			layer_run run;
+			const char *all[8] = {"pattern=0%"};
+			for (int j = 0; j < 5; j++)
+				all[j + 1] = feeds[k][j];
+			open_tiny(&run, models[i]);
+			start(&run, all);
+			/* SparseGPT drops the weights of inputs that never fire */
+			bool drops = fp_is(run.settings->method, "sparsegpt");
+			for (int64_t index = 0; index < 2; index++) {
+				fp_layer *layer;
+				assert_ok(run.f.ctx, fp_prune_layer(&run.task, index));
+				assert_ok(run.f.ctx, fp_layer_load(&layer, run.f.model, index));
+				for (int role = 0; role < FP_ROLE_COUNT; role++) {
+					if (!run.bytes[role])
+						continue;
+					float *before = download(&run, layer->weight[role]);
+					fp_matrix weight = layer->weight[role];
+					assert_ok(run.f.ctx, run.f.be->ops->upload(run.f.be, weight, run.bytes[role],
+															   run.results[role].tensor->dtype, weight.cols));
+					float *after = download(&run, weight);
+					for (int64_t j = 0; j < fp_matrix_size(weight); j++)
+						if (!(fabsf(before[j] - after[j]) <= 1e-2F * fabsf(before[j]) + 1e-4F) &&
+							!(drops && after[j] == 0.0F))
+							fail_msg("%s, feed %d, layer %d, %s: entry %d was %g and is %g", models[i], k, (int)index,
+									 fp_role_name((fp_role)role), (int)j, (double)before[j], (double)after[j]);
+					assert_true(run.results[role].squared_error <= 1e-6 * run.results[role].squared_output);
+					free(before);
+					free(after);
+				}
+				fp_layer_free(layer);
+				forget(&run);
+			}
+			if (fp_feed_of(run.settings) == FP_FEED_CROSS) {
+				float *a = download(&run, run.streams.hidden[FP_DENSE]);
+				float *b = download(&run, run.streams.hidden[FP_PRUNED]);
+				for (int64_t j = 0; j < fp_matrix_size(run.streams.hidden[FP_DENSE]); j++)
+					assert_true(fabsf(a[j] - b[j]) <= 1e-3F * (1 + fabsf(a[j])));
+				free(a);
+				free(b);
+			}
+			stop(&run);
+			close_tiny(&run);
+		}
+}
+
+static void skipping_a_layer_leaves_the_streams_identical(void **unused)
+{
+	(void)unused;
+	layer_run run;
+	const char *const all[] = {"correction=cross", NULL};
+	open_tiny(&run, "llama-gqa");
+	start(&run, all);
+	assert_ok(run.f.ctx, fp_skip_layer(&run.task, 0));
+	float *a = download(&run, run.streams.hidden[FP_DENSE]);
+	float *b = download(&run, run.streams.hidden[FP_PRUNED]);
+	assert_memory_equal(a, b, (size_t)fp_matrix_size(run.streams.hidden[FP_DENSE]) * sizeof *a);
+	assert_int_equal(run.count, 0);
+	free(a);
+	free(b);
+	stop(&run);
+	close_tiny(&run);
+}
+
+/* Fails each allocation in turn: an error, nothing lost, nothing touched twice (under AddressSanitizer). */
+static void every_allocation_may_fail(void **unused)
+{
+	(void)unused;
+	static const char *const recipes[][8] = {
+		{"preset=fast", "search_steps=3", "refit_steps=2"},
+		{"preset=paper", "warm_start=sparsegpt", "iterations=2", "patience=1"},
+		{"method=sparsegpt"},
+	};
+	for (int r = 0; r < 3; r++) {
+		fp_status status = FP_ERROR_MEMORY;
+		layer_run run;
+		int64_t n = 0;
+		open_tiny(&run, "llama-gqa");
+		while (status != FP_OK) {
+			const char *all[10] = {"tolerance=1"};
+			for (int j = 0; j < 8; j++)
+				all[j + 1] = recipes[r][j];
+			start(&run, all);
+			run.f.ctx->fail_allocation_at = run.f.ctx->allocations + ++n;
+			status = fp_prune_layer(&run.task, 0);
+			run.f.ctx->fail_allocation_at = 0;
+			if (status != FP_OK)
+				assert_int_equal(status, FP_ERROR_MEMORY);
+			stop(&run);
+		}
+		print_message("%d allocations\n", (int)n - 1);
+		close_tiny(&run);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_feed_reports_the_direct_error),
+		cmocka_unit_test(real_layers_report_the_direct_error),
+		cmocka_unit_test(nothing_to_prune_changes_nothing),
+		cmocka_unit_test(skipping_a_layer_leaves_the_streams_identical),
+		cmocka_unit_test(every_allocation_may_fail),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
