@@ -63,8 +63,7 @@ extern "C" {
 	/* past the paper */                                                                                               \
 	X(FLAG, scaling, 0, 0, 1, "", "", "solve in columns scaled by the norms of the inputs")                            \
 	X(INT, refit_steps, 0, 0, 10000, "N", "", "conjugate-gradient steps on the chosen support; 0: no refit")           \
-	X(CHOICE, support_search, "none", 0, 0, "none|admm", "",                                                  \
-	  "search for a better support after the convex solve")                                                            \
+	X(CHOICE, support_search, "none", 0, 0, "none|admm", "", "search for a better support after the convex solve")     \
 	X(INT, search_steps, 0, 0, 10000, "N", "", "steps of the support search")                                          \
 	X(REAL, ridge, 0, 0, 100, "X", "", "pull towards the dense weights, as a share of the mean of diag(A)")            \
 	X(REAL, residual, 0, 0, 10, "R", "",                                                                               \

@@ -114,7 +114,7 @@ static fp_status enlarge_merges(fp_context *ctx, fp_bpe *bpe)
 		return status;
 	for (int64_t i = 0; i < capacity; i++)
 		merges[i].rank = -1;
-	for (int64_t i = 0; i < bpe->merge_capacity; i++)
+	for (int64_t i = 0; bpe->merges && i < bpe->merge_capacity; i++)
 		if (bpe->merges[i].rank >= 0)
 			*merge_slot(merges, capacity, bpe->merges[i].pair) = bpe->merges[i];
 	fp_free(bpe->merges);

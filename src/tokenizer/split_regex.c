@@ -174,7 +174,7 @@ void fp_split_regex_free(fp_split_regex *regex)
 
 static int choose_form(const fp_split_regex *regex, const char *text, int64_t length)
 {
-	if (!regex->forms[FORM_FULL].code)
+	if (!regex->forms[FORM_FULL].code || !text)
 		return FORM_PLAIN;
 	for (int64_t i = 0; i < length; i++)
 		if (fp_may_begin_addition((unsigned char)text[i]))
