@@ -8,10 +8,14 @@
 
 const char *const fp_sampler_names[] = {"packed", "c4", NULL};
 
+typedef struct opened_corpus {
+	fp_corpus *corpus;
+} opened_corpus;
+
 typedef struct sampling {
 	fp_context *ctx;
 	fp_tokenizer *tokenizer;
-	fp_corpus **corpora;
+	opened_corpus *corpora;
 	int corpus_count;
 	int64_t samples, length;
 	uint64_t seed;
@@ -47,7 +51,7 @@ static fp_status sample_packed(const sampling *job)
 	if (job->seed == 0 && job->samples > 0 && !fp_multiply_checked(job->samples, job->length, &enough))
 		enough = INT64_MAX;
 	for (int i = 0; i < job->corpus_count; i++)
-		FP_TRY(fp_tokenize_documents(ctx, job->tokenizer, job->corpora[i], enough, &tokens));
+		FP_TRY(fp_tokenize_documents(ctx, job->tokenizer, job->corpora[i].corpus, enough, &tokens));
 	int64_t there = tokens.count / job->length, wanted = job->samples > 0 ? job->samples : there;
 	if (there < wanted || there == 0) {
 		status = fp_fail(
@@ -78,9 +82,9 @@ cleanup:
 static fp_document find_document(const sampling *job, int64_t index)
 {
 	int corpus = 0;
-	while (index >= fp_corpus_count(job->corpora[corpus]))
-		index -= fp_corpus_count(job->corpora[corpus++]);
-	return fp_corpus_document(job->corpora[corpus], index);
+	while (index >= fp_corpus_count(job->corpora[corpus].corpus))
+		index -= fp_corpus_count(job->corpora[corpus++].corpus);
+	return fp_corpus_document(job->corpora[corpus].corpus, index);
 }
 
 /* What is known of the documents drawn so far: tokens[i] is 0 for one not drawn yet, else 1 + its number of tokens. */
@@ -134,7 +138,7 @@ static fp_status sample_c4(const sampling *job)
 					   "calibration: sampler c4 draws a given number of samples, such as 128; %lld is none",
 					   (long long)job->samples);
 	for (int i = 0; i < job->corpus_count; i++)
-		drawn.count += fp_corpus_count(job->corpora[i]);
+		drawn.count += fp_corpus_count(job->corpora[i].corpus);
 	FP_TRY(FP_NEW(ctx, &drawn.tokens, drawn.count));
 	FP_TRY(FP_NEW(ctx, &job->out->ids, total));
 	job->out->length = job->length;
@@ -165,11 +169,11 @@ fp_status fp_windows_calibration(fp_windows *out, fp_context *ctx, fp_tokenizer 
 	FP_TRY(fp_check_window_length(ctx, length));
 	FP_TRY(FP_NEW(ctx, &job.corpora, path_count));
 	for (job.corpus_count = 0; job.corpus_count < path_count; job.corpus_count++)
-		FP_TRY(fp_corpus_read(&job.corpora[job.corpus_count], ctx, paths[job.corpus_count]));
+		FP_TRY(fp_corpus_read(&job.corpora[job.corpus_count].corpus, ctx, paths[job.corpus_count]));
 	FP_TRY(packed ? sample_packed(&job) : sample_c4(&job));
 cleanup:
 	for (int i = 0; i < job.corpus_count; i++)
-		fp_corpus_free(job.corpora[i]);
+		fp_corpus_free(job.corpora[i].corpus);
 	fp_free(job.corpora);
 	if (status != FP_OK)
 		fp_windows_free(out);

@@ -125,7 +125,7 @@ static fp_status enlarge_merges(fp_context *ctx, fp_bpe *bpe)
 
 fp_status fp_bpe_put_merge(fp_context *ctx, fp_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t merged)
 {
-	if (2 * (bpe->merge_count + 1) > bpe->merge_capacity) {
+	if (!bpe->merges || 2 * (bpe->merge_count + 1) > bpe->merge_capacity) {
 		fp_status status = enlarge_merges(ctx, bpe);
 		if (status != FP_OK)
 			return status;

@@ -208,24 +208,32 @@ static fp_status check_model(fp_context *ctx, const sentencepiece_model *model, 
 	return FP_OK;
 }
 
+typedef struct scored {
+	float score;
+	int32_t id;
+} scored;
+
 static int by_falling_score(const void *a, const void *b)
 {
-	float x = (*(const piece *const *)a)->score, y = (*(const piece *const *)b)->score;
+	float x = ((const scored *)a)->score, y = ((const scored *)b)->score;
 	return (x < y) - (x > y);
 }
 
 /* Pieces of equal score have equal rank: between them the leftmost place decides. */
 static fp_status rank_pieces(fp_context *ctx, sentencepiece_model *model)
 {
-	piece **order;
+	scored *order;
 	fp_status status = FP_NEW(ctx, &order, model->count);
 	if (status != FP_OK)
 		return status;
 	for (int64_t i = 0; i < model->count; i++)
-		order[i] = &model->pieces[i];
+		order[i] = (scored){.score = model->pieces[i].score, .id = (int32_t)i};
 	qsort(order, (size_t)model->count, sizeof *order, by_falling_score);
-	for (int64_t i = 1; i < model->count; i++)
-		order[i]->rank = order[i - 1]->rank + (order[i]->score < order[i - 1]->score);
+	int32_t rank = 0;
+	for (int64_t i = 0; i < model->count; i++) {
+		rank += i > 0 && order[i].score < order[i - 1].score;
+		model->pieces[order[i].id].rank = rank;
+	}
 	fp_free(order);
 	return FP_OK;
 }

@@ -185,7 +185,7 @@ static int choose_form(const fp_split_regex *regex, const char *text, int64_t le
 fp_status fp_split_regex_find(fp_split_regex *regex, fp_context *ctx, const char *text, int64_t length, int64_t from,
 							  bool *found, int64_t *start, int64_t *end)
 {
-	PCRE2_SPTR subject = (PCRE2_SPTR)(text ? text : "");
+	PCRE2_SPTR subject = (PCRE2_SPTR)text;
 	if (from == 0 || text != regex->text || length != regex->length) {
 		regex->form = choose_form(regex, text, length);
 		regex->text = text;
