@@ -21,8 +21,9 @@ endif()
 # OpenBLAS comes in forms that are exchangeable by Debian's alternatives; this project wants the OpenMP one and names it by its own
 # folder. Our loops run on OpenMP's threads. The pthread form brings a second pool, and two pools that spin on the same processors
 # slow each other down: on two cores a 512×512×512 product followed by a small parallel loop reached 95 GFLOP/s with one pool and 56
-# with two, a 128×512×64 one 125 against 28; on the same cores under heavy load the latter gave 1.3 against 0.4. Large products were
-# within the noise of a shared machine. This form also knows when it is called inside a parallel region, on which attention relies.
+# with two, a 128×512×64 one 125 against 28. It also knows when it is called inside a parallel region, on which attention relies.
+# Not settled: large products alone read faster in the pthread form (2048³: 197 against 98 GFLOP/s; under heavy load 32 against 26), but
+# on a machine that others used at the same time. Measure again on an idle one.
 set(FP_OPENBLAS_FOLDER "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp" CACHE PATH "The folder of OpenBLAS's OpenMP form")
 if(FP_STATIC)
   set(CMAKE_SKIP_RPATH ON)
