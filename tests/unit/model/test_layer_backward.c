@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients through a whole layer, for every switch of an architecture: against PyTorch's autograd in double, and, for
+ * switches that no fixture has, against differences of the loss. */
+#include "model_fixture.h"
+
+#include "model/layer_backward.h"
+#include "model/model_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const cases[] = {
+	"opt-plain",         "opt-350m",   "opt-no-bias",       "opt-norm-without-weights",
+	"opt-no-final-norm", "opt-untied", "llama-plain",       "llama-gqa",
+	"llama-multi-query", "llama-tied", "llama-rope-llama3", "llama-rope-linear",
+	"llama-head-dim",    "llama-bias", "llama-bin-sharded",
+};
+enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
+
+/* A model with the input of one layer and all that a gradient takes. */
+typedef struct gradient_run {
+	model_fixture f;
+	expected_output expected;
+	fp_layer *layer;
+	fp_matrix hidden;
+	fp_workspace *workspace;
+	fp_tape *tape;
+	fp_layer_matrices gradients;
+} gradient_run;
+
+static void start(gradient_run *r, const char *name)
+{
+	memset(r, 0, sizeof *r);
+	open_fixture(&r->f, name);
+	read_expected(&r->expected, name);
+	int64_t tokens = (int64_t)r->expected.sequences * r->expected.length;
+	fp_layer_state state = {.sequences = r->expected.sequences, .length = r->expected.length};
+	assert_ok(r->f.ctx, fp_matrix_new(r->f.be, &r->hidden, tokens, fp_model_get_config(r->f.model)->hidden, FP_F32));
+	state.hidden = r->hidden;
+	assert_ok(r->f.ctx, fp_workspace_new(&r->workspace, r->f.model, tokens));
+	assert_ok(r->f.ctx, fp_model_embed(r->f.model, r->expected.ids, state.sequences, state.length, r->hidden));
+	for (int64_t index = 0; index < LAYER; index++) {
+		assert_ok(r->f.ctx, fp_layer_load(&r->layer, r->f.model, index));
+		assert_ok(r->f.ctx, fp_layer_forward(r->layer, &state, r->workspace));
+		fp_layer_free(r->layer);
+	}
+	assert_ok(r->f.ctx, fp_layer_load(&r->layer, r->f.model, LAYER));
+	assert_ok(r->f.ctx, fp_layer_matrices_new(&r->gradients, r->layer));
+}
+
+static void stop(gradient_run *r)
+{
+	fp_layer_matrices_free(r->f.be, &r->gradients);
+	fp_tape_free(r->tape);
+	fp_workspace_free(r->workspace);
+	fp_layer_free(r->layer);
+	fp_matrix_free(r->f.be, &r->hidden);
+	free(r->expected.ids);
+	free(r->expected.logits);
+	close_fixture(&r->f);
+}
+
+static float *download(gradient_run *r, fp_matrix matrix)
+{
+	float *out = malloc((size_t)fp_matrix_size(matrix) * sizeof *out);
+	assert_ok(r->f.ctx, r->f.be->ops->download(r->f.be, out, FP_F32, matrix.cols, matrix));
+	assert_ok(r->f.ctx, r->f.be->ops->synchronize(r->f.be));
+	return out;
+}
+
+/* Sequences [first, first + count) through the layer; the loss, and with `backward` its gradients. */
+static double pass(gradient_run *r, int64_t first, int64_t count, bool backward, bool add)
+{
+	int64_t length = r->expected.length, width = r->hidden.cols, rows = count * length;
+	fp_matrix output;
+	if (!r->tape)
+		assert_ok(r->f.ctx, fp_tape_new(&r->tape, r->f.model, r->hidden.rows));
+	assert_ok(r->f.ctx, fp_layer_forward_taped(r->layer, count, length, fp_matrix_rows(r->hidden, first * length, rows),
+											   r->tape, &output));
+	float *values = download(r, output);
+	double loss = 0;
+	for (int64_t i = 0; i < rows * width; i++) {
+		double weight = cos(0.7 * (double)(first * length * width + i) + 1);
+		loss += weight * (double)values[i];
+		values[i] = (float)weight;
+	}
+	if (backward) {
+		assert_ok(r->f.ctx, r->f.be->ops->upload(r->f.be, output, values, FP_F32, width));
+		assert_ok(r->f.ctx, fp_layer_backward(r->layer, r->tape, add, &r->gradients));
+	}
+	free(values);
+	return loss;
+}
+
+/* ‖got − wanted‖/‖wanted‖ against the next block of the file; moves the cursor behind it. A gradient that is zero (the
+ * keys' bias moves all scores of a row alike) is compared with the size of the others. */
+static void compare_block(gradient_run *r, fp_matrix got, const unsigned char **cursor, double size, const char *what)
+{
+	int32_t shape[2];
+	memcpy(shape, *cursor, sizeof shape);
+	*cursor += sizeof shape;
+	assert_int_equal(got.rows, shape[0]);
+	assert_int_equal(got.cols, shape[1]);
+	float *values = download(r, got);
+	double off = 0, norm = 0;
+	for (int64_t i = 0; i < fp_matrix_size(got); i++) {
+		float wanted;
+		memcpy(&wanted, *cursor + 4 * i, 4);
+		off += ((double)values[i] - (double)wanted) * ((double)values[i] - (double)wanted);
+		norm += (double)wanted * (double)wanted;
+	}
+	if (!(sqrt(off) <= 1e-4 * sqrt(norm) + size))
+		fail_msg("%s: the gradient is off by %g of its size %g", what, sqrt(off / norm), sqrt(norm));
+	*cursor += 4 * fp_matrix_size(got);
+	free(values);
+}
+
+static void compare_all(gradient_run *r, const char *name)
+{
+	char text[256];
+	size_t size;
+	snprintf(text, sizeof text, "tests/fixtures/gradients/%s.bin", name);
+	unsigned char *bytes = read_whole(source_path(text), &size);
+	const unsigned char *cursor = bytes;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		if (fp_matrix_is_absent(r->layer->weight[role]))
+			continue;
+		snprintf(text, sizeof text, "%s: %s", name, fp_role_name((fp_role)role));
+		compare_block(r, r->gradients.weight[role], &cursor, 0, text);
+		if (!fp_matrix_is_absent(r->layer->bias[role]))
+			compare_block(r, r->gradients.bias[role], &cursor, role == FP_KEY ? 1e-4 : 0, text);
+	}
+	assert_ptr_equal(cursor, bytes + size);
+	free(bytes);
+}
+
+static void gradients_equal_those_of_autograd(void **unused)
+{
+	(void)unused;
+	for (int i = 0; i < CASE_COUNT; i++) {
+		gradient_run r;
+		start(&r, cases[i]);
+		pass(&r, 0, r.expected.sequences, true, false);
+		compare_all(&r, cases[i]);
+		/* again over what the tape holds from before, and in two parts that add up */
+		for (int64_t first = 0; first < r.expected.sequences; first++)
+			pass(&r, first, 1, true, first > 0);
+		compare_all(&r, cases[i]);
+		stop(&r);
+	}
+}
+
+static void the_taped_forward_is_the_layer_s(void **unused)
+{
+	(void)unused;
+	for (int i = 0; i < CASE_COUNT; i++) {
+		gradient_run r;
+		fp_matrix output;
+		start(&r, cases[i]);
+		assert_ok(r.f.ctx, fp_tape_new(&r.tape, r.f.model, r.hidden.rows + 5));
+		assert_ok(r.f.ctx,
+				  fp_layer_forward_taped(r.layer, r.expected.sequences, r.expected.length, r.hidden, r.tape, &output));
+		float *taped = download(&r, output);
+		fp_layer_state state = {.sequences = r.expected.sequences, .length = r.expected.length, .hidden = r.hidden};
+		assert_ok(r.f.ctx, fp_layer_forward(r.layer, &state, r.workspace));
+		float *plain = download(&r, r.hidden);
+		assert_memory_equal(taped, plain, (size_t)fp_matrix_size(output) * sizeof *taped);
+		free(taped);
+		free(plain);
+		stop(&r);
+	}
+}
+
+/* layer.weight += step·direction, the direction from a generator started at `seed` */
+static double move(gradient_run *r, uint64_t seed, double step)
+{
+	double slope = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		fp_matrix weight = r->layer->weight[role];
+		if (fp_matrix_is_absent(weight))
+			continue;
+		float *values = download(r, weight), *gradient = download(r, r->gradients.weight[role]);
+		for (int64_t i = 0; i < fp_matrix_size(weight); i++) {
+			float direction = random_normal(&seed) * 0.2F;
+			values[i] += (float)step * direction;
+			slope += (double)direction * (double)gradient[i];
+		}
+		assert_ok(r->f.ctx, r->f.be->ops->upload(r->f.be, weight, values, FP_F32, weight.cols));
+		free(values);
+		free(gradient);
+	}
+	return slope;
+}
+
+static void check_by_differences(gradient_run *r, const char *what)
+{
+	const double step = 1.0 / 128;
+	pass(r, 0, r->expected.sequences, true, false);
+	double slope = move(r, 11, step);
+	double up = pass(r, 0, r->expected.sequences, false, false);
+	move(r, 11, -2 * step);
+	double down = pass(r, 0, r->expected.sequences, false, false);
+	double difference = (up - down) / (2 * step);
+	if (!(fabs(difference - slope) <= 3e-3 * fabs(slope)))
+		fail_msg("%s: the slope is %.9g, but the loss changes by %.9g", what, slope, difference);
+}
+
+static void switches_without_a_fixture_follow_the_loss(void **unused)
+{
+	(void)unused;
+	gradient_run r;
+	start(&r, "llama-gqa");
+	check_by_differences(&r, "as it is");
+	stop(&r);
+	start(&r, "llama-gqa");
+	r.f.model->config.window = 5;
+	check_by_differences(&r, "a sliding window");
+	stop(&r);
+	start(&r, "llama-gqa");
+	r.f.model->config.head_norm = true;
+	fp_matrix *norms[] = {&r.layer->query_norm, &r.layer->key_norm};
+	for (int i = 0; i < 2; i++) {
+		float weights[64];
+		uint64_t seed = 5;
+		for (int k = 0; k < 64; k++)
+			weights[k] = 1 + 0.3F * random_normal(&seed);
+		assert_ok(r.f.ctx, fp_matrix_new(r.f.be, norms[i], 1, r.f.model->config.head_dim, FP_F32));
+		assert_ok(r.f.ctx, r.f.be->ops->upload(r.f.be, *norms[i], weights, FP_F32, 64));
+	}
+	check_by_differences(&r, "norms of heads");
+	stop(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(gradients_equal_those_of_autograd),
+		cmocka_unit_test(the_taped_forward_is_the_layer_s),
+		cmocka_unit_test(switches_without_a_fixture_follow_the_loss),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
