@@ -209,6 +209,80 @@ cleanup:
 	return status;
 }
 
+int64_t fp_packing_width(const fp_model *model)
+{
+	const fp_model_config *c = fp_model_get_config(model);
+	return 2 * (c->heads + c->kv_heads) * c->head_dim;
+}
+
+/* Rows between their packed and their unpacked place; back: from the latter to the former. */
+static fp_status move_rows(fp_backend *be, const fp_packing *packing, fp_matrix packed, fp_matrix unpacked, bool back)
+{
+	fp_status status = FP_OK;
+	for (int64_t i = 0; i < packing->span_count; i++) {
+		const fp_row_span *span = &packing->spans[i];
+		fp_matrix near = fp_matrix_rows(packed, span->packed, span->rows);
+		fp_matrix far = fp_matrix_rows(unpacked, span->unpacked, span->rows);
+		if (back && span->copy)
+			continue;
+		FP_TRY(back ? be->ops->copy(be, near, far) : be->ops->copy(be, far, near));
+	}
+cleanup:
+	return status;
+}
+
+/* Attention over Q, K and V [sequences · length rows]: placed, and mixed into `context`. */
+static fp_status mix_tokens(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace, fp_matrix Q,
+							fp_matrix K, fp_matrix V, fp_matrix context)
+{
+	fp_status status;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	const fp_attention_shape shape = {
+		.sequences = state->sequences,
+		.length = state->length,
+		.heads = c->heads,
+		.kv_heads = c->kv_heads,
+		.head_dim = c->head_dim,
+		.window = c->window,
+		.scale = (float)(1.0 / sqrt((double)c->head_dim)),
+	};
+	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
+	FP_TRY(place_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
+	FP_TRY(workspace->be->ops->attention(workspace->be, &shape, Q, K, V, context));
+cleanup:
+	return status;
+}
+
+/* The `cols` wide part of the packing's room that starts `skipped` columns' worth of elements into it; contiguous. */
+static fp_matrix room_part(const fp_layer_state *state, int64_t skipped, int64_t cols)
+{
+	fp_matrix part = state->packing->room;
+	part.rows = state->sequences * state->length;
+	part.offset += part.rows * skipped;
+	part.cols = part.stride = cols;
+	return part;
+}
+
+static fp_status mix_packed(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace, fp_matrix Q,
+							fp_matrix K, fp_matrix V)
+{
+	fp_status status;
+	const fp_packing *packing = state->packing;
+	fp_matrix far_Q = room_part(state, 0, Q.cols);
+	fp_matrix far_K = room_part(state, Q.cols, K.cols);
+	fp_matrix far_V = room_part(state, Q.cols + K.cols, V.cols);
+	fp_matrix far_context = room_part(state, Q.cols + K.cols + V.cols, state->context.cols);
+	/* Padding comes after all that counts and so is never seen, but it must not be whatever the memory held. */
+	FP_TRY(workspace->be->ops->fill(workspace->be, room_part(state, 0, Q.cols + K.cols + V.cols), 0));
+	FP_TRY(move_rows(workspace->be, packing, Q, far_Q, false));
+	FP_TRY(move_rows(workspace->be, packing, K, far_K, false));
+	FP_TRY(move_rows(workspace->be, packing, V, far_V, false));
+	FP_TRY(mix_tokens(layer, state, workspace, far_Q, far_K, far_V, far_context));
+	FP_TRY(move_rows(workspace->be, packing, state->context, far_context, true));
+cleanup:
+	return status;
+}
+
 static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *state, fp_workspace *workspace)
 {
 	fp_status status;
@@ -219,21 +293,11 @@ static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *
 	fp_matrix Q = scratch_part(workspace, input.rows, 0, query_width);
 	fp_matrix K = scratch_part(workspace, input.rows, query_width, key_width);
 	fp_matrix V = scratch_part(workspace, input.rows, query_width + key_width, key_width);
-	const fp_attention_shape shape = {
-		.sequences = state->sequences,
-		.length = state->length,
-		.heads = c->heads,
-		.kv_heads = c->kv_heads,
-		.head_dim = c->head_dim,
-		.window = c->window,
-		.scale = (float)(1.0 / sqrt((double)c->head_dim)),
-	};
 	FP_TRY(fp_linear(be, input, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
-	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
-	FP_TRY(place_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
-	FP_TRY(be->ops->attention(be, &shape, Q, K, V, state->context));
+	FP_TRY(state->packing ? mix_packed(layer, state, workspace, Q, K, V)
+						  : mix_tokens(layer, state, workspace, Q, K, V, state->context));
 cleanup:
 	return status;
 }
@@ -265,8 +329,10 @@ static fp_status check_finite(const fp_layer *layer, fp_matrix hidden)
 static fp_status check_state(const fp_layer *layer, const fp_layer_state *state, const fp_workspace *workspace)
 {
 	fp_backend *be = workspace->be;
-	FP_REQUIRE(be, state->hidden.rows == state->sequences * state->length);
-	FP_REQUIRE(be, state->hidden.rows <= workspace->tokens);
+	FP_REQUIRE(be, state->packing ? fp_matrix_size(state->packing->room) >=
+										state->sequences * state->length * fp_packing_width(layer->model)
+								  : state->hidden.rows == state->sequences * state->length);
+	FP_REQUIRE(be, state->hidden.rows <= workspace->tokens && state->length <= workspace->tokens);
 	FP_REQUIRE(be, state->hidden.cols == fp_model_get_config(layer->model)->hidden);
 	return fp_model_check_length(layer->model, state->length);
 }

@@ -26,10 +26,29 @@ typedef struct fp_layer {
 	fp_matrix query_norm, key_norm;         /* 1 × head_dim or absent */
 } fp_layer;
 
+/*
+ * Sequences that share rows. Everything but attention works row by row, so a beginning that several sequences have in
+ * common can lie in `hidden` once, and padding need not lie there at all: then hidden has fewer rows than sequences ×
+ * length, and the spans say where each run of them stands among the unpacked rows (row = sequence·length + position).
+ */
+typedef struct fp_row_span {
+	int64_t packed, unpacked, rows;
+	bool copy; /* another span holds the same packed rows: nothing is taken back from this one */
+} fp_row_span;
+typedef struct fp_packing {
+	const fp_row_span *spans;
+	int64_t span_count;
+	fp_matrix room; /* (sequences · length) × fp_packing_width(), the caller's */
+} fp_packing;
+
 typedef struct fp_layer_state {
 	int64_t sequences, length;
 	fp_matrix hidden, context; /* the caller's; fp_layer_forward() does without a context (all zero) */
+	const fp_packing *packing; /* NULL: every sequence has `length` rows of its own */
 } fp_layer_state;
+
+/* The width of a packing's room: queries, keys, values and attention's output, unpacked. */
+int64_t fp_packing_width(const fp_model *model);
 
 /* Work space for the steps, sized for up to `tokens` tokens. Freed with fp_workspace_free(). */
 typedef struct fp_workspace fp_workspace;

@@ -54,7 +54,7 @@ fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *dir
 	*out = NULL;
 	FP_TRY(FP_NEW(ctx, &tokenizer, 1));
 	tokenizer->ctx = ctx;
-	tokenizer->bos = -1;
+	tokenizer->bos = tokenizer->eos = -1;
 	fp_bpe_start(&tokenizer->bpe);
 	FP_TRY(read_files(tokenizer, directory));
 	*out = tokenizer;
@@ -179,6 +179,11 @@ cleanup:
 int32_t fp_tokenizer_bos(const fp_tokenizer *tokenizer)
 {
 	return tokenizer->bos;
+}
+
+int32_t fp_tokenizer_eos(const fp_tokenizer *tokenizer)
+{
+	return tokenizer->eos;
 }
 
 bool fp_tokenizer_adds_bos(const fp_tokenizer *tokenizer)

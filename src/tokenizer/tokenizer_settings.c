@@ -159,11 +159,11 @@ fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_
 		tokenizer->prefix_count = adds && tokenizer->bos >= 0;
 		tokenizer->prefix[0] = tokenizer->bos;
 	}
+	tokenizer->eos = find_id(settings, tokenizer, "eos_token");
 	const json_t *add_eos = json_object_get(settings->config, "add_eos_token");
 	if (json_is_boolean(add_eos)) {
-		int32_t eos = find_id(settings, tokenizer, "eos_token");
-		tokenizer->suffix_count = json_is_true(add_eos) && eos >= 0;
-		tokenizer->suffix[0] = eos;
+		tokenizer->suffix_count = json_is_true(add_eos) && tokenizer->eos >= 0;
+		tokenizer->suffix[0] = tokenizer->eos;
 	}
 cleanup:
 	return status;
