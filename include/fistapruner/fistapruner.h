@@ -45,6 +45,20 @@ FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *
 FP_API fp_status fp_evaluate(char **json, fp_context *ctx, const char *model, const char *text,
 							 const fp_settings *settings);
 
+/*
+ * Zero-shot accuracy of `model` on tasks, each "NAME=FILE" (docs/cli.md lists the names and the files), by the prompts
+ * and rules of lm-evaluation-harness. sampled (may be NULL) is called with one JSON line per example.
+ */
+typedef struct fp_tasks_request {
+	const char *model;
+	const char *const *tasks;
+	int task_count;
+	fp_metrics_function sampled;
+	void *sampled_data;
+} fp_tasks_request;
+FP_API fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_request *request,
+								   const fp_settings *settings);
+
 /* Architecture, parameters and sparsity, per tensor and in all. With a pattern (not NULL) every operator of the decoder
  * layers is audited against it; the document is made even where the check fails, and then the status is FP_ERROR_CHECK.
  */

@@ -1,25 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_eval.c: fistapruner eval MODEL --text FILE */
+/* cmd_eval.c: fistapruner eval MODEL --text FILE, or --task NAME=FILE… */
 #include "cli/commands.h"
 #include "cli/result.h"
 
-static void render(const json_t *result)
+#include <errno.h>
+#include <string.h>
+
+static void render_end(const json_t *result)
 {
 	char bytes[32];
 	fp_cli_format_bytes(bytes, fp_cli_number_at(result, "peak_memory_bytes"));
+	printf("took        %.1f s, %s at most, on %s\n", fp_cli_number_at(result, "seconds"), bytes,
+		   fp_cli_text_at(result, "device"));
+}
+
+static void render(const json_t *result)
+{
 	printf("model       %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
 	printf("text        %s\n", fp_cli_text_at(result, "text"));
 	printf("protocol    %s: %.0f windows of %.0f tokens\n", fp_cli_text_at(result, "protocol"),
 		   fp_cli_number_at(result, "windows"), fp_cli_number_at(result, "sequence_length"));
 	printf("perplexity  %.4f\n", fp_cli_number_at(result, "perplexity"));
-	printf("took        %.1f s, %s at most, on %s\n", fp_cli_number_at(result, "seconds"), bytes,
-		   fp_cli_text_at(result, "device"));
+	render_end(result);
+}
+
+static void render_tasks(const json_t *result)
+{
+	static const fp_cli_column columns[] = {
+		{"name", "task", NULL, 0},
+		{"samples", "samples", "%.0f", 0},
+		{"acc", "acc", "%.4f", 0},
+		{"acc_stderr", "stderr", "%.4f", 0},
+		{"acc_norm", "acc_norm", "%.4f", 0},
+		{"acc_norm_stderr", "stderr", "%.4f", 0},
+		{"perplexity", "perplexity", "%.4f", 0},
+		{"truncated", "truncated", "%.0f", 0},
+	};
+	printf("model       %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
+	render_end(result);
+	printf("\n");
+	fp_cli_print_table(json_object_get(result, "tasks"), columns, sizeof columns / sizeof columns[0]);
+}
+
+static void write_line(void *data, const char *line)
+{
+	fprintf(data, "%s\n", line);
+}
+
+static fp_status evaluate_tasks(fp_context *ctx, const fp_cli_options *options)
+{
+	FILE *samples = NULL;
+	if (options->metrics) {
+		samples = fopen(options->metrics, "w");
+		if (!samples)
+			return fp_cli_error(FP_ERROR_IO, "--samples-file %s: %s", options->metrics, strerror(errno));
+	}
+	const fp_tasks_request request = {
+		.model = options->operands[0],
+		.tasks = options->tasks,
+		.task_count = options->task_count,
+		.sampled = samples ? write_line : NULL,
+		.sampled_data = samples,
+	};
+	char *json = NULL;
+	fp_status status = fp_evaluate_tasks(&json, ctx, &request, options->settings);
+	if (status != FP_OK)
+		fp_cli_failed(ctx, status);
+	if (samples && (ferror(samples) | fclose(samples)) != 0 && status == FP_OK)
+		status = fp_cli_error(FP_ERROR_IO, "--samples-file %s: could not be written", options->metrics);
+	if (status == FP_OK)
+		status = fp_cli_print_result(options, json, render_tasks);
+	fp_text_free(json);
+	return status;
 }
 
 fp_status fp_cli_eval(fp_context *ctx, const fp_cli_options *options)
 {
-	if (!options->text)
-		return fp_cli_error(FP_ERROR_USAGE, "eval needs a text: --text FILE");
+	if (!options->text && options->task_count == 0)
+		return fp_cli_error(FP_ERROR_USAGE, "eval needs a text or a task: --text FILE, or --task NAME=FILE");
+	if (options->text && options->task_count > 0)
+		return fp_cli_error(FP_ERROR_USAGE, "--text and --task are two measurements: ask for one at a time");
+	if (options->task_count > 0)
+		return evaluate_tasks(ctx, options);
+	if (options->metrics)
+		return fp_cli_error(FP_ERROR_USAGE, "--samples-file goes with --task");
 	char *json = NULL;
 	fp_status status = fp_evaluate(&json, ctx, options->operands[0], options->text, options->settings);
 	if (status == FP_OK)

@@ -26,11 +26,12 @@ static const fp_cli_command command_table[] = {
 		.name = "eval",
 		.letter = 'e',
 		.operands = 1,
-		.usage = "MODEL --text FILE [flags]",
-		.summary = "perplexity of a model on a text",
+		.usage = "MODEL --text FILE | --task NAME=FILE... [flags]",
+		.summary = "perplexity of a model on a text, or its zero-shot accuracy on tasks",
 		.detail =
 			"Perplexity of MODEL on a text: exp(mean token cross-entropy) over windows that do not overlap. Figures "
-			"at different sequence lengths or by different protocols do not compare.",
+			"at different sequence lengths or by different protocols do not compare. Or, with --task, the share of "
+			"questions that MODEL answers right without examples, by the prompts and rules of lm-evaluation-harness.",
 		.run = fp_cli_eval,
 	},
 	{

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_ASSIGNMENT } flag_kind;
+typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_TASK, FLAG_ASSIGNMENT } flag_kind;
 
 /* The flags that are not settings. `commands` as in the settings table: p prune, e eval, i inspect, t tokenize, d demo,
  * h help. */
@@ -23,6 +23,11 @@ static const struct own_flag {
 	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "e", "FILE",
 	 "the text to score: plain text or JSON lines with a \"text\" key, also .gz and .zst"},
+	{"task", 0, FLAG_TASK, 0, "e", "NAME=FILE",
+	 "zero-shot accuracy on a task's own file, as lm-evaluation-harness measures it: arc_easy, arc_challenge, "
+	 "winogrande, boolq, rte, qnli, wnli, hellaswag, piqa, openbookqa, lambada_openai, or multiple_choice for JSON "
+	 "lines "
+	 "with context, choices and label; may be given several times"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "t", "FILE",
 	 "plain text or JSON lines with a \"text\" key, also .gz and .zst; without it standard input is read as plain "
 	 "text"},
@@ -31,6 +36,8 @@ static const struct own_flag {
 	 "entries "
 	 "of a row"},
 	{"metrics", 0, FLAG_TEXT, FIELD(metrics), "p", "FILE", "one JSON line per operator, as it is finished"},
+	{"samples-file", 0, FLAG_TEXT, FIELD(metrics), "e", "FILE",
+	 "with --task: one JSON line per example: the choice taken and the log-likelihood of each"},
 	{"set", 0, FLAG_ASSIGNMENT, 0, "p", "name=value", "any setting by its name; may be given several times"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
 	/* from here on: what help puts last */
@@ -203,6 +210,11 @@ static fp_status store(fp_cli_options *options, fp_context *ctx, const struct ow
 		if (options->calibration_count == FP_CLI_MAX_FILES)
 			return fp_cli_error(FP_ERROR_USAGE, "--%s: at most %d files", flag->name, FP_CLI_MAX_FILES);
 		options->calibration[options->calibration_count++] = value;
+		break;
+	case FLAG_TASK:
+		if (options->task_count == FP_CLI_MAX_FILES)
+			return fp_cli_error(FP_ERROR_USAGE, "--%s: at most %d of them", flag->name, FP_CLI_MAX_FILES);
+		options->tasks[options->task_count++] = value;
 		break;
 	case FLAG_ASSIGNMENT: {
 		fp_status status = fp_settings_assign(options->settings, ctx, value);

@@ -32,6 +32,8 @@ struct fp_cli_options {
 	const char *output, *text, *pattern, *metrics, *progress;
 	const char *calibration[FP_CLI_MAX_FILES];
 	int calibration_count;
+	const char *tasks[FP_CLI_MAX_FILES]; /* NAME=FILE */
+	int task_count;
 	bool dry_run, json, quiet, verbose, help, man;
 	fp_settings *settings; /* owned by main */
 };

@@ -13,7 +13,13 @@ expect 2 "has no flag -z" eval good -z
 expect 2 "needs a value" eval good --text
 expect 2 "takes no value" inspect good --json=yes
 expect 2 "needs a model" eval
-expect 2 "needs a text: --text FILE" eval good
+expect 2 "needs a text or a task: --text FILE" eval good
+expect 2 "one at a time" eval good --text plain.txt --task rte=plain.txt
+expect 2 "no task 'arc_esay'.*arc_easy, arc_challenge" eval good --task arc_esay=plain.txt
+expect 2 "NAME=FILE" eval good --task arc_easy
+expect 2 "goes with --task" eval good --text plain.txt --samples-file samples.jsonl
+expect 3 "line 1: not valid JSON" eval good --task arc_easy=plain.txt
+expect 3 "missing.jsonl" eval good --task arc_easy=missing.jsonl
 expect 2 "one word too many" inspect good good
 expect 2 "whole number" eval good --text plain.txt --sequence-length eight
 expect 2 "one of documents" eval good --text plain.txt --protocol none
