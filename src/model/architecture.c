@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const fp_architecture *const architectures[] = {
-	&fp_architecture_opt,
-	&fp_architecture_llama,
+	&fp_architecture_opt,   &fp_architecture_llama,   &fp_architecture_qwen2,
+	&fp_architecture_qwen3, &fp_architecture_mistral,
 };
 
 enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0], LIST_SIZE = 512 };

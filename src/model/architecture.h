@@ -45,5 +45,8 @@ fp_status fp_config_rope(const fp_config_reader *reader, double default_theta, f
 
 extern const fp_architecture fp_architecture_opt;
 extern const fp_architecture fp_architecture_llama;
+extern const fp_architecture fp_architecture_qwen2;
+extern const fp_architecture fp_architecture_qwen3;
+extern const fp_architecture fp_architecture_mistral;
 
 #endif

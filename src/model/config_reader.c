@@ -54,6 +54,11 @@ bool fp_config_has(const fp_config_reader *reader, const char *key)
 	return value_of(reader, key) != NULL;
 }
 
+bool fp_config_is_null(const fp_config_reader *reader, const char *key)
+{
+	return json_is_null(json_object_get(reader->object, key));
+}
+
 fp_status fp_config_integer(const fp_config_reader *reader, const char *key, int64_t minimum, int64_t maximum,
 							int64_t *out)
 {

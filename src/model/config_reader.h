@@ -31,6 +31,8 @@ fp_status fp_config_activation_or(const fp_config_reader *reader, const char *ke
 fp_status fp_config_section(const fp_config_reader *reader, const char *key, fp_config_reader *out);
 /* Whether the key is there and not null. */
 bool fp_config_has(const fp_config_reader *reader, const char *key);
+/* Whether the key is there and null, where that means something else than its absence. */
+bool fp_config_is_null(const fp_config_reader *reader, const char *key);
 /* "<directory>/config.json: 'section.key' <message>", as an error of the input. */
 fp_status fp_config_fail(const fp_config_reader *reader, const char *key, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

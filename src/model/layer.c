@@ -209,6 +209,12 @@ cleanup:
 	return status;
 }
 
+int64_t fp_layer_window(const fp_layer *layer)
+{
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	return layer->index >= c->window_from ? c->window : 0;
+}
+
 int64_t fp_packing_width(const fp_model *model)
 {
 	const fp_model_config *c = fp_model_get_config(model);
@@ -243,7 +249,7 @@ static fp_status mix_tokens(const fp_layer *layer, const fp_layer_state *state, 
 		.heads = c->heads,
 		.kv_heads = c->kv_heads,
 		.head_dim = c->head_dim,
-		.window = c->window,
+		.window = fp_layer_window(layer),
 		.scale = (float)(1.0 / sqrt((double)c->head_dim)),
 	};
 	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));

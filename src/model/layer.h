@@ -61,6 +61,9 @@ int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens);
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index);
 void fp_layer_free(fp_layer *layer); /* NULL is allowed */
 
+/* The sliding window of this layer; 0: none. */
+int64_t fp_layer_window(const fp_layer *layer);
+
 /* *input ← a view (into the work space or the state) of the group's input: tokens × inputs. Valid until the next call.
  */
 fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,

@@ -33,7 +33,8 @@ typedef struct fp_model_config {
 	fp_rope_scaling rope_scaling;
 	double rope_factor, rope_low, rope_high;
 	int64_t rope_original;
-	int64_t window; /* sliding attention window; 0: none */
+	int64_t window;      /* sliding attention window; 0: none */
+	int64_t window_from; /* the first layer that has it; those before see everything */
 } fp_model_config;
 
 /* The operators of a layer, in the order in which they are pruned. Gated models have all seven, others no FP_GATE. */

@@ -23,6 +23,11 @@ static const char *const cases[] = {
 	"llama-head-dim",    "llama-bias",
 	"llama-sharded",     "llama-bin",
 	"llama-bin-sharded", "llama-bare-names",
+	"llama-smollm",      "qwen2-plain",
+	"qwen2-tied",        "qwen2-window",
+	"qwen2-window-old",  "qwen3-plain",
+	"qwen3-bias-tied",   "mistral-plain",
+	"mistral-window",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -50,6 +50,17 @@ static const struct {
 	{"llama-plain", "rope_scaling", "{\"type\": \"dynamic\", \"factor\": 2.0}",
 	 "'rope_scaling.rope_type' is 'dynamic'"},
 	{"llama-tied", "tie_word_embeddings", "false", "tensor 'lm_head.weight' is missing"},
+	{"qwen2-window", "layer_types", "[\"sliding_attention\", \"full_attention\"]",
+	 "'layer_types' has full attention in layer 1 after a sliding layer"},
+	{"qwen2-window", "layer_types", "[\"full_attention\"]", "'layer_types' must be a list of 2 words"},
+	{"qwen2-window", "layer_types", "[\"full_attention\", \"linear_attention\"]",
+	 "'layer_types' must hold full_attention or sliding_attention for layer 1"},
+	{"qwen2-window", "sliding_window", "0", "'sliding_window' must be from 1"},
+	{"qwen2-plain", "num_key_value_heads", "null",
+	 "tensor 'model.layers.0.self_attn.k_proj.weight' has shape [12, 24], but its config.json asks for [24, 24]"},
+	{"qwen2-plain", "num_key_value_heads", NULL, "must divide num_attention_heads, but 32 does not divide 4"},
+	{"qwen3-plain", "head_dim", NULL, "but its config.json asks for [512, 24]"},
+	{"mistral-window", "sliding_window", "-1", "'sliding_window' must be from 1"},
 	{"opt-plain", "num_attention_heads", "5",
 	 "'num_attention_heads' must divide hidden_size, but 5 does not divide 24"},
 	{"opt-plain", "word_embed_proj_dim", "16",
@@ -95,6 +106,36 @@ static void a_null_means_the_default(void **unused)
 	close_fixture(&f);
 	remove_folder(folder);
 	free(folder);
+}
+
+/* transformers makes a difference between a key that is null and one that is not there. */
+static void absent_and_null_windows_differ(void **unused)
+{
+	(void)unused;
+	static const struct {
+		const char *fixture, *key, *value;
+		int64_t window, from;
+	} windows[] = {
+		{"mistral-window", NULL, NULL, 7, 0},
+		{"mistral-window", "sliding_window", "null", 0, 0},
+		{"mistral-window", "sliding_window", NULL, 4096, 0},
+		{"qwen2-window", NULL, NULL, 5, 1},
+		{"qwen2-window", "use_sliding_window", "false", 0, 0},
+		{"qwen2-window", "sliding_window", "null", 0, 1},
+		{"qwen2-window-old", NULL, NULL, 5, 1},
+		{"qwen2-window-old", "max_window_layers", NULL, 5, 28},
+		{"qwen2-window-old", "sliding_window", NULL, 4096, 1},
+	};
+	for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
+		model_fixture f;
+		char *folder = copy_fixture(windows[i].fixture, windows[i].key, windows[i].value);
+		assert_int_equal(open_directory(&f, folder), FP_OK);
+		assert_int_equal(fp_model_get_config(f.model)->window, windows[i].window);
+		assert_int_equal(fp_model_get_config(f.model)->window_from, windows[i].from);
+		close_fixture(&f);
+		remove_folder(folder);
+		free(folder);
+	}
 }
 
 /* Overwrites `count` elements of a tensor, each with the same bytes, in a copy of a fixture with one safetensors file.
@@ -241,6 +282,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_broken_config_is_refused),
 		cmocka_unit_test(a_null_means_the_default),
+		cmocka_unit_test(absent_and_null_windows_differ),
 		cmocka_unit_test(numbers_that_are_not_finite_are_named),
 		cmocka_unit_test(a_request_that_does_not_fit_is_refused),
 		cmocka_unit_test(running_out_of_memory_is_survived),

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* qwen3.c: Qwen3, dense: LLaMA's layer with an RMSNorm on each head of q and k and a head size of its own. */
+#include "model/llama_like.h"
+
+static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	static const fp_llama_defaults defaults = {.positions = 32768, .kv_heads = 32, .head_dim = 128};
+	FP_TRY(fp_config_llama_like(reader, &defaults, config));
+	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
+	FP_TRY(fp_config_qwen_window(reader, config));
+	config->output_bias = config->qkv_bias;
+	config->head_norm = true;
+cleanup:
+	return status;
+}
+
+const fp_architecture fp_architecture_qwen3 = {
+	.name = "Qwen3ForCausalLM",
+	.model_type = "qwen3",
+	.read_config = read_config,
+	.query_norm = "self_attn.q_norm",
+	.key_norm = "self_attn.k_norm",
+	FP_LLAMA_TENSOR_NAMES,
+};

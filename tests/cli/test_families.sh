@@ -1,0 +1,66 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Every family past OPT and LLaMA through the program: prune, audit, evaluate. The checkpoints are those whose logits are held to
+# transformers' by model.forward; here they get a tokenizer in the form of Qwen2's (NFC, its regular expression, byte level).
+. "$2/tests/cli/common.sh"
+
+python3 - "$source/tests/fixtures/model" <<'PYTHON' || exit 1
+import json, os, random, shutil, sys
+
+vocabulary = {symbol: index for index, symbol in enumerate("abcdefghijklmnopqrstuvwxyz\u0120\u010a.,")}
+vocabulary.update({"th": 30, "he": 31, "\u0120th": 32})
+regex = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+tokenizer = {
+    "version": "1.0", "truncation": None, "padding": None,
+    "added_tokens": [{"id": 39, "content": "<|endoftext|>", "single_word": False, "lstrip": False, "rstrip": False,
+                      "normalized": False, "special": True}],
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}, byte_level]},
+    "post_processor": byte_level, "decoder": byte_level,
+    "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+              "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocabulary,
+              "merges": [["t", "h"], ["h", "e"], ["\u0120", "th"]]},
+}
+for name in ["qwen2-plain", "qwen2-tied", "qwen2-window", "qwen3-plain", "mistral-plain", "mistral-window", "llama-smollm"]:
+    os.makedirs(name)
+    for file in ["config.json", "model.safetensors"]:
+        shutil.copyfile(os.path.join(sys.argv[1], name, file), os.path.join(name, file))
+    with open(os.path.join(name, "tokenizer.json"), "w") as file:
+        json.dump(tokenizer, file)
+generator = random.Random(1)
+words = "the a then other with his her weight zero keep small large error model".split()
+with open("words.txt", "w") as file:
+    for _ in range(60):
+        file.write(" ".join(generator.choice(words) for _ in range(20)) + ".\n")
+PYTHON
+
+for model in qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm; do
+	expect 0 "" prune "$model" -o "$model-pruned" --calibration words.txt --samples 8 --sequence-length 24 --pattern 2:4 --threads 1
+	expect_json "d['violations'] == 0 and d['negative_zeros'] == 0" inspect "$model-pruned" --pattern 2:4
+	expect 5 "" inspect "$model" --pattern 2:4
+	expect_json "1 < d['perplexity'] < 1e6" eval "$model-pruned" --text words.txt --sequence-length 24 --threads 1
+	cmp -s "$model/config.json" "$model-pruned/config.json" || complain "$model: config changed"
+	# Everything that is no operator of a layer (biases, norms, embedding) stays as it was.
+	python3 - "$model" "$model-pruned" <<'PYTHON' || complain "$model: other tensors changed"
+import json, struct, sys
+
+def tensors(folder):
+    with open(folder + "/model.safetensors", "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {n: data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]] for n, t in header.items()}
+
+before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
+changed = {name for name in before if before[name] != after[name]}
+wanted = {name for name in before if name.endswith("_proj.weight")}
+assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
+PYTHON
+done
+if [ -n "${FP_KEEP:-}" ]; then # to look at the results with other tools
+	cp -r . "$FP_KEEP"
+fi
+finish
