@@ -7,6 +7,7 @@
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { MOST_PROCESSORS = 8192, OPENBLAS_ON_OPENMP = 2 };
 
@@ -103,6 +104,11 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 		fp_log(ctx, FP_LOG_WARNING,
 			   "OpenBLAS was loaded in another form than the OpenMP one: slower, and --threads does not bind it; "
 			   "install libopenblas0-openmp and put it first");
+	if (strcmp(openblas_get_corename(), "Prescott") == 0 && strcmp(state->loops->name, "scalar") != 0)
+		fp_log(ctx, FP_LOG_WARNING,
+			   "this OpenBLAS does not know this processor and uses its slowest code, about ten times slower than need "
+			   "be; run with "
+			   "OPENBLAS_CORETYPE=SKYLAKEX (AVX-512) or OPENBLAS_CORETYPE=HASWELL (AVX2) in the environment");
 	*out = be;
 	return FP_OK;
 

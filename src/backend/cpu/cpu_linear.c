@@ -42,6 +42,17 @@ static void scale_all(fp_backend *be, float beta, fp_matrix C)
 	}
 }
 
+/*
+ * Threads for a product of so many operations: one for each four million, which take one core some 40 µs. Below that a
+ * thread costs more than it does, and on a busy machine, where it may not run at once, many times more. A rule of
+ * shapes only: results stay the same.
+ */
+static int threads_for(const fp_backend *be, double operations)
+{
+	double useful = operations / 4e6;
+	return useful < be->threads ? (useful < 1 ? 1 : (int)useful) : be->threads;
+}
+
 fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C)
 {
@@ -56,7 +67,7 @@ fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta,
 		scale_all(be, beta, C);
 		return FP_OK;
 	}
-	int before = fp_cpu_blas_begin(be->threads);
+	int before = fp_cpu_blas_begin(threads_for(be, 2.0 * (double)m * (double)n * (double)k));
 	cblas_sgemm(CblasRowMajor, ta == FP_PLAIN ? CblasNoTrans : CblasTrans, tb == FP_PLAIN ? CblasNoTrans : CblasTrans,
 				(int)m, (int)n, (int)k, alpha, fp_cpu_floats(A), leading(A), fp_cpu_floats(B), leading(B), beta,
 				fp_cpu_floats(C), leading(C));
@@ -74,7 +85,7 @@ fp_status fp_cpu_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 		scale_all(be, beta, A);
 		return FP_OK;
 	}
-	int before = fp_cpu_blas_begin(be->threads);
+	int before = fp_cpu_blas_begin(threads_for(be, (double)X.cols * (double)X.cols * (double)X.rows));
 	cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, (int)X.cols, (int)X.rows, 1.0f, fp_cpu_floats(X), leading(X),
 				beta, fp_cpu_floats(A), leading(A));
 	fp_cpu_blas_end(before);
