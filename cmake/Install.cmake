@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# `cmake --install`: the program, the libraries, what finds them (pkg-config, find_package), the manual page and the demo's models.
+# Everything that is installed finds its neighbours by relative paths, so the prefix may be chosen at install time or moved later.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(FP_MODULES "jansson libpcre2-8 libutf8proc zlib libzstd") # what a static library needs beside OpenBLAS and OpenMP, for pkg-config
+set(FP_PACKAGE_FOLDER "${CMAKE_INSTALL_LIBDIR}/cmake/fistapruner")
+# With a prefix of /usr the library folder has one level more.
+file(RELATIVE_PATH FP_PREFIX_FROM_PC "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
+string(REGEX REPLACE "/$" "" FP_PREFIX_FROM_PC "${FP_PREFIX_FROM_PC}")
+
+install(TARGETS fistapruner RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS fistapruner_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET fistapruner_shared)
+  # A C++ or C program that uses it needs nothing else, so this one can be exported as it is.
+  set_target_properties(fistapruner_shared PROPERTIES EXPORT_NAME fistapruner)
+  install(TARGETS fistapruner_shared EXPORT fistapruner_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT fistapruner_targets NAMESPACE fistapruner:: FILE fistapruner-targets.cmake DESTINATION ${FP_PACKAGE_FOLDER})
+endif()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/fistapruner DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES ${PROJECT_SOURCE_DIR}/docs/fistapruner.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/llama-demo ${PROJECT_SOURCE_DIR}/models/opt-demo
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/fistapruner/models)
+install(FILES ${PROJECT_SOURCE_DIR}/models/calibration.jsonl ${PROJECT_SOURCE_DIR}/models/evaluation.jsonl
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/fistapruner/models)
+
+configure_file(${CMAKE_CURRENT_LIST_DIR}/fistapruner.pc.in ${PROJECT_BINARY_DIR}/fistapruner.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/fistapruner.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/fistapruner-config.cmake.in ${PROJECT_BINARY_DIR}/fistapruner-config.cmake
+                              INSTALL_DESTINATION ${FP_PACKAGE_FOLDER} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/fistapruner-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/fistapruner-config.cmake ${PROJECT_BINARY_DIR}/fistapruner-config-version.cmake
+        DESTINATION ${FP_PACKAGE_FOLDER})
+
+# `cpack` in the build folder of the preset `static` gives one archive that runs on any Linux of this processor.
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_VENDOR "the FISTAPruner contributors")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_PACKAGE_FILE_NAME "fistapruner-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}")
+include(CPack)
