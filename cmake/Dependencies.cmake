@@ -6,17 +6,25 @@ if(FP_FUZZ)
   # The fuzz build runs on one thread: clang has no OpenMP without a package of its own, and threads would hide what an input does.
   add_library(fp_openmp INTERFACE)
   target_include_directories(fp_openmp INTERFACE ${PROJECT_SOURCE_DIR}/tests/fuzz/serial)
+elseif(FP_STATIC)
+  add_library(fp_openmp INTERFACE)
+  target_compile_options(fp_openmp INTERFACE -fopenmp) # its archive is linked below
 else()
   find_package(OpenMP REQUIRED COMPONENTS C)
-  if(FP_STATIC)
-    # By its flag: the imported target names the shared libgomp.
-    add_library(fp_openmp INTERFACE)
-    target_compile_options(fp_openmp INTERFACE ${OpenMP_C_FLAGS})
-    target_link_options(fp_openmp INTERFACE ${OpenMP_C_FLAGS})
-  else()
-    add_library(fp_openmp ALIAS OpenMP::OpenMP_C)
-  endif()
+  add_library(fp_openmp ALIAS OpenMP::OpenMP_C)
 endif()
+
+# out ← the path of lib<name>.a: in `folder`, where the compiler keeps its own, or where libraries are.
+function(fp_find_archive out name folder)
+  set(path "${folder}/lib${name}.a")
+  if(NOT EXISTS ${path})
+    execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=lib${name}.a OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
+  if(NOT EXISTS ${path})
+    message(FATAL_ERROR "lib${name}.a was not found, which a static program needs; run ./setup")
+  endif()
+  set(${out} ${path} PARENT_SCOPE)
+endfunction()
 
 # OpenBLAS comes in forms that are exchangeable by Debian's alternatives; this project wants the OpenMP one and names it by its own
 # folder. Our loops run on OpenMP's threads. The pthread form brings a second pool, and two pools that spin on the same processors
@@ -40,17 +48,15 @@ pkg_check_modules(FP_LIBS REQUIRED IMPORTED_TARGET ${FP_OPENBLAS_PC} jansson lib
 add_library(fp_dependencies INTERFACE)
 target_link_libraries(fp_dependencies INTERFACE fp_openmp Threads::Threads m ${CMAKE_DL_LIBS})
 if(FP_STATIC)
-  # The archives, named one by one: a static glibc program must not pick a shared library up by accident.
+  # Everything but glibc as archives, each by its path, so that no shared library is picked up by accident. glibc stays shared: a
+  # program needs it to load the CUDA module, and no system is without it.
   target_include_directories(fp_dependencies INTERFACE ${FP_LIBS_INCLUDE_DIRS})
-  target_compile_definitions(fp_dependencies INTERFACE FP_STATIC PCRE2_STATIC UTF8PROC_STATIC)
-  target_link_directories(fp_dependencies INTERFACE ${FP_LIBS_STATIC_LIBRARY_DIRS})
-  # libgfortran (under LAPACK) refers to these weakly, which pulls nothing out of an archive, and calls them when it finds that the
-  # program has threads: without this the program crashes when it ends.
-  foreach(symbol mutex_init mutex_destroy mutex_lock mutex_trylock mutex_unlock key_create key_delete getspecific setspecific
-          self create join cond_init cond_wait cond_broadcast cond_destroy)
-    target_link_options(fp_dependencies INTERFACE -Wl,-u,pthread_${symbol})
+  target_compile_definitions(fp_dependencies INTERFACE PCRE2_STATIC UTF8PROC_STATIC)
+  foreach(name openblas gfortran quadmath gomp jansson pcre2-8 utf8proc z zstd)
+    fp_find_archive(archive ${name} "${FP_OPENBLAS_FOLDER}")
+    list(APPEND FP_ARCHIVES ${archive})
   endforeach()
-  target_link_libraries(fp_dependencies INTERFACE -static openblas gfortran quadmath jansson pcre2-8 utf8proc z zstd m)
+  target_link_libraries(fp_dependencies INTERFACE -static-libgcc ${FP_ARCHIVES} Threads::Threads m ${CMAKE_DL_LIBS})
 else()
   target_link_libraries(fp_dependencies INTERFACE PkgConfig::FP_LIBS)
 endif()

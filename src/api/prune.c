@@ -82,6 +82,7 @@ static fp_status session_open(prune_session *session)
 	FP_TRY(fp_checkpoint_open(&session->checkpoint, ctx, session->request->model));
 	FP_TRY(fp_settings_resolve(&session->settings, ctx, family_of(session->checkpoint)));
 	FP_TRY(fp_backend_open(&session->be, ctx, session->settings.device, (int)session->settings.threads));
+	FP_TRY(fp_backend_set_precision(session->be, session->settings.precision));
 	FP_TRY(fp_model_open(&session->model, session->be, session->checkpoint));
 	FP_TRY(read_windows(session));
 cleanup:

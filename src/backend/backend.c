@@ -1,62 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend.c: which backends there are, and conveniences over their table that need no device. */
+/* backend.c: conveniences over the table of operations that need no device. */
 #include "backend/backend.h"
 
-#include "backend/cpu/cpu_backend.h"
 #include <math.h>
 #include <string.h>
-
-/* One row per backend. `device` is what stands after the colon of "name:device", or NULL. */
-typedef struct registry_row {
-	const char *name;
-	fp_status (*open)(fp_backend **out, fp_context *ctx, const char *device, int threads);
-} registry_row;
-
-static fp_status open_cpu(fp_backend **out, fp_context *ctx, const char *device, int threads)
-{
-	if (device)
-		return fp_fail(ctx, FP_ERROR_USAGE, "device 'cpu:%s': the CPU has no numbers; use --device cpu", device);
-	return fp_cpu_open(out, ctx, threads);
-}
-
-/* A CUDA backend is a module of its own that is loaded here with dlopen(), so that one program runs with and without a
- * GPU. None is built yet; asking for it must never fall back silently. */
-static fp_status open_cuda(fp_backend **out, fp_context *ctx, const char *device, int threads)
-{
-	(void)out;
-	(void)threads;
-	return fp_fail(ctx, FP_ERROR_DEVICE, "device 'cuda%s%s': this build has no CUDA backend; use --device cpu",
-				   device ? ":" : "", device ? device : "");
-}
-
-static const registry_row registry[] = {
-	{"cpu", open_cpu},
-	{"cuda", open_cuda},
-};
-
-static fp_status open_auto(fp_backend **out, fp_context *ctx, int threads)
-{
-	fp_status status = fp_cpu_open(out, ctx, threads);
-	if (status == FP_OK)
-		fp_log(ctx, FP_LOG_INFO, "device auto: chose %s", (*out)->description);
-	return status;
-}
-
-fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, int threads)
-{
-	*out = NULL;
-	if (threads < 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "%d threads are not possible; use 1 or more, or 0 for all", threads);
-	if (strcmp(name, "auto") == 0)
-		return open_auto(out, ctx, threads);
-	const char *colon = strchr(name, ':');
-	size_t length = colon ? (size_t)(colon - name) : strlen(name);
-	for (size_t i = 0; i < sizeof registry / sizeof *registry; i++) {
-		if (strlen(registry[i].name) == length && strncmp(registry[i].name, name, length) == 0)
-			return registry[i].open(out, ctx, colon ? colon + 1 : NULL, threads);
-	}
-	return fp_fail(ctx, FP_ERROR_USAGE, "no device is called '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
-}
 
 void fp_backend_close(fp_backend *be)
 {

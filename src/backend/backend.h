@@ -56,6 +56,32 @@ typedef struct fp_attention_shape {
  * against the previous extrapolated point. */
 typedef enum fp_momentum { FP_MOMENTUM_STANDARD, FP_MOMENTUM_LITERAL } fp_momentum;
 
+/*
+ * How exact the products (gemm, gram, attention) must be. A piece of code that bears rounding says so with
+ * fp_backend_use() around its calls; everything else is exact, which means as good as float arithmetic. What a relaxed
+ * use then gets is the setting `precision`. The CPU computes in float whatever is asked for.
+ */
+typedef enum fp_use {
+	FP_USE_EXACT,      /* λ_max, factors, and whatever says nothing */
+	FP_USE_REFINEMENT, /* errors, targets, refits: small beside what they are computed from; 16 bits are enough */
+	FP_USE_ACTIVATION, /* forward pass and statistics: inputs that a 16-bit model rounds anyway */
+	FP_USE_ITERATION,  /* steps of a solver that the next step corrects */
+	FP_USE_COUNT
+} fp_use;
+
+/* X(identifier, word of the setting) */
+#define FP_PRECISION_LIST(X)                                                                                           \
+	X(FP_PRECISION_FP32, "fp32")     /* float everywhere */                                                            \
+	X(FP_PRECISION_BF16X3, "bf16x3") /* relaxed uses: operands split into two bf16 numbers, 16 bits in all */          \
+	X(FP_PRECISION_TF32, "tf32")     /* activations and iterations: operands of 11 bits; refinements as above */       \
+	X(FP_PRECISION_BF16, "bf16")     /* activations rounded to bf16 (8 bits), the rest as with tf32 */
+typedef enum fp_precision {
+#define FP_PRECISION_ENUM(id, name) id,
+	FP_PRECISION_LIST(FP_PRECISION_ENUM)
+#undef FP_PRECISION_ENUM
+		FP_PRECISION_COUNT
+} fp_precision;
+
 /* Which entries of a matrix are zero. */
 typedef struct fp_pattern {
 	int64_t kept, group; /* N:M = kept of group consecutive entries of a row; group == 0: unstructured */
@@ -186,13 +212,27 @@ struct fp_backend {
 	fp_context *ctx; /* borrowed */
 	void *state;     /* the backend's own */
 	int threads;
-	char description[128]; /* "cpu: 2 threads, OpenBLAS 0.3.21 SkylakeX" */
+	bool asynchronous;      /* a number for the host costs a wait: ask for it rarely */
+	fp_use use;             /* of the products from now on; set by fp_backend_use() */
+	fp_precision precision; /* of relaxed uses; set by fp_backend_set_precision() */
+	int64_t peak_bytes;     /* the most device memory held at once; 0: it is the host's */
+	char description[128];  /* "cpu: 2 threads, OpenBLAS 0.3.21 SkylakeX" */
 };
 
 /* Opens a backend by name: "cpu", "cuda", "cuda:1", or "auto" (the best there is; the log says which).
  * threads 0: as many as the process may use. The caller closes it with fp_backend_close(). */
 fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, int threads);
 void fp_backend_close(fp_backend *be); /* NULL is allowed */
+
+/* From now on products are for `use`; returns what they were for before, to go back to. */
+static inline fp_use fp_backend_use(fp_backend *be, fp_use use)
+{
+	fp_use before = be->use;
+	be->use = use;
+	return before;
+}
+/* By the word of the setting; "auto" is what was measured to leave perplexity alone on this backend. */
+fp_status fp_backend_set_precision(fp_backend *be, const char *word);
 
 /* --- conveniences over the table (backend.c) ------------------------------------------------------------------ */
 

@@ -67,6 +67,8 @@ static fp_status run_layers(evaluation *e, int64_t count)
 {
 	fp_status status = FP_OK;
 	fp_layer *layer = NULL;
+	fp_backend *be = fp_model_backend(e->model);
+	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
 	for (int64_t index = 0; index < fp_model_get_config(e->model)->layers; index++) {
 		FP_TRY(fp_layer_load(&layer, e->model, index));
 		for (int64_t first = 0; first < count; first += e->batch) {
@@ -80,6 +82,7 @@ static fp_status run_layers(evaluation *e, int64_t count)
 		layer = NULL;
 	}
 cleanup:
+	fp_backend_use(be, use);
 	fp_layer_free(layer);
 	return status;
 }

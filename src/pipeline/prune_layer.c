@@ -71,8 +71,10 @@ cleanup:
 static fp_status sweep(const layer_job *job, int group, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
-	fp_context *ctx = fp_model_backend(job->task->model)->ctx;
+	fp_backend *be = fp_model_backend(job->task->model);
+	fp_context *ctx = be->ctx;
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
+	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
 	fp_status status = FP_OK;
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		FP_TRY(fp_check_interrupt(ctx));
@@ -83,6 +85,7 @@ static fp_status sweep(const layer_job *job, int group, fp_statistics *statistic
 			FP_TRY(fold(job, group, first, statistics));
 	}
 cleanup:
+	fp_backend_use(be, use);
 	fp_stage_enter(ctx, stage);
 	return status;
 }

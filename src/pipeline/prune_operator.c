@@ -38,13 +38,13 @@ static fp_status measure_output(operator_space *space, const fp_statistics *stat
 	double own;
 	double cross = 0;
 	fp_status status;
-	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->A, FP_PLAIN, 0.0F, space->C));
+	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->A, FP_TRANSPOSED, 0.0F, space->C));
 	FP_TRY(be->ops->dot(be, W, space->C, &own));
 	if (!fp_matrix_is_absent(statistics->cross)) {
 		FP_TRY(fp_matrix_new(be, &space->drift, W.rows, W.cols, FP_F32));
 		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->cross, FP_PLAIN, 0.0F, space->drift));
 		FP_TRY(be->ops->dot(be, W, space->drift, &cross));
-		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_PLAIN, 0.0F, space->work[0]));
+		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_TRANSPOSED, 0.0F, space->work[0]));
 		FP_TRY(be->ops->dot(be, W, space->work[0], &space->drift_error));
 	}
 	space->squared_output = own + 2.0 * cross + space->drift_error;
@@ -137,6 +137,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	operator_space space = {.be = be};
 	char *bytes = NULL;
 	double started = fp_clock();
+	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &space.C, W.rows, W.cols, FP_F32));
@@ -144,6 +145,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(measure_output(&space, statistics, W));
 	FP_TRY(make_target(&space, statistics, W, mix, residual_share(settings, result->role)));
+	fp_backend_use(be, FP_USE_EXACT);
 
 	fp_problem problem = {
 		.gram = gram, .W = W, .C = space.C, .R = space.R, .pattern = task->pattern, .constant = space.target_error};
@@ -162,6 +164,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	}
 cleanup:
 	fp_free(bytes);
+	fp_backend_use(be, use);
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }

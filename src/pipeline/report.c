@@ -68,6 +68,9 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 		json_object_set_new(report, "seconds", json_real(result->seconds));
 		json_object_set_new(report, "stages", report_times(result));
 		json_object_set_new(report, "peak_memory_bytes", json_integer(fp_peak_memory()));
+		if (fp_model_backend(task->model)->peak_bytes > 0)
+			json_object_set_new(report, "peak_device_memory_bytes",
+								json_integer(fp_model_backend(task->model)->peak_bytes));
 		json_object_set_new(report, "device", json_string(fp_model_backend(task->model)->description));
 	}
 	return report;

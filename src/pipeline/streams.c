@@ -5,11 +5,13 @@
 
 #include <string.h>
 
-enum { BATCH_TOKENS = 4096 }; /* enough to keep a GEMM at its peak; more only takes memory */
+/* Enough to keep a GEMM at its peak, and on a device to make the passes over A cheap beside it; more only takes memory.
+ */
+enum { BATCH_TOKENS = 4096, DEVICE_BATCH_TOKENS = 16384 };
 
-static int64_t batch_windows(int64_t windows, int64_t length)
+static int64_t batch_windows(const fp_model *model, int64_t windows, int64_t length)
 {
-	int64_t batch = BATCH_TOKENS / length;
+	int64_t batch = (fp_model_backend(model)->asynchronous ? DEVICE_BATCH_TOKENS : BATCH_TOKENS) / length;
 	if (batch < 1)
 		batch = 1;
 	return batch < windows ? batch : windows;
@@ -41,7 +43,7 @@ fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *win
 	out->model = model;
 	out->windows = windows->count;
 	out->length = windows->length;
-	out->batch = batch_windows(windows->count, windows->length);
+	out->batch = batch_windows(model, windows->count, windows->length);
 	for (int s = 0; s < (both ? FP_STREAM_COUNT : 1); s++) {
 		FP_TRY(fp_matrix_new(be, &out->hidden[s], tokens, fp_model_get_config(model)->hidden, FP_F32));
 		FP_TRY(fp_matrix_new(be, &out->context[s], tokens, context_width(model), FP_F32));
@@ -73,7 +75,7 @@ int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length,
 {
 	int64_t width = fp_model_get_config(model)->hidden + context_width(model);
 	int64_t one = windows * length * width * (int64_t)sizeof(float) +
-				  fp_workspace_bytes(model, batch_windows(windows, length) * length);
+				  fp_workspace_bytes(model, batch_windows(model, windows, length) * length);
 	return both ? 2 * one : one;
 }
 
@@ -103,8 +105,10 @@ fp_status fp_streams_copy(fp_streams *streams, int to, int from)
 
 fp_status fp_streams_forward(fp_streams *streams, int stream, const fp_layer *layer)
 {
-	fp_context *ctx = fp_model_backend(streams->model)->ctx;
+	fp_backend *be = fp_model_backend(streams->model);
+	fp_context *ctx = be->ctx;
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
+	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
 	fp_status status = FP_OK;
 	for (int64_t first = 0; status == FP_OK && first < streams->windows; first += streams->batch) {
 		fp_layer_state state = fp_streams_batch(streams, stream, first);
@@ -112,6 +116,7 @@ fp_status fp_streams_forward(fp_streams *streams, int stream, const fp_layer *la
 		if (status == FP_OK)
 			status = fp_layer_forward(layer, &state, streams->workspace[stream]);
 	}
+	fp_backend_use(be, use);
 	fp_stage_enter(ctx, stage);
 	return status;
 }

@@ -11,6 +11,8 @@
 
 #include <math.h>
 
+enum { LOOK_EVERY = 5 };
+
 /* The gradient test of O'Donoghue and Candès: seen from Y, the step from P to P₊ points uphill. */
 static fp_status goes_uphill(fp_backend *be, fp_matrix Y, fp_matrix P, fp_matrix Pnew, fp_matrix work, bool *out)
 {
@@ -39,6 +41,7 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	if (L <= 0) /* all inputs are zero: nothing to fit */
 		return FP_OK;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_FISTA);
+	fp_use use = fp_backend_use(be, FP_USE_ITERATION);
 	FP_TRY(fp_matrix_new(be, &Y, P.rows, P.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &G, P.rows, P.cols, FP_F32));
 	if (settings->restart) {
@@ -50,14 +53,16 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	double t = 1;
 	for (int64_t k = 0; k < settings->iterations; k++) {
 		double next = 0.5 * (1.0 + sqrt(1.0 + 4.0 * t * t));
-		double change;
+		double change = INFINITY;
+		/* on a device the number costs a wait: a few steps too many cost less */
+		bool look = !be->asynchronous || k % LOOK_EVERY == LOOK_EVERY - 1;
 		FP_TRY(fp_problem_gradient(problem, Y, G));
 		if (settings->restart) {
 			FP_TRY(be->ops->copy(be, oldY, Y));
 			FP_TRY(be->ops->copy(be, oldP, P));
 		}
 		FP_TRY(be->ops->fista_step(be, rule, (float)(1.0 / L), (float)(lambda / L), (float)((t - 1.0) / next), G, Y, P,
-								   &change));
+								   look ? &change : NULL));
 		++*steps;
 		t = next;
 		if (settings->restart) {
@@ -74,6 +79,7 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	if (rule == FP_MOMENTUM_LITERAL)
 		FP_TRY(be->ops->copy(be, P, Y));
 cleanup:
+	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
 	fp_matrix_free(be, &Y);
 	fp_matrix_free(be, &G);

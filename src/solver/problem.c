@@ -50,7 +50,7 @@ fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix 
 {
 	fp_backend *be = problem->gram->be;
 	fp_status status = be->ops->copy(be, G, problem->C);
-	return status == FP_OK ? be->ops->gemm(be, 1.0F, V, FP_PLAIN, problem->gram->A, FP_PLAIN, -1.0F, G) : status;
+	return status == FP_OK ? be->ops->gemm(be, 1.0F, V, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, -1.0F, G) : status;
 }
 
 fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out)
@@ -61,16 +61,18 @@ fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix wor
 	double quadratic;
 	double linear = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ERROR);
+	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
 	fp_status status;
 	FP_TRY(be->ops->copy(be, D, V));
 	FP_TRY(be->ops->axpby(be, -1.0F, problem->W, 1.0F, D));
-	FP_TRY(be->ops->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_PLAIN, 0.0F, DA));
+	FP_TRY(be->ops->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, DA));
 	FP_TRY(be->ops->dot(be, D, DA, &quadratic));
 	if (!fp_matrix_is_absent(problem->R))
 		FP_TRY(be->ops->dot(be, D, problem->R, &linear));
 	double square = quadratic - 2.0 * linear + problem->constant;
 	*out = square < 0.0 ? 0.0 : square; /* not fmax(), which would turn NaN into a perfect fit */
 cleanup:
+	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
 	return status;
 }

@@ -18,7 +18,7 @@
 /* What the operators of a group share. The matrices made on demand belong to it. Freed with fp_gram_free(). */
 typedef struct fp_gram {
 	fp_backend *be;
-	fp_matrix A;        /* borrowed */
+	fp_matrix A;        /* borrowed; symmetric to the bit: products take it transposed, which GPUs like better */
 	fp_matrix diagonal; /* 1 × n, on the device */
 	double mean_diagonal;
 	double largest;                 /* λ_max(A); 0 until fp_gram_largest() */

@@ -97,7 +97,7 @@ static fp_status refit_step(refit_space *space, const fp_problem *problem, fp_ma
 	fp_backend *be = space->be;
 	int64_t m = V.rows;
 	fp_status status;
-	FP_TRY(be->ops->gemm(be, 1.0F, space->p, FP_PLAIN, problem->gram->A, FP_PLAIN, 0.0F, space->q));
+	FP_TRY(be->ops->gemm(be, 1.0F, space->p, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, space->q));
 	FP_TRY(be->ops->apply_mask(be, mask, space->q));
 	FP_TRY(row_products(space, space->p, space->q, space->next));
 	for (int64_t i = 0; i < m; i++) {
@@ -129,6 +129,7 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 	if (steps <= 0)
 		return FP_OK;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_REFIT);
+	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
 	FP_TRY(space_new(&space, problem));
 	FP_TRY(fp_problem_gradient(problem, V, space.r));
 	FP_TRY(be->ops->axpby(be, 0.0F, space.r, -1.0F, space.r)); /* r ← −G */
@@ -144,6 +145,7 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 		FP_TRY(refit_step(&space, problem, mask, V));
 	FP_TRY(be->ops->apply_mask(be, mask, V));
 cleanup:
+	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
 	space_free(&space);
 	return status;

@@ -74,7 +74,7 @@ static fp_status admm_step(admm_space *space, const fp_problem *problem, double 
 	FP_TRY(be->ops->copy(be, space->T, space->Z));
 	FP_TRY(be->ops->axpby(be, -1.0F, space->u, 1.0F, space->T));
 	FP_TRY(be->ops->axpby(be, 1.0F, problem->C, (float)rho, space->T));
-	FP_TRY(be->ops->gemm(be, 1.0F, space->T, FP_PLAIN, space->inverse, FP_PLAIN, 0.0F, V));
+	FP_TRY(be->ops->gemm(be, 1.0F, space->T, FP_PLAIN, space->inverse, FP_TRANSPOSED, 0.0F, V));
 	FP_TRY(be->ops->axpby(be, 1.0F, V, 1.0F, space->u)); /* u ← V + u, and Z its projection */
 	FP_TRY(be->ops->mask_smallest(be, space->u, &problem->pattern, mask));
 	FP_TRY(be->ops->copy(be, space->Z, space->u));
@@ -101,6 +101,7 @@ fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings
 	double kept = (1.0 - problem->pattern.sparsity) * (double)fp_matrix_size(V);
 	double rho = FIRST_RHO;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_SEARCH);
+	fp_use use = fp_backend_use(be, FP_USE_ITERATION);
 	fp_status status;
 	FP_TRY(space_new(&space, problem));
 	FP_TRY(be->ops->copy(be, space.Z, V));
@@ -123,6 +124,7 @@ fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings
 	}
 	FP_TRY(be->ops->copy(be, V, space.Z));
 cleanup:
+	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
 	space_free(&space);
 	return status;

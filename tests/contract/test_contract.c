@@ -2,6 +2,7 @@
 /*
  * test_contract.c: runs the contract suite on a backend.
  *   contract_test_contract [backend …]   or FP_CONTRACT_BACKEND=backend; without either: every backend that opens here.
+ * FP_CONTRACT_FILTER names one test ('*' for any text), for tools that make a program slow.
  * Each runs with one thread and with the default number, since a cut between threads is where mistakes are.
  */
 #include "contract.h"
@@ -70,6 +71,9 @@ static int run_suite(const char *name)
 		failed += run_group("pruning", contract_pruning_tests, contract_pruning_test_count);
 		failed += run_group("sweep", contract_sweep_tests, contract_sweep_test_count);
 		failed += run_group("gradients", contract_gradients_tests, contract_gradients_test_count);
+		failed += run_group("precision", contract_precision_tests, contract_precision_test_count);
+		if (strncmp(name, "cpu", 3) != 0)
+			break; /* a device does not care */
 	}
 	return failed;
 }
@@ -78,6 +82,9 @@ int main(int argc, char **argv)
 {
 	int failed = 0;
 	const char *wanted = getenv("FP_CONTRACT_BACKEND");
+	const char *filter = getenv("FP_CONTRACT_FILTER");
+	if (filter && *filter)
+		cmocka_set_test_filter(filter);
 	if (argc > 1) {
 		for (int i = 1; i < argc; i++)
 			failed += run_suite(argv[i]);

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_backend.cu: the table of the CUDA backend, its opening and closing, and what it says when something fails. */
+#include "backend/cuda/cuda_backend.cuh"
+
+extern "C" {
+#include "backend/module.h"
+}
+
+#include <stdio.h>
+#include <stdlib.h>
+
+fp_status fp_cuda_failed(fp_backend *be, cudaError_t error, const char *where)
+{
+	fp_status status = error == cudaErrorMemoryAllocation ? FP_ERROR_MEMORY : FP_ERROR_DEVICE;
+	(void)cudaGetLastError();
+	return fp_fail(be->ctx, status, "%s: CUDA says '%s' (%s)", where, cudaGetErrorString(error),
+				   cudaGetErrorName(error));
+}
+
+fp_status fp_cuda_blas_failed(fp_backend *be, int code, const char *library, const char *where)
+{
+	return fp_fail(be->ctx, FP_ERROR_DEVICE, "%s: %s failed with status %d", where, library, code);
+}
+
+bool fp_cuda_is_view(fp_matrix m, fp_dtype dtype)
+{
+	if (!m.buffer || m.dtype != dtype || m.rows < 0 || m.cols < 0 || m.offset < 0)
+		return false;
+	if (m.rows == 0 || m.cols == 0)
+		return true;
+	if (m.rows > 1 && m.stride < m.cols)
+		return false;
+	int64_t last = 0, room = m.buffer->bytes / fp_dtype_size(dtype);
+	return !__builtin_mul_overflow(m.rows - 1, m.stride, &last) && !__builtin_add_overflow(last, m.offset, &last) &&
+		   !__builtin_add_overflow(last, m.cols, &last) && last <= room;
+}
+
+static void cuda_close(fp_backend *be)
+{
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	if (state) {
+		if (state->stream)
+			(void)cudaStreamSynchronize(state->stream);
+		if (state->blas)
+			(void)cublasDestroy(state->blas);
+		if (state->solver)
+			(void)cusolverDnDestroy(state->solver);
+		for (int i = 0; i < 2; i++) {
+			if (state->staged[i])
+				(void)cudaEventDestroy(state->staged[i]);
+			(void)cudaFreeHost(state->staging[i]);
+		}
+		(void)cudaFreeHost(state->numbers);
+		(void)cudaFree(state->blas_space);
+		(void)cudaFree(state->device_numbers);
+		(void)cudaFree(state->parts);
+		if (state->stream)
+			(void)cudaStreamDestroy(state->stream);
+		if (state->pool)
+			(void)cudaMemPoolDestroy(state->pool);
+	}
+	fp_free(state);
+	fp_free(be);
+}
+
+static fp_status cuda_synchronize(fp_backend *be)
+{
+	FP_CUDA(be, cudaStreamSynchronize(fp_cuda_stream(be)));
+	return FP_OK;
+}
+
+static fp_backend_operations make_operations(void)
+{
+	fp_backend_operations ops = {};
+	ops.name = "cuda";
+	ops.close = cuda_close;
+	ops.allocate = fp_cuda_allocate;
+	ops.release = fp_cuda_release;
+	ops.upload = fp_cuda_upload;
+	ops.download = fp_cuda_download;
+	ops.copy = fp_cuda_copy;
+	ops.fill = fp_cuda_fill;
+	ops.synchronize = cuda_synchronize;
+	ops.memory = fp_cuda_memory;
+	ops.gemm = fp_cuda_gemm;
+	ops.gram = fp_cuda_gram;
+	ops.mirror = fp_cuda_mirror;
+	ops.axpby = fp_cuda_axpby;
+	ops.dot = fp_cuda_dot;
+	ops.row_dot = fp_cuda_row_dot;
+	ops.row_axpby = fp_cuda_row_axpby;
+	ops.scale_columns = fp_cuda_scale_columns;
+	ops.diagonal = fp_cuda_diagonal;
+	ops.add_diagonal = fp_cuda_add_diagonal;
+	ops.inverse_factor = fp_cuda_inverse_factor;
+	ops.inverse = fp_cuda_inverse;
+	ops.eigen = fp_cuda_eigen;
+	ops.max_abs = fp_cuda_max_abs;
+	ops.finite = fp_cuda_finite;
+	ops.norm = fp_cuda_norm;
+	ops.add_bias = fp_cuda_add_bias;
+	ops.activate = fp_cuda_activate;
+	ops.activate_gated = fp_cuda_activate_gated;
+	ops.rotate = fp_cuda_rotate;
+	ops.attention = fp_cuda_attention;
+	ops.cross_entropy = fp_cuda_cross_entropy;
+	ops.fista_step = fp_cuda_fista_step;
+	ops.mask_smallest = fp_cuda_mask_smallest;
+	ops.mask_rows = fp_cuda_mask_rows;
+	ops.apply_mask = fp_cuda_apply_mask;
+	ops.mask_distance = fp_cuda_mask_distance;
+	ops.sparsegpt_sweep = fp_cuda_sparsegpt_sweep;
+	return ops;
+}
+
+static const fp_backend_operations cuda_operations = make_operations();
+
+/* --- opening ------------------------------------------------------------------------------------------------------ */
+
+__global__ static void probe_kernel(int *out)
+{
+	*out = 1;
+}
+
+static fp_status choose_device(fp_context *ctx, const char *text, int *out)
+{
+	int count = 0;
+	cudaError_t error = cudaGetDeviceCount(&count);
+	(void)cudaGetLastError();
+	if (error == cudaErrorInsufficientDriver)
+		return fp_fail(
+			ctx, FP_ERROR_DEVICE,
+			"the NVIDIA driver is older than CUDA %d.%d, which this build needs; update it or use --device cpu",
+			CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+	if (error != cudaSuccess || count == 0)
+		return fp_fail(ctx, FP_ERROR_DEVICE, "there is no CUDA device here (%s); use --device cpu",
+					   error == cudaSuccess ? "none is visible" : cudaGetErrorString(error));
+	*out = 0;
+	if (!text)
+		return FP_OK;
+	char *end;
+	long number = strtol(text, &end, 10);
+	if (end == text || *end || number < 0 || number >= count)
+		return fp_fail(ctx, FP_ERROR_DEVICE, "'%s' is no device's number: there %s %d, numbered from 0; use cuda:0", text,
+					   count == 1 ? "is" : "are", count);
+	*out = (int)number;
+	return FP_OK;
+}
+
+/* Code for this device must be in the module, as machine code or as PTX that the driver can still translate. */
+static fp_status check_architecture(fp_backend *be, const cudaDeviceProp *properties)
+{
+	cudaFuncAttributes attributes;
+	cudaError_t error = cudaFuncGetAttributes(&attributes, probe_kernel);
+	if (error == cudaSuccess)
+		return FP_OK;
+	(void)cudaGetLastError();
+	if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorUnsupportedPtxVersion)
+		return fp_cuda_failed(be, error, __func__);
+	return fp_fail(be->ctx, FP_ERROR_DEVICE,
+				   "%s has compute capability %d.%d, for which this build has no code (it has %s); build with "
+				   "-DCMAKE_CUDA_ARCHITECTURES=%d%d or use --device cpu",
+				   properties->name, properties->major, properties->minor, FP_CUDA_ARCHITECTURES, properties->major,
+				   properties->minor);
+}
+
+/* A pool of our own that keeps what is freed, so that scratch space is taken without asking the driver. */
+static fp_status make_pool(fp_backend *be)
+{
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	cudaMemPoolProps properties = {};
+	properties.allocType = cudaMemAllocationTypePinned;
+	properties.location.type = cudaMemLocationTypeDevice;
+	properties.location.id = state->device;
+	uint64_t keep = UINT64_MAX;
+	FP_CUDA(be, cudaMemPoolCreate(&state->pool, &properties));
+	FP_CUDA(be, cudaMemPoolSetAttribute(state->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+	return FP_OK;
+}
+
+static fp_status make_state(fp_backend *be)
+{
+	enum { BLAS_SPACE = 64 << 20 };
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	FP_CUDA(be, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
+	FP_OR_RETURN(make_pool(be));
+	FP_CUDA(be, cudaMalloc(&state->blas_space, BLAS_SPACE));
+	FP_CUDA(be, cudaMalloc(&state->device_numbers, FP_CUDA_NUMBERS));
+	FP_CUDA(be, cudaMalloc((void **)&state->parts, FP_CUDA_PARTS * sizeof *state->parts));
+	FP_CUDA(be, cudaHostAlloc(&state->numbers, FP_CUDA_NUMBERS, cudaHostAllocDefault));
+	for (int i = 0; i < 2; i++) {
+		FP_CUDA(be, cudaHostAlloc((void **)&state->staging[i], FP_CUDA_STAGING, cudaHostAllocDefault));
+		FP_CUDA(be, cudaEventCreateWithFlags(&state->staged[i], cudaEventDisableTiming));
+	}
+	FP_BLAS(be, cublasCreate(&state->blas));
+	FP_BLAS(be, cublasSetStream(state->blas, state->stream));
+	FP_BLAS(be, cublasSetWorkspace(state->blas, state->blas_space, BLAS_SPACE)); /* fixed: so are the results */
+	FP_SOLVER(be, cusolverDnCreate(&state->solver));
+	FP_SOLVER(be, cusolverDnSetStream(state->solver, state->stream));
+	return FP_OK;
+}
+
+static fp_status open_device(fp_backend *be, const char *device)
+{
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	cudaDeviceProp properties;
+	FP_OR_RETURN(choose_device(be->ctx, device, &state->device));
+	FP_CUDA(be, cudaSetDevice(state->device));
+	FP_CUDA(be, cudaGetDeviceProperties(&properties, state->device));
+	FP_OR_RETURN(check_architecture(be, &properties));
+	state->processors = properties.multiProcessorCount;
+	snprintf(be->description, sizeof be->description, "cuda:%d: %.60s, sm_%d%d, %.0f GiB", state->device,
+			 properties.name, properties.major, properties.minor, (double)properties.totalGlobalMem / 1073741824.0);
+	return make_state(be);
+}
+
+extern "C" __attribute__((visibility("default"))) fp_status
+fp_backend_module_open(const fp_backend_abi *abi, fp_backend **out, fp_context *ctx, const char *device, int threads)
+{
+	const fp_backend_abi own = FP_BACKEND_ABI;
+	*out = nullptr;
+	if (memcmp(abi, &own, sizeof own) != 0) /* before anything of ctx is touched: its shape may differ */
+		return FP_ERROR_INTERNAL;
+	fp_backend *be = nullptr;
+	fp_cuda_state *state = nullptr;
+	FP_OR_RETURN(FP_NEW(ctx, &be, 1));
+	fp_status status = FP_NEW(ctx, &state, 1);
+	be->ops = &cuda_operations;
+	be->ctx = ctx;
+	be->state = state;
+	be->threads = threads > 0 ? threads : 1;
+	be->asynchronous = true;
+	if (status == FP_OK)
+		status = open_device(be, device);
+	if (status != FP_OK) {
+		cuda_close(be);
+		return status;
+	}
+	*out = be;
+	return FP_OK;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_backend.cuh: what the files of the CUDA backend share: the buffer, the state, checks, launches.
+ *
+ * Everything runs on one stream, so an operation sees the results of those before it. Memory comes from the device's
+ * stream-ordered pool and goes back to it, so scratch space costs next to nothing. Host code is C++ only where that
+ * spares a label: scratch space frees itself.
+ */
+#ifndef FP_BACKEND_CUDA_BACKEND_CUH
+#define FP_BACKEND_CUDA_BACKEND_CUH
+
+extern "C" {
+#include "backend/backend.h"
+#include "base/memory.h"
+}
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <cusolverDn.h>
+
+struct fp_buffer {
+	void *data;
+	int64_t bytes;
+};
+
+enum { FP_CUDA_PARTS = 1024 }; /* partial sums of a reduction; fixed, so that its order is */
+
+struct fp_cuda_state {
+	int device;
+	int processors; /* multiprocessors */
+	cudaStream_t stream;
+	cudaMemPool_t pool;
+	cublasHandle_t blas;
+	cusolverDnHandle_t solver;
+	void *blas_space;
+	/* Pinned host memory: two halves for uploads and downloads, and a few numbers that reductions bring home. */
+	char *staging[2];
+	cudaEvent_t staged[2];
+	void *numbers;        /* pinned, FP_CUDA_NUMBERS bytes */
+	void *device_numbers; /* on the device, as large */
+	double *parts;        /* on the device: FP_CUDA_PARTS */
+	int64_t held;         /* bytes in buffers now */
+};
+
+enum { FP_CUDA_NUMBERS = 256, FP_CUDA_STAGING = 16 << 20 };
+
+static inline fp_cuda_state *fp_cuda_state_of(const fp_backend *be)
+{
+	return (fp_cuda_state *)be->state;
+}
+static inline cudaStream_t fp_cuda_stream(const fp_backend *be)
+{
+	return fp_cuda_state_of(be)->stream;
+}
+
+/* Records what CUDA, cuBLAS or cuSOLVER said; the name of the operation comes along. */
+fp_status fp_cuda_failed(fp_backend *be, cudaError_t error, const char *where);
+fp_status fp_cuda_blas_failed(fp_backend *be, int code, const char *library, const char *where);
+
+/* For functions that own nothing but scratch space: leave when a call fails. */
+#define FP_CUDA(be, call)                                                                                              \
+	do {                                                                                                               \
+		cudaError_t cuda_error_ = (call);                                                                              \
+		if (cuda_error_ != cudaSuccess)                                                                                \
+			return fp_cuda_failed((be), cuda_error_, __func__);                                                        \
+	} while (0)
+#define FP_BLAS(be, call)                                                                                              \
+	do {                                                                                                               \
+		cublasStatus_t blas_status_ = (call);                                                                          \
+		if (blas_status_ != CUBLAS_STATUS_SUCCESS)                                                                     \
+			return fp_cuda_blas_failed((be), (int)blas_status_, "cuBLAS", __func__);                                   \
+	} while (0)
+#define FP_SOLVER(be, call)                                                                                            \
+	do {                                                                                                               \
+		cusolverStatus_t solver_status_ = (call);                                                                      \
+		if (solver_status_ != CUSOLVER_STATUS_SUCCESS)                                                                 \
+			return fp_cuda_blas_failed((be), (int)solver_status_, "cuSOLVER", __func__);                               \
+	} while (0)
+#define FP_OR_RETURN(call)                                                                                             \
+	do {                                                                                                               \
+		fp_status status_ = (call);                                                                                    \
+		if (status_ != FP_OK)                                                                                          \
+			return status_;                                                                                            \
+	} while (0)
+/* After a launch: did it start? */
+#define FP_LAUNCHED(be) FP_CUDA(be, cudaPeekAtLastError())
+
+/* Device memory for the length of a function. */
+struct fp_cuda_scratch {
+	fp_backend *be = nullptr;
+	fp_buffer *buffer = nullptr;
+	~fp_cuda_scratch()
+	{
+		if (buffer)
+			be->ops->release(be, buffer);
+	}
+	fp_status take(fp_backend *backend, int64_t bytes)
+	{
+		be = backend;
+		return be->ops->allocate(be, &buffer, bytes > 0 ? bytes : 1);
+	}
+	template <typename T> T *as() const
+	{
+		return (T *)buffer->data;
+	}
+};
+
+/* The first element of a view. */
+template <typename T> static inline T *fp_cuda_at(fp_matrix m)
+{
+	return (T *)m.buffer->data + m.offset;
+}
+static inline float *fp_cuda_floats(fp_matrix m)
+{
+	return fp_cuda_at<float>(m);
+}
+static inline uint8_t *fp_cuda_bytes(fp_matrix m)
+{
+	return fp_cuda_at<uint8_t>(m);
+}
+
+/* True when a view has this type and lies inside its buffer. */
+bool fp_cuda_is_view(fp_matrix m, fp_dtype dtype);
+static inline bool fp_cuda_is_f32(fp_matrix m)
+{
+	return fp_cuda_is_view(m, FP_F32);
+}
+static inline bool fp_cuda_is_u8(fp_matrix m)
+{
+	return fp_cuda_is_view(m, FP_U8);
+}
+static inline bool fp_cuda_same_shape(fp_matrix a, fp_matrix b)
+{
+	return a.rows == b.rows && a.cols == b.cols;
+}
+static inline bool fp_cuda_is_vector(fp_matrix m, int64_t length)
+{
+	return fp_cuda_is_f32(m) && m.rows == 1 && m.cols == length;
+}
+static inline bool fp_cuda_is_contiguous(fp_matrix m)
+{
+	return m.stride == m.cols || m.rows <= 1;
+}
+static inline int64_t fp_cuda_smaller(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* --- element by element ------------------------------------------------------------------------------------------ */
+
+/* f(row, col) for every entry. Contiguous operands come as one long row. */
+template <typename F> __global__ void fp_cuda_map_kernel(int64_t rows, int64_t cols, F f)
+{
+	for (int64_t row = blockIdx.y; row < rows; row += gridDim.y)
+		for (int64_t col = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; col < cols;
+			 col += (int64_t)gridDim.x * blockDim.x)
+			f(row, col);
+}
+
+template <typename F>
+static inline fp_status fp_cuda_map(fp_backend *be, int64_t rows, int64_t cols, bool contiguous, F f)
+{
+	if (rows == 0 || cols == 0)
+		return FP_OK;
+	if (contiguous) {
+		cols *= rows;
+		rows = 1;
+	}
+	const int threads = 256;
+	int64_t wide = (cols + threads - 1) / threads;
+	int64_t most = (int64_t)fp_cuda_state_of(be)->processors * 32;
+	dim3 grid((unsigned)fp_cuda_smaller(wide, most), (unsigned)fp_cuda_smaller(rows, 65535));
+	fp_cuda_map_kernel<<<grid, threads, 0, fp_cuda_stream(be)>>>(rows, cols, f);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
+/* --- sums -------------------------------------------------------------------------------------------------------- */
+
+/* Sum over a warp, in every lane; the order is fixed. */
+template <typename T> __device__ static inline T fp_cuda_warp_sum(T value)
+{
+	for (int offset = 16; offset > 0; offset /= 2)
+		value += __shfl_xor_sync(0xffffffffU, value, offset);
+	return value;
+}
+
+/* Sum over a block of whole warps, in every thread. `shared` has room for 33 values. */
+template <typename T> __device__ static inline T fp_cuda_block_sum(T value, T *shared)
+{
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+	value = fp_cuda_warp_sum(value);
+	if (lane == 0)
+		shared[warp] = value;
+	__syncthreads();
+	if (warp == 0) {
+		T total = fp_cuda_warp_sum(lane < warps ? shared[lane] : T(0));
+		if (lane == 0)
+			shared[32] = total;
+	}
+	__syncthreads();
+	T total = shared[32];
+	__syncthreads();
+	return total;
+}
+
+/* Brings `bytes` from the device to `host` and waits. */
+fp_status fp_cuda_fetch(fp_backend *be, void *host, const void *device, int64_t bytes);
+/* *out (host) ← the sum of state->parts. */
+fp_status fp_cuda_sum_parts(fp_backend *be, double *out);
+
+/* --- shared between files ---------------------------------------------------------------------------------------- */
+
+/* How a product is computed (cuda_linear.cu), from what it is for and the setting. */
+enum fp_cuda_product { PRODUCT_FLOAT, PRODUCT_TF32, PRODUCT_BF16, PRODUCT_SPLIT };
+fp_cuda_product fp_cuda_product_of(const fp_backend *be);
+
+/* Scores in a rows × cols view: mask ← 0 at the `zeros` smallest magnitudes of the matrix (cuda_select.cu). */
+fp_status fp_cuda_prune_smallest(fp_backend *be, const float *scores, int64_t stride, int64_t rows, int64_t cols,
+								 int64_t zeros, uint8_t *mask, int64_t mask_stride);
+
+/* --- the operations, by file ------------------------------------------------------------------------------------- */
+/* cuda_memory.cu */
+fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes);
+void fp_cuda_release(fp_backend *be, fp_buffer *buffer);
+fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride);
+fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in);
+fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in);
+fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value);
+fp_status fp_cuda_memory(fp_backend *be, int64_t *available, int64_t *total);
+/* cuda_linear.cu */
+fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+					   float beta, fp_matrix C);
+fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
+fp_status fp_cuda_mirror(fp_backend *be, fp_matrix A);
+/* cuda_factor.cu */
+fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused);
+fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
+fp_status fp_cuda_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
+/* cuda_elementwise.cu */
+fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
+fp_status fp_cuda_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);
+fp_status fp_cuda_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
+fp_status fp_cuda_diagonal(fp_backend *be, fp_matrix A, fp_matrix out);
+fp_status fp_cuda_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d);
+fp_status fp_cuda_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X);
+fp_status fp_cuda_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y);
+fp_status fp_cuda_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
+fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
+fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X);
+/* cuda_reduce.cu */
+fp_status fp_cuda_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out);
+fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
+fp_status fp_cuda_max_abs(fp_backend *be, fp_matrix X, double *out);
+fp_status fp_cuda_finite(fp_backend *be, fp_matrix X, int *out);
+fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
+fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
+							 fp_matrix Y, fp_matrix P, double *change);
+/* cuda_rows.cu */
+fp_status fp_cuda_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
+					   fp_matrix Y);
+fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
+								int32_t *argmax);
+/* cuda_attention.cu */
+fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
+							fp_matrix out);
+/* cuda_select.cu */
+fp_status fp_cuda_mask_smallest(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
+fp_status fp_cuda_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
+/* cuda_sparsegpt.cu */
+fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
+								  fp_matrix mask);
+
+#endif

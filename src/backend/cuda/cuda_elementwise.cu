@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_elementwise.cu: operations that touch each entry once. All are bound by memory: one pass, nothing kept. */
+#include "backend/cuda/cuda_backend.cuh"
+
+fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	const float *x = fp_cuda_floats(X);
+	float *y = fp_cuda_floats(Y);
+	int64_t xs = X.stride, ys = Y.stride;
+	bool flat = fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(Y);
+	if (beta == 0.0f) /* Y is not read: it may hold anything */
+		return fp_cuda_map(be, X.rows, X.cols, flat,
+						   [=] __device__(int64_t i, int64_t j) { y[i * ys + j] = alpha * x[i * xs + j]; });
+	return fp_cuda_map(be, X.rows, X.cols, flat, [=] __device__(int64_t i, int64_t j) {
+		y[i * ys + j] = alpha * x[i * xs + j] + beta * y[i * ys + j];
+	});
+}
+
+fp_status fp_cuda_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_cuda_is_vector(a, X.rows) && fp_cuda_is_vector(b, X.rows));
+	const float *x = fp_cuda_floats(X), *alpha = fp_cuda_floats(a), *beta = fp_cuda_floats(b);
+	float *y = fp_cuda_floats(Y);
+	int64_t xs = X.stride, ys = Y.stride;
+	return fp_cuda_map(be, X.rows, X.cols, false, [=] __device__(int64_t i, int64_t j) {
+		float kept = beta[i] == 0.0f ? 0.0f : beta[i] * y[i * ys + j];
+		y[i * ys + j] = alpha[i] * x[i * xs + j] + kept;
+	});
+}
+
+fp_status fp_cuda_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_cuda_is_vector(s, X.cols));
+	const float *x = fp_cuda_floats(X), *factor = fp_cuda_floats(s);
+	float *y = fp_cuda_floats(Y);
+	int64_t xs = X.stride, ys = Y.stride;
+	return fp_cuda_map(be, X.rows, X.cols, false,
+					   [=] __device__(int64_t i, int64_t j) { y[i * ys + j] = factor[j] * x[i * xs + j]; });
+}
+
+fp_status fp_cuda_diagonal(fp_backend *be, fp_matrix A, fp_matrix out)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(A) && A.rows == A.cols && fp_cuda_is_vector(out, A.rows));
+	const float *a = fp_cuda_floats(A);
+	float *d = fp_cuda_floats(out);
+	int64_t stride = A.stride;
+	return fp_cuda_map(be, 1, A.rows, true, [=] __device__(int64_t, int64_t i) { d[i] = a[i * stride + i]; });
+}
+
+fp_status fp_cuda_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(A) && A.rows == A.cols && fp_cuda_is_vector(d, A.rows));
+	float *a = fp_cuda_floats(A);
+	const float *added = fp_cuda_floats(d);
+	int64_t stride = A.stride;
+	return fp_cuda_map(be, 1, A.rows, true, [=] __device__(int64_t, int64_t i) { a[i * stride + i] += added[i]; });
+}
+
+fp_status fp_cuda_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_vector(bias, X.cols));
+	const float *b = fp_cuda_floats(bias);
+	float *x = fp_cuda_floats(X);
+	int64_t stride = X.stride;
+	return fp_cuda_map(be, X.rows, X.cols, false, [=] __device__(int64_t i, int64_t j) { x[i * stride + j] += b[j]; });
+}
+
+fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_u8(mask) && fp_cuda_same_shape(X, mask));
+	const uint8_t *m = fp_cuda_bytes(mask);
+	float *x = fp_cuda_floats(X);
+	int64_t xs = X.stride, ms = mask.stride;
+	return fp_cuda_map(be, X.rows, X.cols, fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(mask),
+					   [=] __device__(int64_t i, int64_t j) {
+						   if (!m[i * ms + j])
+							   x[i * xs + j] = 0.0f;
+					   });
+}
+
+/* --- activations ------------------------------------------------------------------------------------------------- */
+
+__device__ static inline float relu(float x)
+{
+	return x < 0.0f ? 0.0f : x;
+}
+__device__ static inline float silu(float x)
+{
+	return x / (1.0f + expf(-x));
+}
+/* ½x(1 + tanh u) = x / (1 + exp(−2u)), u = √(2/π)(x + 0.044715 x³) */
+__device__ static inline float gelu_tanh(float x)
+{
+	float u = 0.7978845608f * (x + 0.044715f * x * x * x);
+	return x / (1.0f + expf(-2.0f * u));
+}
+__device__ static inline float gelu(float x)
+{
+	return 0.5f * x * (1.0f + erff(x * 0.70710678118f));
+}
+
+template <fp_activation kind> __device__ static inline float activation(float x)
+{
+	if (kind == FP_RELU)
+		return relu(x);
+	if (kind == FP_SILU)
+		return silu(x);
+	return kind == FP_GELU ? gelu(x) : gelu_tanh(x);
+}
+
+/* u may be NULL: then f(g) alone */
+template <fp_activation kind> static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix Y)
+{
+	const float *g = fp_cuda_floats(G), *u = fp_matrix_is_absent(U) ? nullptr : fp_cuda_floats(U);
+	float *y = fp_cuda_floats(Y);
+	int64_t gs = G.stride, us = U.stride, ys = Y.stride;
+	bool flat = fp_cuda_is_contiguous(G) && fp_cuda_is_contiguous(Y) && (!u || fp_cuda_is_contiguous(U));
+	if (!u)
+		return fp_cuda_map(be, G.rows, G.cols, flat,
+						   [=] __device__(int64_t i, int64_t j) { y[i * ys + j] = activation<kind>(g[i * gs + j]); });
+	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
+		y[i * ys + j] = activation<kind>(g[i * gs + j]) * u[i * us + j];
+	});
+}
+
+static fp_status activate_any(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
+{
+	switch (kind) {
+	case FP_RELU:
+		return activate_as<FP_RELU>(be, G, U, Y);
+	case FP_SILU:
+		return activate_as<FP_SILU>(be, G, U, Y);
+	case FP_GELU:
+		return activate_as<FP_GELU>(be, G, U, Y);
+	case FP_GELU_TANH:
+		return activate_as<FP_GELU_TANH>(be, G, U, Y);
+	}
+	return fp_fail(be->ctx, FP_ERROR_INTERNAL, "activation %d is unknown", (int)kind);
+}
+
+fp_status fp_cuda_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	return activate_any(be, kind, X, fp_matrix{}, Y);
+}
+
+fp_status fp_cuda_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(U) && fp_cuda_is_f32(Y));
+	FP_REQUIRE(be, fp_cuda_same_shape(G, U) && fp_cuda_same_shape(G, Y));
+	return activate_any(be, kind, G, U, Y);
+}
+
+/* One row of the grid per token; the pairs of a token side by side. */
+__global__ static void rotate_kernel(const float *cosine, int64_t cosine_stride, const float *sine, int64_t sine_stride,
+									 int64_t length, int64_t half, int64_t pairs, float *x, int64_t stride,
+									 int64_t tokens)
+{
+	for (int64_t t = blockIdx.y; t < tokens; t += gridDim.y) {
+		const float *c = cosine + t % length * cosine_stride, *s = sine + t % length * sine_stride;
+		for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < pairs;
+			 p += (int64_t)gridDim.x * blockDim.x) {
+			int64_t head = p / half, i = p - head * half;
+			float *a = x + t * stride + head * 2 * half + i, *b = a + half;
+			float first = *a, second = *b;
+			*a = first * c[i] - second * s[i];
+			*b = second * c[i] + first * s[i];
+		}
+	}
+}
+
+fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(cosine) && fp_cuda_is_f32(sine));
+	FP_REQUIRE(be, fp_cuda_same_shape(cosine, sine) && heads >= 0 && X.cols == heads * 2 * cosine.cols);
+	FP_REQUIRE(be, X.rows == 0 || cosine.rows > 0);
+	int64_t pairs = heads * cosine.cols;
+	if (X.rows == 0 || pairs == 0)
+		return FP_OK;
+	dim3 grid((unsigned)fp_cuda_smaller((pairs + 255) / 256, 1024), (unsigned)fp_cuda_smaller(X.rows, 65535));
+	rotate_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(fp_cuda_floats(cosine), cosine.stride, fp_cuda_floats(sine),
+														sine.stride, cosine.rows, cosine.cols, pairs, fp_cuda_floats(X),
+														X.stride, X.rows);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}

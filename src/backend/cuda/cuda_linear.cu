@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_linear.cu: matrix products.
+ *
+ * cuBLAS is column-major: our row-major C = op(A) op(B) is its Cᵀ = op(B)ᵀ op(A)ᵀ, so the operands change places and
+ * the flags stay. How exact a product is depends on what it is for (be->use) and on the setting `precision`:
+ *   float    single precision throughout
+ *   tf32     operands cut to 11 bits in the matrix units, sums in float
+ *   bf16     operands rounded to 8 bits first, sums in float
+ *   split    each operand as the sum of two bf16 numbers, the three larger products of four in one longer product:
+ *            C = [Aʰ Aʰ Aˡ]·[Bʰ; Bˡ; Bʰ], 16 bits in all
+ */
+#include "backend/cuda/cuda_backend.cuh"
+
+#include <cuda_bf16.h>
+
+using product = fp_cuda_product;
+
+/* Rows: what a product is for; columns: the setting. */
+product fp_cuda_product_of(const fp_backend *be)
+{
+	static const product table[FP_USE_COUNT][FP_PRECISION_COUNT] = {
+		/* exact      */ {PRODUCT_FLOAT, PRODUCT_FLOAT, PRODUCT_FLOAT, PRODUCT_FLOAT},
+		/* refinement */ {PRODUCT_FLOAT, PRODUCT_SPLIT, PRODUCT_SPLIT, PRODUCT_SPLIT},
+		/* activation */ {PRODUCT_FLOAT, PRODUCT_SPLIT, PRODUCT_TF32, PRODUCT_BF16},
+		/* iteration  */ {PRODUCT_FLOAT, PRODUCT_SPLIT, PRODUCT_TF32, PRODUCT_TF32},
+	};
+	return table[be->use][be->precision];
+}
+
+/* BLAS wants a leading dimension of at least one, also for what is empty or a single row. */
+static int64_t leading(fp_matrix m)
+{
+	int64_t stride = m.stride > m.cols ? m.stride : m.cols;
+	return stride > 0 ? stride : 1;
+}
+
+/* An operand as cuBLAS takes it. */
+struct operand {
+	const void *data;
+	int64_t stride;
+	cudaDataType_t type;
+};
+
+static fp_status multiply(fp_backend *be, product how, int64_t m, int64_t n, int64_t k, float alpha, operand A,
+						  fp_transpose ta, operand B, fp_transpose tb, float beta, fp_matrix C)
+{
+	cublasComputeType_t compute = how == PRODUCT_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+	FP_BLAS(be, cublasGemmEx_64(fp_cuda_state_of(be)->blas, tb == FP_PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T,
+								ta == FP_PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T, n, m, k, &alpha, B.data, B.type, B.stride,
+								A.data, A.type, A.stride, &beta, fp_cuda_floats(C), CUDA_R_32F, leading(C), compute,
+								CUBLAS_GEMM_DEFAULT));
+	return FP_OK;
+}
+
+/* --- bf16 --------------------------------------------------------------------------------------------------------- */
+
+/* Two at a time where the rows allow it: the operands of large products do. */
+static fp_status round_to_bf16(fp_backend *be, fp_matrix m, __nv_bfloat16 *out)
+{
+	const float *x = fp_cuda_floats(m);
+	int64_t stride = m.stride, cols = m.cols;
+	bool even = cols % 4 == 0 && stride % 4 == 0 && (uintptr_t)x % 16 == 0;
+	if (!even)
+		return fp_cuda_map(be, m.rows, m.cols, fp_cuda_is_contiguous(m), [=] __device__(int64_t i, int64_t j) {
+			out[i * cols + j] = __float2bfloat16_rn(x[i * stride + j]);
+		});
+	return fp_cuda_map(be, m.rows, m.cols / 4, fp_cuda_is_contiguous(m), [=] __device__(int64_t i, int64_t j) {
+		float4 four = *(const float4 *)(x + i * stride + 4 * j);
+		__nv_bfloat162 low = __floats2bfloat162_rn(four.x, four.y), high = __floats2bfloat162_rn(four.z, four.w);
+		uint2 both = {*(const unsigned *)&low, *(const unsigned *)&high};
+		*(uint2 *)(out + i * cols + 4 * j) = both;
+	});
+}
+
+/* The operand with its products' index threefold: parts 0, 1, 2 along k hold the high or the low half, by `pattern`
+ * (bit p set: part p is the low one). k runs along columns (wide) or rows. */
+static fp_status split_to_bf16(fp_backend *be, fp_matrix m, bool wide, int pattern, __nv_bfloat16 *out)
+{
+	const float *x = fp_cuda_floats(m);
+	int64_t stride = m.stride, cols = m.cols, size = m.rows * m.cols;
+	return fp_cuda_map(be, m.rows, m.cols, false, [=] __device__(int64_t i, int64_t j) {
+		float value = x[i * stride + j];
+		__nv_bfloat16 high = __float2bfloat16_rn(value);
+		__nv_bfloat16 low = __float2bfloat16_rn(value - __bfloat162float(high));
+		for (int p = 0; p < 3; p++) {
+			int64_t at = wide ? (i * 3 + p) * cols + j : p * size + i * cols + j;
+			out[at] = pattern >> p & 1 ? low : high;
+		}
+	});
+}
+
+/* The product with its operands in bf16, in space of their own. */
+static fp_status multiply_rounded(fp_backend *be, product how, int64_t m, int64_t n, int64_t k, float alpha,
+								  fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb, float beta, fp_matrix C)
+{
+	int times = how == PRODUCT_SPLIT ? 3 : 1;
+	fp_cuda_scratch a, b;
+	FP_OR_RETURN(a.take(be, times * m * k * 2));
+	FP_OR_RETURN(b.take(be, times * k * n * 2));
+	bool a_wide = ta == FP_PLAIN, b_wide = tb == FP_TRANSPOSED; /* does k run along the columns? */
+	if (how == PRODUCT_SPLIT) {
+		FP_OR_RETURN(split_to_bf16(be, A, a_wide, 4, a.as<__nv_bfloat16>()));
+		FP_OR_RETURN(split_to_bf16(be, B, b_wide, 2, b.as<__nv_bfloat16>()));
+	} else {
+		FP_OR_RETURN(round_to_bf16(be, A, a.as<__nv_bfloat16>()));
+		FP_OR_RETURN(round_to_bf16(be, B, b.as<__nv_bfloat16>()));
+	}
+	operand left = {a.as<void>(), a_wide ? times * k : m, CUDA_R_16BF};
+	operand right = {b.as<void>(), b_wide ? times * k : n, CUDA_R_16BF};
+	return multiply(be, how, m, n, times * k, alpha, left, ta, right, tb, beta, C);
+}
+
+static fp_status scale_all(fp_backend *be, float beta, fp_matrix C)
+{
+	return beta == 0.0f ? fp_cuda_fill(be, C, 0.0f) : fp_cuda_axpby(be, 0.0f, C, beta, C);
+}
+
+fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+					   float beta, fp_matrix C)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(A) && fp_cuda_is_f32(B) && fp_cuda_is_f32(C));
+	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
+	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
+	FP_REQUIRE(be, k == k2 && C.rows == m && C.cols == n);
+	if (m == 0 || n == 0)
+		return FP_OK;
+	if (k == 0)
+		return scale_all(be, beta, C);
+	product how = fp_cuda_product_of(be);
+	if (how == PRODUCT_BF16 || how == PRODUCT_SPLIT)
+		return multiply_rounded(be, how, m, n, k, alpha, A, ta, B, tb, beta, C);
+	operand left = {fp_cuda_floats(A), leading(A), CUDA_R_32F}, right = {fp_cuda_floats(B), leading(B), CUDA_R_32F};
+	return multiply(be, how, m, n, k, alpha, left, ta, right, tb, beta, C);
+}
+
+/* --- Gram --------------------------------------------------------------------------------------------------------- */
+
+enum { GRAM_PANELS = 8, GRAM_SMALLEST_PANEL = 512 };
+
+/* Only what is right of the diagonal, in panels of rows: (P + 1)/2P of the whole product. `times` copies of k. */
+static fp_status gram_panels(fp_backend *be, product how, const void *data, cudaDataType_t type, int64_t size,
+							 int64_t stride, int64_t k, float beta, fp_matrix A, const void *right)
+{
+	int64_t n = A.rows, panel = (n + GRAM_PANELS - 1) / GRAM_PANELS;
+	panel = (panel + 127) / 128 * 128;
+	if (panel < GRAM_SMALLEST_PANEL)
+		panel = GRAM_SMALLEST_PANEL;
+	for (int64_t i = 0; i < n; i += panel) {
+		int64_t rows = fp_cuda_smaller(panel, n - i);
+		operand left = {(const char *)data + i * size, stride, type};
+		operand rest = {(const char *)right + i * size, stride, type};
+		fp_matrix part = fp_matrix{A.buffer, A.offset + i * A.stride + i, rows, n - i, A.stride, FP_F32};
+		FP_OR_RETURN(multiply(be, how, rows, n - i, k, 1.0f, left, FP_TRANSPOSED, rest, FP_PLAIN, beta, part));
+	}
+	return FP_OK;
+}
+
+fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(A) && A.rows == X.cols && A.cols == X.cols);
+	if (X.cols == 0)
+		return FP_OK;
+	if (X.rows == 0)
+		return scale_all(be, beta, A);
+	product how = fp_cuda_product_of(be);
+	if (how == PRODUCT_FLOAT || how == PRODUCT_TF32)
+		return gram_panels(be, how, fp_cuda_floats(X), CUDA_R_32F, 4, leading(X), X.rows, beta, A, fp_cuda_floats(X));
+	int times = how == PRODUCT_SPLIT ? 3 : 1;
+	int64_t size = times * fp_matrix_size(X) * 2;
+	fp_cuda_scratch left, right;
+	FP_OR_RETURN(left.take(be, size));
+	if (how == PRODUCT_BF16) {
+		FP_OR_RETURN(round_to_bf16(be, X, left.as<__nv_bfloat16>()));
+		return gram_panels(be, how, left.as<void>(), CUDA_R_16BF, 2, X.cols, X.rows, beta, A, left.as<void>());
+	}
+	FP_OR_RETURN(right.take(be, size));
+	FP_OR_RETURN(split_to_bf16(be, X, false, 4, left.as<__nv_bfloat16>()));
+	FP_OR_RETURN(split_to_bf16(be, X, false, 2, right.as<__nv_bfloat16>()));
+	return gram_panels(be, how, left.as<void>(), CUDA_R_16BF, 2, X.cols, times * X.rows, beta, A, right.as<void>());
+}
+
+/* --- mirror ------------------------------------------------------------------------------------------------------- */
+
+enum { TILE = 32 };
+
+/* Block (x, y) with x ≥ y copies tile (y, x) of the upper triangle, turned, to tile (x, y). */
+__global__ static void mirror_kernel(float *a, int64_t n, int64_t stride)
+{
+	__shared__ float tile[TILE][TILE + 1];
+	if (blockIdx.x < blockIdx.y)
+		return;
+	int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;
+	for (int r = threadIdx.y; r < TILE; r += blockDim.y)
+		if (i0 + r < n && j0 + threadIdx.x < n)
+			tile[r][threadIdx.x] = a[(i0 + r) * stride + j0 + threadIdx.x];
+	__syncthreads();
+	for (int r = threadIdx.y; r < TILE; r += blockDim.y) {
+		int64_t row = j0 + r, col = i0 + threadIdx.x;
+		if (row < n && col < n && col < row)
+			a[row * stride + col] = tile[threadIdx.x][r];
+	}
+}
+
+fp_status fp_cuda_mirror(fp_backend *be, fp_matrix A)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(A) && A.rows == A.cols);
+	int64_t tiles = (A.rows + TILE - 1) / TILE;
+	FP_REQUIRE(be, tiles <= 65535);
+	if (tiles == 0)
+		return FP_OK;
+	mirror_kernel<<<dim3((unsigned)tiles, (unsigned)tiles), dim3(TILE, 8), 0, fp_cuda_stream(be)>>>(fp_cuda_floats(A),
+																									A.rows, A.stride);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_memory.cu: buffers on the device, and the way in and out.
+ *
+ * Data crosses in pieces through two pinned buffers, so that the host fills one while the other travels; conversions
+ * happen on the device, which reads and writes the narrower type across the bus.
+ */
+#include "backend/cuda/cuda_backend.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes)
+{
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	fp_buffer *buffer = nullptr;
+	*out = nullptr;
+	FP_OR_RETURN(FP_NEW(be->ctx, &buffer, 1));
+	cudaError_t error =
+		cudaMallocFromPoolAsync(&buffer->data, (size_t)(bytes > 0 ? bytes : 1), state->pool, state->stream);
+	if (error != cudaSuccess) {
+		fp_free(buffer);
+		(void)cudaGetLastError();
+		if (error != cudaErrorMemoryAllocation)
+			return fp_cuda_failed(be, error, __func__);
+		int64_t available = 0, total = 0;
+		(void)fp_cuda_memory(be, &available, &total);
+		return fp_fail(
+			be->ctx, FP_ERROR_MEMORY,
+			"device memory is full: %.1f MiB more were needed, %.1f MiB of %.1f MiB are free and %.1f MiB are "
+			"held; use fewer --samples, a shorter --sequence-length or --device cpu",
+			(double)bytes / 1048576.0, (double)available / 1048576.0, (double)total / 1048576.0,
+			(double)state->held / 1048576.0);
+	}
+	buffer->bytes = bytes;
+	state->held += bytes;
+	if (state->held > be->peak_bytes)
+		be->peak_bytes = state->held;
+	*out = buffer;
+	return FP_OK;
+}
+
+void fp_cuda_release(fp_backend *be, fp_buffer *buffer)
+{
+	if (buffer) {
+		fp_cuda_state_of(be)->held -= buffer->bytes;
+		(void)cudaFreeAsync(buffer->data, fp_cuda_stream(be));
+	}
+	fp_free(buffer);
+}
+
+/* --- conversions -------------------------------------------------------------------------------------------------- */
+
+__device__ static inline float to_float(float x)
+{
+	return x;
+}
+__device__ static inline float to_float(__half x)
+{
+	return __half2float(x);
+}
+__device__ static inline float to_float(__nv_bfloat16 x)
+{
+	return __bfloat162float(x);
+}
+__device__ static inline void from_float(float *out, float x)
+{
+	*out = x;
+}
+__device__ static inline void from_float(__half *out, float x)
+{
+	*out = __float2half_rn(x);
+}
+__device__ static inline void from_float(__nv_bfloat16 *out, float x)
+{
+	*out = __float2bfloat16_rn(x);
+}
+
+/* A rows × cols view by its raw parts. */
+struct raw_view {
+	void *data;
+	fp_dtype dtype;
+	int64_t stride;
+};
+
+template <typename To, typename From>
+static fp_status convert_as(fp_backend *be, raw_view out, raw_view in, int64_t rows, int64_t cols)
+{
+	To *y = (To *)out.data;
+	const From *x = (const From *)in.data;
+	int64_t ys = out.stride, xs = in.stride;
+	bool flat = rows <= 1 || (ys == cols && xs == cols);
+	return fp_cuda_map(be, rows, cols, flat,
+					   [=] __device__(int64_t i, int64_t j) { from_float(y + i * ys + j, to_float(x[i * xs + j])); });
+}
+
+template <typename To>
+static fp_status convert_to(fp_backend *be, raw_view out, raw_view in, int64_t rows, int64_t cols)
+{
+	if (in.dtype == FP_F32)
+		return convert_as<To, float>(be, out, in, rows, cols);
+	if (in.dtype == FP_F16)
+		return convert_as<To, __half>(be, out, in, rows, cols);
+	return convert_as<To, __nv_bfloat16>(be, out, in, rows, cols);
+}
+
+/* Between two views on the device. Equal types are copied as they are. */
+static fp_status convert(fp_backend *be, raw_view out, raw_view in, int64_t rows, int64_t cols)
+{
+	int64_t size = fp_dtype_size(out.dtype);
+	if (rows == 0 || cols == 0)
+		return FP_OK;
+	if (out.dtype == in.dtype) {
+		size_t pitch_out = (size_t)((rows > 1 ? out.stride : cols) * size);
+		size_t pitch_in = (size_t)((rows > 1 ? in.stride : cols) * size);
+		if (rows > 1 && out.stride == cols && in.stride == cols)
+			FP_CUDA(be, cudaMemcpyAsync(out.data, in.data, (size_t)(rows * cols * size), cudaMemcpyDeviceToDevice,
+										fp_cuda_stream(be)));
+		else
+			FP_CUDA(be, cudaMemcpy2DAsync(out.data, pitch_out, in.data, pitch_in, (size_t)(cols * size), (size_t)rows,
+										  cudaMemcpyDeviceToDevice, fp_cuda_stream(be)));
+		return FP_OK;
+	}
+	if (out.dtype == FP_F32)
+		return convert_to<float>(be, out, in, rows, cols);
+	if (out.dtype == FP_F16)
+		return convert_to<__half>(be, out, in, rows, cols);
+	return convert_to<__nv_bfloat16>(be, out, in, rows, cols);
+}
+
+static bool converts(fp_dtype a, fp_dtype b)
+{
+	return (a == b && fp_dtype_size(a) > 0) || (fp_dtype_is_weight(a) && fp_dtype_is_weight(b));
+}
+
+static raw_view view_of(fp_matrix m)
+{
+	return raw_view{(char *)m.buffer->data + m.offset * fp_dtype_size(m.dtype), m.dtype, m.stride};
+}
+
+fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in)
+{
+	FP_REQUIRE(be, fp_cuda_is_view(out, out.dtype) && fp_cuda_is_view(in, in.dtype));
+	FP_REQUIRE(be, fp_cuda_same_shape(out, in) && converts(out.dtype, in.dtype));
+	return convert(be, view_of(out), view_of(in), in.rows, in.cols);
+}
+
+/* --- across the bus ----------------------------------------------------------------------------------------------- */
+
+/* A piece of a host matrix that fits into a staging buffer, and the walk over all of them. */
+struct crossing {
+	int64_t rows, cols, stride; /* of the host's matrix */
+	int64_t size;               /* bytes of an element */
+	int64_t row, col;           /* where the piece begins */
+	int64_t piece_rows, piece_cols;
+};
+
+static crossing crossing_of(int64_t rows, int64_t cols, int64_t stride, bool contiguous, int64_t size)
+{
+	crossing c = {rows, cols, stride, size, 0, 0, 0, 0};
+	if (contiguous)
+		c = {1, rows * cols, rows * cols, size, 0, 0, 0, 0};
+	int64_t most = FP_CUDA_STAGING / size;
+	c.piece_cols = fp_cuda_smaller(c.cols, most);
+	c.piece_rows = c.piece_cols < c.cols ? 1 : fp_cuda_smaller(c.rows, most / (c.cols > 0 ? c.cols : 1));
+	return c;
+}
+
+static bool piece_at(const crossing *c, int64_t *rows, int64_t *cols)
+{
+	*rows = fp_cuda_smaller(c->piece_rows, c->rows - c->row);
+	*cols = fp_cuda_smaller(c->piece_cols, c->cols - c->col);
+	return *rows > 0 && *cols > 0;
+}
+
+static void next_piece(crossing *c)
+{
+	c->col += c->piece_cols;
+	if (c->col >= c->cols) {
+		c->col = 0;
+		c->row += c->piece_rows;
+	}
+}
+
+/* Rows of the host's matrix to a packed buffer, or back. */
+static void pack(char *packed, char *host, const crossing *c, int64_t rows, int64_t cols, bool to_packed)
+{
+	for (int64_t i = 0; i < rows; i++) {
+		char *at = host + ((c->row + i) * c->stride + c->col) * c->size;
+		if (to_packed)
+			memcpy(packed + i * cols * c->size, at, (size_t)(cols * c->size));
+		else
+			memcpy(at, packed + i * cols * c->size, (size_t)(cols * c->size));
+	}
+}
+
+static raw_view part_of(raw_view whole, const crossing *c, bool contiguous)
+{
+	int64_t stride = contiguous ? c->cols : whole.stride;
+	char *data = (char *)whole.data + (c->row * stride + c->col) * fp_dtype_size(whole.dtype);
+	return raw_view{data, whole.dtype, stride};
+}
+
+fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride)
+{
+	FP_REQUIRE(be, fp_cuda_is_view(out, out.dtype) && converts(out.dtype, dtype));
+	FP_REQUIRE(be, out.rows <= 1 || stride >= out.cols);
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	bool contiguous = out.rows <= 1 || (stride == out.cols && out.stride == out.cols);
+	crossing c = crossing_of(out.rows, out.cols, stride, contiguous, fp_dtype_size(dtype));
+	fp_cuda_scratch landing[2];
+	int64_t rows, cols;
+	for (int half = 0; piece_at(&c, &rows, &cols); half ^= 1, next_piece(&c)) {
+		int64_t bytes = rows * cols * c.size;
+		if (!landing[half].buffer)
+			FP_OR_RETURN(landing[half].take(be, c.piece_rows * c.piece_cols * c.size));
+		FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* what it held before has left */
+		pack(state->staging[half], (char *)(uintptr_t)host, &c, rows, cols, true);
+		FP_CUDA(be, cudaMemcpyAsync(landing[half].as<void>(), state->staging[half], (size_t)bytes,
+									cudaMemcpyHostToDevice, state->stream));
+		FP_CUDA(be, cudaEventRecord(state->staged[half], state->stream));
+		FP_OR_RETURN(convert(be, part_of(view_of(out), &c, contiguous), raw_view{landing[half].as<void>(), dtype, cols},
+							 rows, cols));
+	}
+	return FP_OK;
+}
+
+fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in)
+{
+	FP_REQUIRE(be, fp_cuda_is_view(in, in.dtype) && converts(dtype, in.dtype));
+	FP_REQUIRE(be, in.rows <= 1 || stride >= in.cols);
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	bool contiguous = in.rows <= 1 || (stride == in.cols && in.stride == in.cols);
+	crossing c = crossing_of(in.rows, in.cols, stride, contiguous, fp_dtype_size(dtype)), before = c;
+	fp_cuda_scratch departure[2];
+	int64_t rows, cols, rows_before = 0, cols_before = 0;
+	for (int half = 0;; half ^= 1) {
+		bool more = piece_at(&c, &rows, &cols);
+		if (more) {
+			if (!departure[half].buffer)
+				FP_OR_RETURN(departure[half].take(be, c.piece_rows * c.piece_cols * c.size));
+			FP_OR_RETURN(convert(be, raw_view{departure[half].as<void>(), dtype, cols},
+								 part_of(view_of(in), &c, contiguous), rows, cols));
+			FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* an upload may still be leaving it */
+			FP_CUDA(be, cudaMemcpyAsync(state->staging[half], departure[half].as<void>(),
+										(size_t)(rows * cols * c.size), cudaMemcpyDeviceToHost, state->stream));
+			FP_CUDA(be, cudaEventRecord(state->staged[half], state->stream));
+		}
+		if (rows_before > 0) { /* unpack the last one while this one travels */
+			FP_CUDA(be, cudaEventSynchronize(state->staged[half ^ 1]));
+			pack(state->staging[half ^ 1], (char *)host, &before, rows_before, cols_before, false);
+		}
+		if (!more)
+			return FP_OK;
+		before = c;
+		rows_before = rows;
+		cols_before = cols;
+		next_piece(&c);
+	}
+}
+
+fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(out) || fp_cuda_is_u8(out));
+	FP_REQUIRE(be, out.dtype == FP_F32 || (value >= 0.0f && value <= 255.0f));
+	int64_t stride = out.stride;
+	if (out.dtype == FP_U8) {
+		uint8_t *bytes = fp_cuda_bytes(out), byte = (uint8_t)value;
+		return fp_cuda_map(be, out.rows, out.cols, fp_cuda_is_contiguous(out),
+						   [=] __device__(int64_t i, int64_t j) { bytes[i * stride + j] = byte; });
+	}
+	float *floats = fp_cuda_floats(out);
+	return fp_cuda_map(be, out.rows, out.cols, fp_cuda_is_contiguous(out),
+					   [=] __device__(int64_t i, int64_t j) { floats[i * stride + j] = value; });
+}
+
+/* What the pool keeps but nobody uses is free to us. */
+fp_status fp_cuda_memory(fp_backend *be, int64_t *available, int64_t *total)
+{
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	size_t unused = 0, all = 0;
+	uint64_t reserved = 0, used = 0;
+	FP_CUDA(be, cudaMemGetInfo(&unused, &all));
+	FP_CUDA(be, cudaMemPoolGetAttribute(state->pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+	FP_CUDA(be, cudaMemPoolGetAttribute(state->pool, cudaMemPoolAttrUsedMemCurrent, &used));
+	*available = (int64_t)(unused + (reserved > used ? reserved - used : 0));
+	*total = (int64_t)all;
+	if (*available > *total)
+		*available = *total;
+	return FP_OK;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_rows.cu: operations that need a whole row at a time: norms and cross-entropy. A block for each row. */
+#include "backend/cuda/cuda_backend.cuh"
+
+enum { THREADS = 256 };
+
+struct norm_numbers {
+	const float *x, *weight, *bias; /* weight, bias: NULL where absent */
+	float *y;
+	int64_t rows, cols, xs, ys;
+	float epsilon;
+	bool centred;
+};
+
+__global__ static void norm_kernel(norm_numbers n)
+{
+	__shared__ double shared[33];
+	double count = (double)n.cols;
+	for (int64_t i = blockIdx.x; i < n.rows; i += gridDim.x) {
+		const float *x = n.x + i * n.xs;
+		float *y = n.y + i * n.ys;
+		double mean = 0, square = 0;
+		if (n.centred) {
+			for (int64_t j = threadIdx.x; j < n.cols; j += THREADS)
+				mean += (double)x[j];
+			mean = fp_cuda_block_sum(mean, shared) / count;
+		}
+		for (int64_t j = threadIdx.x; j < n.cols; j += THREADS) {
+			double d = (double)x[j] - mean;
+			square += d * d;
+		}
+		square = fp_cuda_block_sum(square, shared) / count;
+		float centre = (float)mean, factor = (float)(1 / sqrt(square + (double)n.epsilon));
+		for (int64_t j = threadIdx.x; j < n.cols; j += THREADS) {
+			float value = (x[j] - centre) * factor;
+			if (n.weight)
+				value *= n.weight[j];
+			y[j] = n.bias ? value + n.bias[j] : value;
+		}
+	}
+}
+
+fp_status fp_cuda_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
+					   fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_matrix_is_absent(weight) || fp_cuda_is_vector(weight, X.cols));
+	FP_REQUIRE(be, fp_matrix_is_absent(bias) || fp_cuda_is_vector(bias, X.cols));
+	if (fp_matrix_size(X) == 0)
+		return FP_OK;
+	norm_numbers n = {fp_cuda_floats(X),
+					  fp_matrix_is_absent(weight) ? nullptr : fp_cuda_floats(weight),
+					  fp_matrix_is_absent(bias) || kind == FP_RMS_NORM ? nullptr : fp_cuda_floats(bias),
+					  fp_cuda_floats(Y),
+					  X.rows,
+					  X.cols,
+					  X.stride,
+					  Y.stride,
+					  epsilon,
+					  kind == FP_LAYER_NORM};
+	norm_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
+/* The larger value, and of equal values the smaller index. */
+__device__ static inline void take_larger(float &value, int &index, float other, int other_index)
+{
+	if (other > value || (other == value && other_index < index)) {
+		value = other;
+		index = other_index;
+	}
+}
+
+__global__ static void cross_entropy_kernel(int64_t rows, int64_t cols, const float *logits, int64_t stride,
+											const int32_t *targets, float *out, int32_t *argmax)
+{
+	__shared__ double shared[33];
+	__shared__ float values[33];
+	__shared__ int indices[33];
+	for (int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+		const float *x = logits + i * stride;
+		float largest = -INFINITY;
+		int index = 0x7fffffff;
+		for (int64_t j = threadIdx.x; j < cols; j += THREADS)
+			take_larger(largest, index, x[j], (int)j);
+		for (int offset = 16; offset > 0; offset /= 2)
+			take_larger(largest, index, __shfl_xor_sync(0xffffffffU, largest, offset),
+						__shfl_xor_sync(0xffffffffU, index, offset));
+		if (threadIdx.x % 32 == 0) {
+			values[threadIdx.x / 32] = largest;
+			indices[threadIdx.x / 32] = index;
+		}
+		__syncthreads();
+		if (threadIdx.x == 0) {
+			for (int w = 1; w < THREADS / 32; w++)
+				take_larger(values[0], indices[0], values[w], indices[w]);
+		}
+		__syncthreads();
+		largest = values[0];
+		index = indices[0];
+		double sum = 0;
+		if (targets[i] >= 0) { /* the same for the whole block */
+			for (int64_t j = threadIdx.x; j < cols; j += THREADS)
+				sum += (double)expf(x[j] - largest);
+			sum = fp_cuda_block_sum(sum, shared);
+		}
+		if (threadIdx.x == 0) {
+			out[i] = targets[i] < 0 ? 0.0f : (float)(log(sum) + (double)largest - (double)x[targets[i]]);
+			if (argmax)
+				argmax[i] = index == 0x7fffffff ? 0 : index; /* only where everything is NaN */
+		}
+		__syncthreads();
+	}
+}
+
+fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
+								int32_t *argmax)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(logits) && fp_cuda_is_vector(out, logits.rows));
+	FP_REQUIRE(be, logits.rows == 0 || (logits.cols > 0 && logits.cols <= INT32_MAX));
+	for (int64_t i = 0; i < logits.rows; i++)
+		FP_REQUIRE(be, targets[i] >= -1 && targets[i] < logits.cols);
+	if (logits.rows == 0)
+		return FP_OK;
+	fp_cuda_scratch space;
+	cudaStream_t stream = fp_cuda_stream(be);
+	size_t bytes = (size_t)logits.rows * sizeof *targets;
+	FP_OR_RETURN(space.take(be, 2 * (int64_t)bytes));
+	int32_t *wanted = space.as<int32_t>(), *best = wanted + logits.rows;
+	FP_CUDA(be, cudaMemcpyAsync(wanted, targets, bytes, cudaMemcpyHostToDevice, stream));
+	cross_entropy_kernel<<<(unsigned)fp_cuda_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
+		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, wanted, fp_cuda_floats(out),
+		argmax ? best : nullptr);
+	FP_LAUNCHED(be);
+	if (argmax)
+		FP_CUDA(be, cudaMemcpyAsync(argmax, best, bytes, cudaMemcpyDeviceToHost, stream));
+	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets and argmax are his again */
+	return FP_OK;
+}

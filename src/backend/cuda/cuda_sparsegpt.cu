@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_sparsegpt.cu: SparseGPT's sweep (Frantar and Alistarh, 2023) over W[rows × cols] with U upper, UᵀU = H⁻¹.
+ *
+ * Columns go by in blocks. Within a block, entry (r, i) that is pruned leaves the error e = W[r,i] / U[i,i], and the
+ * entries right of it move: W[r, j] −= e·U[i, j]. Once the mask of a block is known its rows need nothing of each
+ * other: a warp takes a row, holds the block's part of it in shared memory and walks over its columns. The columns
+ * right of the block are then moved by one product, W −= E U.
+ *
+ * Unstructured: the block's mask is chosen over all its rows by W²/U[i,i]²; block [a, b) prunes ⌊s·rows·b⌋ − ⌊s·rows·a⌋
+ * entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen when the sweep reaches it,
+ * from the weights as they then are. A wide block is swept in strips: that changes nothing but the order of sums.
+ */
+#include "backend/cuda/cuda_backend.cuh"
+
+enum { GROUP_MOST = 1024, STRIP = 128, WARPS = 8 };
+
+/* A strip of columns [begin, begin + count). */
+struct strip {
+	const float *u; /* the strip's square of U: u[i·u_stride + j] = U[begin + i, begin + j] */
+	float *w;       /* rows × count of W */
+	uint8_t *mask;
+	float *errors; /* rows × count, packed */
+	int64_t rows, u_stride, w_stride, mask_stride;
+	int count, kept, group; /* group 0: the mask is given */
+};
+
+__device__ static inline unsigned score_key(float weight, float pivot)
+{
+	float ratio = weight / pivot;
+	return __float_as_uint(ratio * ratio) & 0x7fffffffU;
+}
+
+/* mask[first …] of one group from the row's weights as they are; all lanes of the warp. */
+__device__ static void choose_group(const strip &s, const float *w, int first, uint8_t *mask, int lane)
+{
+	int size = s.count - first < s.group ? s.count - first : s.group;
+	int keep = (s.kept * size + s.group - 1) / s.group;
+	for (int i = lane; i < size; i += 32) {
+		unsigned key = score_key(w[first + i], s.u[(first + i) * s.u_stride + first + i]);
+		int ahead = 0;
+		for (int j = 0; j < size; j++) {
+			unsigned other = score_key(w[first + j], s.u[(first + j) * s.u_stride + first + j]);
+			ahead += other > key || (other == key && j < i);
+		}
+		mask[first + i] = ahead < keep ? 1 : 0;
+	}
+	__syncwarp();
+}
+
+/* Shared memory: for each warp `count` weights and `count` bytes of mask, rounded up to 4. */
+__global__ static void strip_kernel(strip s)
+{
+	extern __shared__ float shared[];
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, padded = (s.count + 3) / 4 * 4;
+	float *w = shared + warp * (padded + padded / 4);
+	uint8_t *mask = (uint8_t *)(w + padded);
+	for (int64_t row = (int64_t)blockIdx.x * WARPS + warp; row < s.rows; row += (int64_t)gridDim.x * WARPS) {
+		float *weights = s.w + row * s.w_stride, *errors = s.errors + row * s.count;
+		uint8_t *bytes = s.mask + row * s.mask_stride;
+		for (int j = lane; j < s.count; j += 32) {
+			w[j] = weights[j];
+			mask[j] = s.group ? 0 : bytes[j];
+			errors[j] = 0.0f;
+		}
+		__syncwarp();
+		for (int i = 0; i < s.count; i++) {
+			if (s.group && i % s.group == 0)
+				choose_group(s, w, i, mask, lane);
+			if (mask[i])
+				continue; /* the same for all lanes */
+			const float *u = s.u + i * s.u_stride;
+			float error = w[i] / u[i];
+			__syncwarp(); /* every lane has read w[i] */
+			for (int j = i + 1 + lane; j < s.count; j += 32)
+				w[j] -= error * u[j];
+			if (lane == 0) {
+				w[i] = 0.0f;
+				errors[i] = error;
+			}
+			__syncwarp();
+		}
+		for (int j = lane; j < s.count; j += 32) {
+			weights[j] = w[j];
+			bytes[j] = mask[j];
+		}
+		__syncwarp();
+	}
+}
+
+/* Columns in a strip: whole groups, and no more than shared memory holds. */
+static int64_t strip_width(const fp_pattern *pattern, int64_t block)
+{
+	int64_t width = fp_cuda_smaller(block, STRIP);
+	if (pattern->group > 0) {
+		width = width / pattern->group * pattern->group;
+		if (width < pattern->group)
+			width = pattern->group;
+	}
+	return width;
+}
+
+static fp_status sweep_strip(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t begin, int64_t count,
+							 fp_matrix W, fp_matrix mask, fp_matrix E)
+{
+	strip s = {fp_cuda_floats(U) + begin * U.stride + begin,
+			   fp_cuda_floats(W) + begin,
+			   fp_cuda_bytes(mask) + begin,
+			   fp_cuda_floats(E),
+			   W.rows,
+			   U.stride,
+			   W.stride,
+			   mask.stride,
+			   (int)count,
+			   (int)pattern->kept,
+			   (int)pattern->group};
+	int64_t padded = (count + 3) / 4 * 4, bytes = WARPS * (padded * 4 + padded);
+	unsigned grid = (unsigned)fp_cuda_smaller((W.rows + WARPS - 1) / WARPS, 1 << 20);
+	strip_kernel<<<grid, WARPS * 32, (size_t)bytes, fp_cuda_stream(be)>>>(s);
+	FP_LAUNCHED(be);
+	E.cols = E.stride = count;
+	int64_t rest = W.cols - begin - count;
+	return fp_cuda_gemm(be, -1.0f, E, FP_PLAIN, fp_matrix_cols(fp_matrix_rows(U, begin, count), begin + count, rest),
+						FP_PLAIN, 1.0f, fp_matrix_cols(W, begin + count, rest));
+}
+
+/* The mask of an unstructured block; `scores` has room for rows × count. */
+static fp_status choose_block(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t begin, int64_t count,
+							  fp_matrix W, fp_matrix mask, float *scores)
+{
+	const float *u = fp_cuda_floats(U), *w = fp_cuda_floats(W) + begin;
+	int64_t us = U.stride, ws = W.stride;
+	FP_OR_RETURN(fp_cuda_map(be, W.rows, count, false, [=] __device__(int64_t i, int64_t j) {
+		float ratio = w[i * ws + j] / u[(begin + j) * us + begin + j];
+		scores[i * count + j] = ratio * ratio;
+	}));
+	int64_t zeros = fp_pattern_zeros(pattern, W.rows * (begin + count)) - fp_pattern_zeros(pattern, W.rows * begin);
+	return fp_cuda_prune_smallest(be, scores, count, W.rows, count, zeros, fp_cuda_bytes(mask) + begin, mask.stride);
+}
+
+fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
+								  fp_matrix mask)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(U) && fp_cuda_is_f32(W) && fp_cuda_is_u8(mask) && fp_cuda_same_shape(W, mask));
+	FP_REQUIRE(be, U.rows == W.cols && U.cols == W.cols && block > 0);
+	FP_REQUIRE(be, pattern->group >= 0 && pattern->group <= GROUP_MOST && pattern->kept <= pattern->group);
+	FP_REQUIRE(be, pattern->group == 0 || block % pattern->group == 0);
+	if (fp_matrix_size(W) == 0)
+		return FP_OK;
+	if (block > W.cols)
+		block = W.cols;
+	int64_t width = strip_width(pattern, block);
+	fp_cuda_scratch errors, scores;
+	FP_OR_RETURN(errors.take(be, W.rows * width * (int64_t)sizeof(float)));
+	if (pattern->group == 0)
+		FP_OR_RETURN(scores.take(be, W.rows * block * (int64_t)sizeof(float)));
+	fp_matrix E = {errors.buffer, 0, W.rows, width, width, FP_F32};
+	FP_CUDA(be,
+			cudaFuncSetAttribute(strip_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WARPS * GROUP_MOST * 5));
+	for (int64_t begin = 0; begin < W.cols; begin += block) {
+		int64_t end = W.cols - begin < block ? W.cols : begin + block;
+		if (pattern->group == 0)
+			FP_OR_RETURN(choose_block(be, U, pattern, begin, end - begin, W, mask, scores.as<float>()));
+		for (int64_t at = begin; at < end; at += width)
+			FP_OR_RETURN(sweep_strip(be, U, pattern, at, fp_cuda_smaller(width, end - at), W, mask, E));
+	}
+	return FP_OK;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry.c: which backends there are, and how one is chosen by name. */
+#include "backend/backend.h"
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/module.h"
+#include <string.h>
+
+/* One row per backend. `device` is what stands after the colon of "name:device", or NULL. */
+typedef struct registry_row {
+	const char *name;
+	fp_status (*open)(fp_backend **out, fp_context *ctx, const char *device, int threads);
+} registry_row;
+
+static fp_status open_cpu(fp_backend **out, fp_context *ctx, const char *device, int threads)
+{
+	if (device)
+		return fp_fail(ctx, FP_ERROR_USAGE, "device 'cpu:%s': the CPU has no numbers; use --device cpu", device);
+	return fp_cpu_open(out, ctx, threads);
+}
+
+static const registry_row registry[] = {
+	{"cpu", open_cpu},
+	{"cuda", fp_cuda_module_open},
+};
+
+/* The GPU where there is one; what keeps it from being used is worth a line only where a module was installed. */
+static fp_status open_auto(fp_backend **out, fp_context *ctx, int threads)
+{
+	fp_status status = fp_cuda_module_open(out, ctx, NULL, threads);
+	if (status != FP_OK) {
+		fp_log(ctx, FP_LOG_DEBUG, "device auto: not cuda: %s", fp_context_message(ctx));
+		status = fp_cpu_open(out, ctx, threads);
+	}
+	if (status == FP_OK)
+		fp_log(ctx, FP_LOG_INFO, "device auto: chose %s", (*out)->description);
+	return status;
+}
+
+fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, int threads)
+{
+	*out = NULL;
+	if (threads < 0)
+		return fp_fail(ctx, FP_ERROR_USAGE, "%d threads are not possible; use 1 or more, or 0 for all", threads);
+	if (strcmp(name, "auto") == 0)
+		return open_auto(out, ctx, threads);
+	const char *colon = strchr(name, ':');
+	size_t length = colon ? (size_t)(colon - name) : strlen(name);
+	for (size_t i = 0; i < sizeof registry / sizeof *registry; i++) {
+		if (strlen(registry[i].name) == length && strncmp(registry[i].name, name, length) == 0)
+			return registry[i].open(out, ctx, colon ? colon + 1 : NULL, threads);
+	}
+	return fp_fail(ctx, FP_ERROR_USAGE, "no device is called '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
+}
+
+/* What `auto` stands for, by backend: the fastest that left the perplexity of pruned models where float arithmetic puts
+ * it (docs/performance.md has the measurement). */
+static fp_precision automatic_precision(const fp_backend *be)
+{
+	return strcmp(be->ops->name, "cuda") == 0 ? FP_PRECISION_BF16 : FP_PRECISION_FP32;
+}
+
+fp_status fp_backend_set_precision(fp_backend *be, const char *word)
+{
+	static const struct {
+		const char *word;
+		fp_precision precision;
+	} words[] = {
+#define PRECISION_ROW(id, name) {name, id},
+		FP_PRECISION_LIST(PRECISION_ROW)
+#undef PRECISION_ROW
+	};
+	if (strcmp(word, "auto") == 0) {
+		be->precision = automatic_precision(be);
+		return FP_OK;
+	}
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+		if (strcmp(words[i].word, word) == 0) {
+			be->precision = words[i].precision;
+			return FP_OK;
+		}
+	}
+	return fp_fail(be->ctx, FP_ERROR_USAGE, "precision '%s': must be auto, fp32, bf16x3, tf32 or bf16", word);
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * contract_precision.c: what a relaxed use may lose, for every precision. A backend may always be better than asked for
+ * (the CPU is); exact uses are held to float arithmetic by the other files whatever the precision is.
+ */
+#include "contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The rounding of one operand, relative. */
+static double operand_error(fp_use use, fp_precision precision)
+{
+	const double bf16 = ldexp(1, -8);
+	const double tf32 = ldexp(1, -10); /* cut, not rounded */
+	const double split = ldexp(1, -16);
+	if (use == FP_USE_EXACT || precision == FP_PRECISION_FP32)
+		return 0;
+	if (use == FP_USE_REFINEMENT || precision == FP_PRECISION_BF16X3)
+		return split;
+	return use == FP_USE_ACTIVATION && precision == FP_PRECISION_BF16 ? bf16 : tf32;
+}
+
+/* Two operands are rounded, each product is off by both; k sums in float on top. */
+static double product_bound(fp_use use, fp_precision precision, int64_t k, double size)
+{
+	return (2.5 * operand_error(use, precision) + FLOAT_EPSILON * (double)(k + 4) / 2) * size;
+}
+
+static void check_products(contract *c, int64_t m, int64_t n, int64_t k, int turned)
+{
+	bool ta = turned & 1, tb = turned & 2;
+	sample A = ta ? sample_normal(c, k, m) : sample_normal(c, m, k);
+	sample B = tb ? sample_normal(c, n, k) : sample_normal(c, k, n);
+	sample C = sample_normal(c, m, n);
+	double *want = new_doubles(m * n), *bound = new_doubles(m * n);
+	for (int64_t i = 0; i < m; i++) {
+		for (int64_t j = 0; j < n; j++) {
+			double sum = 0.5 * C.value[i * n + j], size = 0;
+			for (int64_t p = 0; p < k; p++) {
+				double term = A.value[ta ? p * m + i : i * k + p] * B.value[tb ? j * k + p : p * n + j];
+				sum += term;
+				size += fabs(term);
+			}
+			want[i * n + j] = sum;
+			bound[i * n + j] = product_bound(c->be->use, c->be->precision, k, size) + FLOAT_EPSILON * fabs(sum);
+		}
+	}
+	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, A.view, ta ? FP_TRANSPOSED : FP_PLAIN, B.view,
+									   tb ? FP_TRANSPOSED : FP_PLAIN, 0.5f, C.view));
+	sample_expect_within(c, &C, want, bound, "gemm, relaxed");
+	free(want);
+	free(bound);
+	sample_free(c, &A);
+	sample_free(c, &B);
+	sample_free(c, &C);
+}
+
+static void check_gram(contract *c, int64_t p, int64_t n)
+{
+	sample X = sample_normal(c, p, n), A = sample_filled(c, n, n, NAN);
+	double *want = new_doubles(n * n), *bound = new_doubles(n * n);
+	for (int64_t a = 0; a < n; a++) {
+		for (int64_t b = a; b < n; b++) {
+			double sum = 0, size = 0;
+			for (int64_t t = 0; t < p; t++) {
+				sum += X.value[t * n + a] * X.value[t * n + b];
+				size += fabs(X.value[t * n + a] * X.value[t * n + b]);
+			}
+			want[a * n + b] = want[b * n + a] = sum;
+			bound[a * n + b] = bound[b * n + a] = product_bound(c->be->use, c->be->precision, p, size);
+		}
+	}
+	assert_ok(c->ctx, c->be->ops->gram(c->be, X.view, 0, A.view));
+	assert_ok(c->ctx, c->be->ops->mirror(c->be, A.view));
+	sample_expect_within(c, &A, want, bound, "gram, relaxed");
+	free(want);
+	free(bound);
+	sample_free(c, &X);
+	sample_free(c, &A);
+}
+
+/* Against the same attention when it is exact. */
+static void check_attention(contract *c, fp_attention_shape shape)
+{
+	int64_t tokens = shape.sequences * shape.length, width = shape.heads * shape.head_dim;
+	fp_use use = c->be->use;
+	sample Q = sample_normal(c, tokens, width), K = sample_normal(c, tokens, shape.kv_heads * shape.head_dim);
+	sample V = sample_normal(c, tokens, shape.kv_heads * shape.head_dim), out = sample_filled(c, tokens, width, NAN);
+	shape.scale = (float)(1 / sqrt((double)shape.head_dim));
+	c->be->use = FP_USE_EXACT;
+	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	double *want = sample_read(c, &out);
+	c->be->use = use;
+	assert_ok(c->ctx, c->be->ops->fill(c->be, out.view, NAN));
+	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	/* Scores of a few units, of which each term is off by two roundings, weights and values by one each; 5 is the
+	 * largest value that normal numbers have here. */
+	sample_expect(c, &out, want, 5 * (8 * operand_error(use, c->be->precision) + 64 * FLOAT_EPSILON), 0,
+				  "attention, relaxed");
+	free(want);
+	sample_free(c, &Q);
+	sample_free(c, &K);
+	sample_free(c, &V);
+	sample_free(c, &out);
+}
+
+static void test_relaxed_uses(void **state)
+{
+	contract *c = *state;
+	for (int precision = 0; precision < FP_PRECISION_COUNT; precision++) {
+		for (int use = 0; use < FP_USE_COUNT; use++) {
+			c->be->precision = (fp_precision)precision;
+			fp_use before = fp_backend_use(c->be, (fp_use)use);
+			assert_int_equal(before, FP_USE_EXACT);
+			for (int turned = 0; turned < 4; turned++) {
+				check_products(c, 33, 17, 65, turned);
+				check_products(c, 64, 128, 256, turned);
+			}
+			check_gram(c, 40, 33);
+			check_gram(c, 64, 640); /* more than one panel */
+			check_attention(c, (fp_attention_shape){2, 70, 4, 2, 16, 0, 0});
+			check_attention(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0});
+			check_attention(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0});
+			fp_backend_use(c->be, before);
+			c->be->precision = FP_PRECISION_FP32;
+		}
+	}
+}
+
+static void test_precision_words(void **state)
+{
+	contract *c = *state;
+	assert_ok(c->ctx, fp_backend_set_precision(c->be, "tf32"));
+	assert_int_equal(c->be->precision, FP_PRECISION_TF32);
+	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto"));
+	assert_fails(c->ctx, FP_ERROR_USAGE, "bf16x3", fp_backend_set_precision(c->be, "fp8"));
+	assert_ok(c->ctx, fp_backend_set_precision(c->be, "fp32"));
+	assert_int_equal(c->be->precision, FP_PRECISION_FP32);
+}
+
+CONTRACT_TESTS(precision, cmocka_unit_test(test_relaxed_uses), cmocka_unit_test(test_precision_words));
