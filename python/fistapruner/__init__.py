@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FISTAPruner: makes large language models sparse by convex optimisation, without retraining.
+
+    prune_matrix()       one weight matrix, from the Gram matrix of its inputs
+    prune_checkpoint()   a whole Hugging Face checkpoint
+    perplexity(), evaluate(), evaluate_tasks(), inspect(), tokenize()
+
+Settings are keyword arguments with the names of the command line's flags and of --set ('_' for '-'): method="wanda", preset="paper",
+samples=64, threads=4, refit_steps=50, … settings() lists them. Paths may be strings or path objects.
+"""
+import ctypes
+import dataclasses
+import json
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+
+import numpy
+
+from . import _library
+from ._session import (CheckError, Error, InputError, Interrupted, Log, Progress, Session, UsageError, encode, library, text_list)
+
+__all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "inspect", "tokenize", "settings",
+           "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
+__version__: str = library.fp_version().decode()
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixResult:
+    """weights: V, float32; error: ‖V X* − W X‖_F; lambda_: of the best solution, 0 where no λ was involved."""
+
+    weights: numpy.ndarray
+    error: float
+    relative_error: float
+    sparsity: float
+    lambda_: float
+    iterations: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A row of the table of settings. choices: for a choice its words with '|' between them."""
+
+    name: str
+    kind: str
+    initial: str
+    choices: str
+    help: str
+
+
+def _matrix(value: Any, name: str, shape: Sequence[Optional[int]]) -> numpy.ndarray:
+    array = numpy.ascontiguousarray(value, dtype=numpy.float32)
+    if array.ndim != 2 or any(wanted not in (None, got) for wanted, got in zip(shape, array.shape)):
+        wanted_text = " × ".join("any" if size is None else str(size) for size in shape)
+        raise UsageError(f"{name} must have the shape {wanted_text}, but has {' × '.join(map(str, array.shape)) or 'none'}")
+    return array
+
+
+def _least_energy(A: numpy.ndarray, C: numpy.ndarray) -> float:
+    """tr(C A⁺ Cᵀ), the least ‖WX‖² that goes with A and C: what is left out is beyond the reach of any V."""
+    values, vectors = numpy.linalg.eigh(A.astype(numpy.float64))
+    kept = values > 1e-7 * max(values[-1], 0.0)
+    projected = C.astype(numpy.float64) @ vectors[:, kept]
+    return float((projected**2 / values[kept]).sum())
+
+
+def prune_matrix(W: Any, A: Any, C: Any = None, *, energy: Optional[float] = None, pattern: str = "50%",
+                 family: Optional[str] = None, progress: Optional[Progress] = None, **settings: Any) -> MatrixResult:
+    """Minimises ‖V X* − W X‖_F over all V with the pattern.
+
+    W         weights, outputs × inputs, as nn.Linear has them; W X is what the operator gives on its dense inputs X (inputs × tokens)
+    A         X* X*ᵀ, inputs × inputs, of the inputs X* that the pruned operator will see; with activations as rows it is x.T @ x
+    C         W X X*ᵀ, outputs × inputs; None: X* = X
+    energy    ‖W X‖²_F, with C; None: the least value that goes with A and C
+    pattern   a share of zeros ("50%") or N:M, N kept of M consecutive entries of a row ("2:4")
+    family    "opt" takes the rows of the presets that the paper has for OPT
+
+    Arrays may be anything numpy can read; they are taken as float32 and not changed.
+    """
+    weights = _matrix(W, "W", (None, None))
+    rows, cols = weights.shape
+    gram = _matrix(A, "A", (cols, cols))
+    target = None if C is None else _matrix(C, "C", (rows, cols))
+    if target is not None and energy is None:
+        energy = _least_energy(gram, target)
+    result = numpy.empty_like(weights)
+    report = _library.MatrixReport()
+    problem = _library.MatrixProblem(rows, cols, weights.ctypes.data, gram.ctypes.data,
+                                     None if target is None else target.ctypes.data, energy or 0.0,
+                                     None if family is None else encode(family))
+    with Session({"pattern": pattern, **settings}, progress) as session:
+        session.check(library.fp_prune_matrix(result.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), ctypes.byref(report),
+                                              session.context, ctypes.byref(problem), session.settings))
+    return MatrixResult(result, report.error, report.relative_error, report.sparsity, getattr(report, "lambda"), report.iterations)
+
+
+def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[None, Path, Sequence[Path]] = None, *,
+                     dry_run: bool = False, progress: Optional[Progress] = None,
+                     metrics: Optional[Callable[[Dict[str, Any]], None]] = None, log: Optional[Log] = None,
+                     **settings: Any) -> Dict[str, Any]:
+    """Prunes `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes the directory `output`, which must not
+    exist. Returns the document that `fistapruner prune --json` prints.
+
+    calibration   a text file or several
+    progress      called with (stage, done, total); what it raises ends the run, and nothing is written
+    metrics       called with one dictionary for each operator as it is finished
+    log           called with (level, text)
+    """
+    texts: Sequence[Path] = [] if calibration is None else [calibration] if isinstance(calibration, (str, os.PathLike)) else calibration
+    with Session(settings, progress, log) as session:
+        listener = _library.MetricsFunction(session.guarded(lambda _, line: metrics(json.loads(line)))) if metrics else \
+            _library.MetricsFunction()
+        request = _library.PruneRequest(encode(model), None if output is None else encode(output), text_list(texts), len(texts),
+                                        int(dry_run), listener, None)
+        return session.document(library.fp_prune, ctypes.byref(request), session.settings)
+
+
+def evaluate(model: Path, text: Path, *, progress: Optional[Progress] = None, **settings: Any) -> Dict[str, Any]:
+    """The document that `fistapruner eval --json` prints: perplexity, windows, tokens, sequence_length, protocol, …"""
+    with Session(settings, progress) as session:
+        return session.document(library.fp_evaluate, encode(model), encode(text), session.settings)
+
+
+def perplexity(model: Path, text: Path, *, progress: Optional[Progress] = None, **settings: Any) -> float:
+    """Perplexity of a model on a text file, such as perplexity("pruned", "wiki.test.raw", protocol="wikitext2")."""
+    return float(evaluate(model, text, progress=progress, **settings)["perplexity"])
+
+
+def evaluate_tasks(model: Path, tasks: Mapping[str, Path], *, progress: Optional[Progress] = None, **settings: Any) -> Dict[str, Any]:
+    """Zero-shot accuracy on tasks, {name: file}."""
+    with Session(settings, progress) as session:
+        pairs = text_list([f"{name}={os.fspath(file)}" for name, file in tasks.items()])
+        request = _library.TasksRequest(encode(model), pairs, len(pairs), _library.MetricsFunction(), None)
+        return session.document(library.fp_evaluate_tasks, ctypes.byref(request), session.settings)
+
+
+def inspect(model: Path, pattern: Optional[str] = None) -> Dict[str, Any]:
+    """Architecture, parameters and sparsity. With a pattern every operator is audited against it; CheckError where one does not hold."""
+    with Session() as session:
+        return session.document(library.fp_inspect, encode(model), None if pattern is None else encode(pattern))
+
+
+def tokenize(model: Path, text: str) -> List[int]:
+    """The ids of a text, with the special tokens that the model's tokenizer puts around it."""
+    content = text.encode()
+    with Session() as session:
+        ids: List[int] = session.document(library.fp_tokenize, encode(model), None, content, len(content))["ids"]
+        return ids
+
+
+def settings() -> List[Setting]:
+    """Every setting with its default. A preset may change the defaults."""
+    kinds, rows, index = ("int", "real", "flag", "text", "choice"), [], 0
+    row = library.fp_setting_at(index)
+    while row:
+        info = row.contents
+        rows.append(Setting(info.name.decode(), kinds[info.kind], info.initial.decode(), info.choices.decode(), info.help.decode()))
+        index += 1
+        row = library.fp_setting_at(index)
+    return rows

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C interface, as ctypes sees it: include/fistapruner/*.h, declared once. tests/test_declarations.py holds it to the headers."""
+import ctypes
+import os
+import pathlib
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
+from typing import List
+
+NAME = "libfistapruner.so.0"
+
+LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+ProgressFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_int64, c_int64)
+MetricsFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
+
+
+class PruneRequest(Structure):
+    _fields_ = [("model", c_char_p), ("output", c_char_p), ("calibration", POINTER(c_char_p)), ("calibration_count", c_int),
+                ("dry_run", c_int), ("metrics", MetricsFunction), ("metrics_data", c_void_p)]
+
+
+class TasksRequest(Structure):
+    _fields_ = [("model", c_char_p), ("tasks", POINTER(c_char_p)), ("task_count", c_int), ("sampled", MetricsFunction),
+                ("sampled_data", c_void_p)]
+
+
+class MatrixProblem(Structure):
+    _fields_ = [("rows", c_int64), ("cols", c_int64), ("weights", c_void_p), ("gram", c_void_p), ("target", c_void_p),
+                ("energy", c_double), ("family", c_char_p)]
+
+
+class MatrixReport(Structure):
+    _fields_ = [("error", c_double), ("relative_error", c_double), ("sparsity", c_double), ("lambda", c_double),
+                ("iterations", c_int64)]
+
+
+class SettingInfo(Structure):
+    _fields_ = [("kind", c_int), ("name", c_char_p), ("initial", c_char_p), ("minimum", c_double), ("maximum", c_double),
+                ("choices", c_char_p), ("commands", c_char_p), ("help", c_char_p)]
+
+
+STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_matrix_problem": MatrixProblem,
+              "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo}
+
+# name: (result, arguments). A text that the caller frees is a void pointer here: c_char_p would lose the address.
+FUNCTIONS = {
+    "fp_version": (c_char_p, []),
+    "fp_text_free": (None, [c_void_p]),
+    "fp_context_new": (c_void_p, []),
+    "fp_context_free": (None, [c_void_p]),
+    "fp_context_message": (c_char_p, [c_void_p]),
+    "fp_context_set_log": (None, [c_void_p, LogFunction, c_void_p, c_int]),
+    "fp_context_set_progress": (None, [c_void_p, ProgressFunction, c_void_p]),
+    "fp_context_set_interrupt": (None, [c_void_p, POINTER(c_int)]),
+    "fp_settings_new": (c_int, [POINTER(c_void_p), c_void_p]),
+    "fp_settings_free": (None, [c_void_p]),
+    "fp_settings_set": (c_int, [c_void_p, c_void_p, c_char_p, c_char_p]),
+    "fp_settings_assign": (c_int, [c_void_p, c_void_p, c_char_p]),
+    "fp_settings_get": (c_int, [c_void_p, c_void_p, c_char_p, c_char_p, c_size_t]),
+    "fp_setting_at": (POINTER(SettingInfo), [c_size_t]),
+    "fp_status_name": (c_char_p, [c_int]),
+    "fp_status_text": (c_char_p, [c_int]),
+    "fp_status_exit_code": (c_int, [c_int]),
+    "fp_prune": (c_int, [POINTER(c_void_p), c_void_p, POINTER(PruneRequest), c_void_p]),
+    "fp_evaluate": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_void_p]),
+    "fp_evaluate_tasks": (c_int, [POINTER(c_void_p), c_void_p, POINTER(TasksRequest), c_void_p]),
+    "fp_inspect": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p]),
+    "fp_tokenize": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_char_p, c_int64]),
+    "fp_prune_matrix": (c_int, [POINTER(c_float), POINTER(MatrixReport), c_void_p, POINTER(MatrixProblem), c_void_p]),
+}
+
+
+def _candidates() -> List[str]:
+    """FISTAPRUNER_LIBRARY, the wheel's own, the build folders of the tree this file is in, the system's."""
+    chosen = os.environ.get("FISTAPRUNER_LIBRARY")
+    if chosen:
+        return [chosen]
+    here = pathlib.Path(__file__).resolve().parent
+    found = [str(here / NAME)] if (here / NAME).exists() else []
+    root = here.parent.parent
+    found += [str(path) for preset in ("default", "program") for path in [root / "build" / preset / "src" / NAME] if path.exists()]
+    return found + [NAME]
+
+
+def load() -> ctypes.CDLL:
+    failures = []
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            break
+        except OSError as error:
+            failures.append(str(error))
+    else:
+        raise ImportError(f"{NAME} cannot be loaded ({'; '.join(failures)}); install it, or set FISTAPRUNER_LIBRARY to its path")
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

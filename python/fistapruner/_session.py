@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call into the library: a context, settings, callbacks, and errors as exceptions."""
+import ctypes
+import json
+import os
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+from . import _library
+
+library = _library.load()
+
+Progress = Callable[[str, int, int], None]
+Log = Callable[[str, str], None]
+LOG_LEVELS = ("error", "warning", "info", "debug")
+
+
+class Error(RuntimeError):
+    """A call failed. `status` is the name of the C status, such as "FP_ERROR_IO"."""
+
+    status = ""
+
+
+class UsageError(Error, ValueError):
+    """The request is not valid: a setting, a shape, a missing argument."""
+
+
+class InputError(Error):
+    """An input file is missing or damaged."""
+
+
+class CheckError(Error):
+    """A check did not hold. `document` is what inspect() would have returned."""
+
+    document: Optional[Dict[str, Any]] = None
+
+
+class Interrupted(Error):
+    """The call was told to end."""
+
+
+_ERRORS = {"FP_ERROR_USAGE": UsageError, "FP_ERROR_INPUT": InputError, "FP_ERROR_CHECK": CheckError,
+           "FP_ERROR_INTERRUPTED": Interrupted}
+
+
+def encode(text: Any) -> bytes:
+    """A path or a value as the library takes it."""
+    return os.fsencode(text)
+
+
+def setting_text(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return b"1" if value else b"0"
+    return encode(repr(value) if isinstance(value, float) else str(value))
+
+
+def text_list(values: Sequence[Any]) -> Any:
+    return (ctypes.c_char_p * len(values))(*[encode(value) for value in values])
+
+
+class Session:
+    """Use as a context manager. What a callback raises (KeyboardInterrupt included) ends the call and is raised from check()."""
+
+    def __init__(self, settings: Mapping[str, Any] = {}, progress: Optional[Progress] = None, log: Optional[Log] = None):
+        self.context = library.fp_context_new()
+        self.settings = ctypes.c_void_p()
+        self._raised: Optional[BaseException] = None
+        self._interrupt = ctypes.c_int(0)
+        if not self.context:
+            raise MemoryError("no memory for a context")
+        try:
+            self._listen(progress, log)
+            self.check(library.fp_settings_new(ctypes.byref(self.settings), self.context))
+            for name, value in settings.items():
+                if value is not None:
+                    self.check(library.fp_settings_set(self.settings, self.context, encode(name), setting_text(value)))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        library.fp_settings_free(self.settings)
+        library.fp_context_free(self.context)
+        self.settings, self.context = ctypes.c_void_p(), None
+
+    def _listen(self, progress: Optional[Progress], log: Optional[Log]) -> None:
+        # Set without a listener too: Python looks at signals only while it runs, so this is where Ctrl-C is heard.
+        def on_progress(_: Any, stage: bytes, done: int, total: int) -> None:
+            if progress:
+                progress(stage.decode(), done, total)
+
+        def on_log(_: Any, level: int, text: bytes) -> None:
+            if log:
+                log(LOG_LEVELS[level], text.decode(errors="replace"))
+
+        self._progress = _library.ProgressFunction(self.guarded(on_progress))
+        self._log = _library.LogFunction(self.guarded(on_log))
+        library.fp_context_set_interrupt(self.context, ctypes.byref(self._interrupt))
+        library.fp_context_set_progress(self.context, self._progress, None)
+        if log:
+            library.fp_context_set_log(self.context, self._log, None, LOG_LEVELS.index("info"))
+
+    def guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """The function as a callback: no exception may pass through C."""
+        def call(*arguments: Any) -> None:
+            if self._raised is None:
+                try:
+                    function(*arguments)
+                except BaseException as error:  # noqa: B902
+                    self._raised = error
+                    self._interrupt.value = 1
+        return call
+
+    def document(self, function: Callable[..., int], *arguments: Any) -> Dict[str, Any]:
+        """Calls a function of the form f(char **json, context, arguments) and gives its document, parsed."""
+        text = ctypes.c_void_p()
+        status = function(ctypes.byref(text), self.context, *arguments)
+        document: Dict[str, Any] = {}
+        if text.value:
+            try:
+                document = json.loads(ctypes.string_at(text.value))
+            finally:
+                library.fp_text_free(text)
+        self.check(status, document)
+        return document
+
+    def check(self, status: int, document: Optional[Dict[str, Any]] = None) -> None:
+        """Raises where a call failed or a callback did."""
+        if self._raised is not None:
+            raise self._raised
+        if status != 0:
+            name = library.fp_status_name(status).decode()
+            message = library.fp_context_message(self.context).decode(errors="replace")
+            if name == "FP_ERROR_MEMORY":
+                raise MemoryError(message)
+            error = _ERRORS.get(name, Error)(message or library.fp_status_text(status).decode())
+            error.status = name
+            if isinstance(error, CheckError):
+                error.document = document
+            raise error

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package against plain numpy and against the program. FISTAPRUNER_PROGRAM is the program; MATERIAL a folder made by
+tests/cli/make_material.py. tests/install/test_python.sh sets both."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import numpy
+
+import fistapruner
+
+PROGRAM = os.environ["FISTAPRUNER_PROGRAM"]
+MATERIAL = pathlib.Path(os.environ["MATERIAL"])
+CALIBRATION = dict(samples=8, sequence_length=32, threads=1)
+
+
+def problem(rows=24, cols=32, tokens=200, seed=5):
+    generator = numpy.random.default_rng(seed)
+    mixing = generator.standard_normal((cols, 8)) * generator.uniform(0.2, 3, (cols, 1))
+    X = mixing @ generator.standard_normal((8, tokens)) + 0.3 * generator.standard_normal((cols, tokens))
+    return generator.standard_normal((rows, cols)), X
+
+
+def program(*arguments):
+    done = subprocess.run([PROGRAM, *map(str, arguments), "--json"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+class Matrix(unittest.TestCase):
+    def test_the_error_is_the_one_numpy_measures(self):
+        W, X = problem()
+        errors = {}
+        for method in ["magnitude", "wanda", "sparsegpt", "fista"]:
+            result = fistapruner.prune_matrix(W, X @ X.T, pattern="2:4", method=method, threads=1)
+            self.assertEqual(result.weights.dtype, numpy.float32)
+            self.assertTrue(((result.weights.reshape(-1, 4) != 0).sum(axis=1) <= 2).all())
+            self.assertAlmostEqual(result.sparsity, (result.weights == 0).mean(), places=12)
+            measured = numpy.linalg.norm(result.weights @ X - W @ X)
+            self.assertAlmostEqual(result.error / measured, 1, places=3)
+            self.assertAlmostEqual(result.relative_error * numpy.linalg.norm(W @ X) / measured, 1, places=3)
+            errors[method] = measured
+        self.assertLess(errors["fista"], errors["sparsegpt"])
+        self.assertLess(errors["sparsegpt"], errors["magnitude"])
+
+    def test_wanda_is_wanda(self):
+        W, X = problem()
+        scores = abs(W) * numpy.sqrt((X**2).sum(axis=1))
+        kept = numpy.argsort(-scores, axis=1, kind="stable")[:, :16]
+        wanted = numpy.zeros_like(W)
+        numpy.put_along_axis(wanted, kept, numpy.take_along_axis(W, kept, axis=1), axis=1)
+        result = fistapruner.prune_matrix(W, X @ X.T, method="wanda", threads=1)
+        numpy.testing.assert_allclose(result.weights, wanted, rtol=1e-6)
+
+    def test_a_target_repairs_the_error_that_came_in(self):
+        W, X = problem()
+        seen = X + 0.2 * numpy.random.default_rng(6).standard_normal(X.shape)
+        A, C = seen @ seen.T, W @ X @ seen.T
+        energy = ((W @ X) ** 2).sum()
+        blind = fistapruner.prune_matrix(W, A, threads=1)
+        given = fistapruner.prune_matrix(W, A, C, energy=energy, threads=1)
+        measured = numpy.linalg.norm(given.weights @ seen - W @ X)
+        self.assertAlmostEqual(given.error / measured, 1, places=3)
+        self.assertLess(measured, numpy.linalg.norm(blind.weights @ seen - W @ X))
+        least = fistapruner.prune_matrix(W, A, C, threads=1)  # without the part that no V reaches
+        reachable = W @ X @ numpy.linalg.pinv(seen) @ seen
+        self.assertAlmostEqual(least.error / numpy.linalg.norm(least.weights @ seen - reachable), 1, places=2)
+
+    def test_inputs_of_other_kinds_stay_as_they_are(self):
+        W, X = problem()
+        W16, A = numpy.asfortranarray(W.astype(numpy.float16)), X @ X.T
+        before = W16.copy()
+        one = fistapruner.prune_matrix(W16, A, method="wanda", threads=1)
+        two = fistapruner.prune_matrix(W16.astype(numpy.float32).tolist(), A.tolist(), method="wanda", threads=1)
+        numpy.testing.assert_array_equal(one.weights, two.weights)
+        numpy.testing.assert_array_equal(W16, before)
+
+    def test_what_is_wrong_is_said(self):
+        W, X = problem()
+        A = X @ X.T
+        for message, call in [
+                ("A must have the shape 32 × 32, but has 31 × 31", lambda: fistapruner.prune_matrix(W, A[:31, :31])),
+                ("C must have the shape 24 × 32", lambda: fistapruner.prune_matrix(W, A, W.T)),
+                ("W must have the shape", lambda: fistapruner.prune_matrix(W[0], A)),
+                ("pattern", lambda: fistapruner.prune_matrix(W, A, pattern="5:4")),
+                ("one of|must be", lambda: fistapruner.prune_matrix(W, A, method="magic")),
+                ("mehtod", lambda: fistapruner.prune_matrix(W, A, mehtod="wanda"))]:
+            with self.assertRaisesRegex(fistapruner.UsageError, message):
+                call()
+        with self.assertRaises(ValueError):
+            fistapruner.prune_matrix(W, A, pattern="none")
+
+
+class Checkpoint(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.work = pathlib.Path(self.folder.name)
+
+    def prune(self, name, **more):
+        return fistapruner.prune_checkpoint(MATERIAL / "good", self.work / name, MATERIAL / "documents.jsonl",
+                                            **{**CALIBRATION, "pattern": "2:4", **more})
+
+    def test_the_program_writes_the_same_bytes(self):
+        stages, lines = [], []
+        document = self.prune("ours", progress=lambda *step: stages.append(step), metrics=lines.append)
+        theirs = program("prune", MATERIAL / "good", "-o", self.work / "theirs", "--calibration", MATERIAL / "documents.jsonl",
+                         "--samples", 8, "--sequence-length", 32, "--threads", 1, "--pattern", "2:4")
+        self.assertEqual((self.work / "ours" / "model.safetensors").read_bytes(),
+                         (self.work / "theirs" / "model.safetensors").read_bytes())
+        self.assertEqual(document["relative_error"], theirs["relative_error"])
+        self.assertEqual([line["name"] for line in lines], [operator["name"] for operator in document["operators"]])
+        self.assertTrue(stages and all(isinstance(stage, str) and 0 <= done <= total for stage, done, total in stages))
+        self.assertEqual(fistapruner.inspect(self.work / "ours", "2:4")["violations"], 0)
+
+    def test_perplexity_is_the_program_s(self):
+        text = MATERIAL / "documents.jsonl"
+        ours = fistapruner.perplexity(MATERIAL / "good", text, sequence_length=32, threads=1)
+        theirs = program("eval", MATERIAL / "good", "--text", text, "--sequence-length", 32, "--threads", 1)
+        self.assertEqual(ours, theirs["perplexity"])
+        self.assertEqual(fistapruner.evaluate(MATERIAL / "good", text, sequence_length=32, threads=1)["windows"], theirs["windows"])
+
+    def test_tokens_and_settings(self):
+        self.assertEqual(fistapruner.tokenize(MATERIAL / "good", "ab\n"), [256, 97, 98, 10])
+        rows = {row.name: row for row in fistapruner.settings()}
+        self.assertEqual((rows["samples"].kind, rows["samples"].initial), ("int", "128"))
+        self.assertIn("wanda", rows["method"].choices)
+        self.assertIn(fistapruner.__version__, subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout)
+
+    def test_a_dry_run_writes_nothing(self):
+        document = fistapruner.prune_checkpoint(MATERIAL / "good", None, [MATERIAL / "documents.jsonl"], dry_run=True, **CALIBRATION)
+        self.assertTrue(document)
+        self.assertEqual(list(self.work.iterdir()), [])
+
+    def test_errors_have_kinds(self):
+        with self.assertRaisesRegex(fistapruner.InputError, "no-such"):
+            fistapruner.prune_checkpoint(MATERIAL / "no-such", self.work / "x", MATERIAL / "documents.jsonl")
+        with self.assertRaises(fistapruner.CheckError) as caught:
+            fistapruner.inspect(MATERIAL / "good", "2:4")
+        self.assertGreater(caught.exception.document["violations"], 0)
+        self.assertEqual(caught.exception.status, "FP_ERROR_CHECK")
+
+    def test_what_a_callback_raises_ends_the_run_and_comes_out(self):
+        class Enough(Exception):
+            pass
+
+        def stop(_):
+            raise Enough
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        with self.assertRaises(Enough):
+            self.prune("stopped", metrics=stop)
+        with self.assertRaises(KeyboardInterrupt):
+            self.prune("interrupted", progress=interrupt)
+        self.assertEqual(list(self.work.iterdir()), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
