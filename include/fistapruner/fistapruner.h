@@ -59,6 +59,28 @@ typedef struct fp_tasks_request {
 FP_API fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_request *request,
 								   const fp_settings *settings);
 
+/*
+ * Prunes and evaluates `model` once for every method × preset × correction × pattern × sample count × seed, and the
+ * dense model: rows[] with method, preset, pattern, perplexity, relative_error, seconds. Lists are comma-separated;
+ * NULL: what the recipe says (main|sparsity|correction|samples|seeds; NULL: main). No pruned model is written. journal
+ * (may be NULL) is a file that keeps finished cells: a run that was stopped goes on, and nothing is run twice while the
+ * model, the texts and the settings are the same.
+ */
+typedef struct fp_compare_request {
+	const char *model;
+	const char *const *calibration;
+	int calibration_count;
+	const char *text;
+	const char *recipe;
+	const char *methods, *presets, *corrections, *patterns, *samples, *seeds;
+	const char *journal;
+} fp_compare_request;
+FP_API fp_status fp_compare(char **json, fp_context *ctx, const fp_compare_request *request,
+							const fp_settings *settings);
+
+/* A document of fp_prune() or fp_compare() as one self-contained HTML page. Freed with fp_text_free(). */
+FP_API fp_status fp_report_page(char **html, fp_context *ctx, const char *json);
+
 /* Architecture, parameters and sparsity, per tensor and in all. With a pattern (not NULL) every operator of the decoder
  * layers is audited against it; the document is made even where the check fails, and then the status is FP_ERROR_CHECK.
  */

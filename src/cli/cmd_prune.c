@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_prune.c: fistapruner prune MODEL -o DIR --calibration FILE... */
 #include "cli/commands.h"
+#include "cli/report_file.h"
 #include "cli/result.h"
 
 #include <errno.h>
@@ -76,10 +77,12 @@ static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, FILE 
 	};
 	char *json = NULL;
 	fp_status status = fp_prune(&json, ctx, &request, options->settings);
+	if (status != FP_OK)
+		fp_cli_failed(ctx, status);
+	if (status == FP_OK && !options->dry_run)
+		status = fp_cli_report_write(ctx, options, json);
 	if (status == FP_OK)
 		status = fp_cli_print_result(options, json, options->dry_run ? render_plan : render);
-	else
-		fp_cli_failed(ctx, status);
 	fp_text_free(json);
 	return status;
 }
@@ -88,6 +91,8 @@ fp_status fp_cli_prune(fp_context *ctx, const fp_cli_options *options)
 {
 	if (!options->output && !options->dry_run)
 		return fp_cli_error(FP_ERROR_USAGE, "prune needs a place for the result: -o DIR (or --dry-run)");
+	if (fp_cli_report_check(options) != FP_OK)
+		return FP_ERROR_IO;
 	FILE *metrics = NULL;
 	if (options->metrics) {
 		metrics = fopen(options->metrics, "w");

@@ -35,6 +35,19 @@ static const fp_cli_command command_table[] = {
 		.run = fp_cli_eval,
 	},
 	{
+		.name = "compare",
+		.letter = 'c',
+		.operands = 1,
+		.usage = "MODEL --calibration FILE --text FILE [flags]",
+		.summary = "methods and patterns side by side on one model: the paper's tables and curves",
+		.detail = "Prunes MODEL once for every method, preset, pattern, number of samples and seed, evaluates each "
+				  "result and "
+				  "the dense model, and prints one table. No pruned model is written. Finished cells are kept: a run "
+				  "that was "
+				  "stopped goes on when it is started again.",
+		.run = fp_cli_compare,
+	},
+	{
 		.name = "inspect",
 		.letter = 'i',
 		.operands = 1,

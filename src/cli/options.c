@@ -8,8 +8,8 @@
 
 typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_TASK, FLAG_ASSIGNMENT } flag_kind;
 
-/* The flags that are not settings. `commands` as in the settings table: p prune, e eval, i inspect, t tokenize, d demo,
- * h help. */
+/* The flags that are not settings. `commands` as in the settings table: p prune, e eval, c compare, i inspect, t
+ * tokenize, d demo, h help. */
 static const struct own_flag {
 	const char *name;
 	char letter;
@@ -19,9 +19,9 @@ static const struct own_flag {
 } own_flags[] = {
 #define FIELD(name) offsetof(fp_cli_options, name)
 	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR", "where the pruned checkpoint goes; must not exist yet"},
-	{"calibration", 0, FLAG_LIST, FIELD(calibration), "p", "FILE",
+	{"calibration", 0, FLAG_LIST, FIELD(calibration), "pc", "FILE",
 	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times"},
-	{"text", 0, FLAG_TEXT, FIELD(text), "e", "FILE",
+	{"text", 0, FLAG_TEXT, FIELD(text), "ec", "FILE",
 	 "the text to score: plain text or JSON lines with a \"text\" key, also .gz and .zst"},
 	{"task", 0, FLAG_TASK, 0, "e", "NAME=FILE",
 	 "zero-shot accuracy on a task's own file, as lm-evaluation-harness measures it: arc_easy, arc_challenge, "
@@ -38,16 +38,30 @@ static const struct own_flag {
 	{"metrics", 0, FLAG_TEXT, FIELD(metrics), "p", "FILE", "one JSON line per operator, as it is finished"},
 	{"samples-file", 0, FLAG_TEXT, FIELD(metrics), "e", "FILE",
 	 "with --task: one JSON line per example: the choice taken and the log-likelihood of each"},
-	{"set", 0, FLAG_ASSIGNMENT, 0, "p", "name=value", "any setting by its name; may be given several times"},
+	{"recipe", 0, FLAG_TEXT, FIELD(recipe), "c", "main|sparsity|correction|samples|seeds",
+	 "a study of the paper: the table at 50% and 2:4, the curve from 10% to 70%, error correction on and off, 1 to 128 "
+	 "calibration windows, five seeds; the lists below replace its own [main]"},
+	{"methods", 0, FLAG_TEXT, FIELD(methods), "c", "LIST", "such as wanda,sparsegpt,fista"},
+	{"presets", 0, FLAG_TEXT, FIELD(presets), "c", "LIST", "of the method fista, such as paper,fast"},
+	{"corrections", 0, FLAG_TEXT, FIELD(corrections), "c", "LIST", "of the method fista, such as none,intra,cross"},
+	{"patterns", 0, FLAG_TEXT, FIELD(patterns), "c", "LIST", "such as 50%,2:4; N:M means N kept of M"},
+	{"samples-list", 0, FLAG_TEXT, FIELD(samples_list), "c", "LIST",
+	 "numbers of calibration windows, such as 32,64,128"},
+	{"seeds", 0, FLAG_TEXT, FIELD(seeds), "c", "LIST", "seeds of the calibration sample, such as 1,2,3"},
+	{"work", 0, FLAG_TEXT, FIELD(work), "c", "DIR",
+	 "where finished cells are kept (compare.jsonl), so that a stopped run goes on; without it beside the report, or "
+	 "here as fistapruner-compare.jsonl"},
+	{"report", 0, FLAG_TEXT, FIELD(report), "pc", "FILE.html", "the result as one HTML page with tables and charts"},
+	{"set", 0, FLAG_ASSIGNMENT, 0, "pc", "name=value", "any setting by its name; may be given several times"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
 	/* from here on: what help puts last */
-	{"progress", 0, FLAG_TEXT, FIELD(progress), "ped", "auto|always|never",
+	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecd", "auto|always|never",
 	 "a bar on stderr; auto: only on a terminal, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
-	{"json", 0, FLAG_SWITCH, FIELD(json), "peitd", NULL, "print the result as one JSON document"},
-	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "peitd", NULL, "nothing on stderr but errors"},
-	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "peitd", NULL, "more on stderr"},
-	{"help", 'h', FLAG_SWITCH, FIELD(help), "peitdh", NULL, "this text"},
+	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitd", NULL, "print the result as one JSON document"},
+	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitd", NULL, "nothing on stderr but errors"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "pecitd", NULL, "more on stderr"},
+	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdh", NULL, "this text"},
 #undef FIELD
 };
 enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 6, MAX_FLAGS = 128 };

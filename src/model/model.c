@@ -73,6 +73,11 @@ const char *fp_model_architecture(const fp_model *model)
 	return model->architecture->name;
 }
 
+void fp_model_set_overlay(fp_model *model, const fp_overlay *overlay)
+{
+	model->overlay = overlay;
+}
+
 fp_backend *fp_model_backend(const fp_model *model)
 {
 	return model->be;

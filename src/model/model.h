@@ -9,7 +9,7 @@
 #define FP_MODEL_MODEL_H
 
 #include "backend/backend.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/overlay.h"
 
 typedef enum fp_rope_scaling { FP_ROPE_PLAIN, FP_ROPE_LINEAR, FP_ROPE_LLAMA3 } fp_rope_scaling;
 
@@ -51,6 +51,9 @@ const fp_model_config *fp_model_get_config(const fp_model *model);
 const char *fp_model_architecture(const fp_model *model); /* "LlamaForCausalLM". Borrowed */
 fp_backend *fp_model_backend(const fp_model *model);
 const fp_checkpoint *fp_model_checkpoint(const fp_model *model);
+/* From now on layers are loaded with the overlay's tensors where it has them; NULL: as the checkpoint holds them. The
+ * overlay is borrowed. It must not replace anything outside the decoder layers, which is loaded once and kept. */
+void fp_model_set_overlay(fp_model *model, const fp_overlay *overlay);
 
 /* The names of a layer's operator: its weight tensor in the checkpoint. NULL: this model has no such operator. */
 const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp_role role);

@@ -16,6 +16,7 @@ typedef struct fp_layer_tensors {
 struct fp_model {
 	fp_backend *be;                  /* borrowed */
 	const fp_checkpoint *checkpoint; /* borrowed */
+	const fp_overlay *overlay;       /* borrowed; may be NULL */
 	const fp_architecture *architecture;
 	fp_model_config config;
 	const char *prefix; /* borrowed from the architecture */

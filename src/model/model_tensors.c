@@ -156,8 +156,10 @@ fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, f
 	int64_t cols = tensor->shape[tensor->rank - 1];
 	int64_t rows = tensor->rank == 2 ? tensor->shape[0] : 1;
 	int finite;
+	const void *bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
 	FP_TRY(fp_matrix_new(be, out, rows, cols, FP_F32));
-	FP_TRY(be->ops->upload(be, *out, fp_checkpoint_data(model->checkpoint, tensor), tensor->dtype, cols));
+	FP_TRY(
+		be->ops->upload(be, *out, bytes ? bytes : fp_checkpoint_data(model->checkpoint, tensor), tensor->dtype, cols));
 	FP_TRY(be->ops->finite(be, *out, &finite)); /* waits for the upload as well */
 	fp_checkpoint_forget(model->checkpoint, tensor);
 	if (!finite)

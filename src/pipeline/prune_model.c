@@ -19,6 +19,8 @@ static fp_status operator_done(void *data, const fp_operator_result *done, const
 	fp_status status;
 	if (run->task->writer)
 		FP_TRY(fp_writer_replace(run->task->writer, done->tensor, bytes));
+	if (run->task->overlay)
+		FP_TRY(fp_overlay_replace(run->task->overlay, done->tensor, bytes));
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
 	result->operators[result->count++] = *done;
 	result->squared_error += done->squared_error;

@@ -25,6 +25,7 @@ typedef struct fp_prune_task {
 	const fp_settings *settings;   /* resolved */
 	const fp_windows *windows;     /* count 0: none, for magnitude */
 	fp_writer *writer;             /* NULL: nothing is written */
+	fp_overlay *overlay;           /* NULL: the new tensors are not kept in memory */
 	fp_operator_listener listener; /* may be NULL */
 	void *listener_data;
 } fp_prune_task;

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_compare.c: fistapruner compare MODEL --calibration FILE --text FILE */
+#include "cli/commands.h"
+#include "cli/report_file.h"
+#include "cli/result.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void render(const json_t *result)
+{
+	static const fp_cli_column columns[] = {
+		{"method", "method", NULL, 0},           {"preset", "preset", NULL, 0},
+		{"correction", "correction", NULL, 0},   {"pattern", "pattern", NULL, 0},
+		{"samples", "samples", "%.0f", 1},       {"seed", "seed", "%.0f", 1},
+		{"perplexity", "perplexity", "%.4f", 1}, {"relative_error", "error", "%.5f", 1},
+		{"seconds", "seconds", "%.1f", 1},
+	};
+	static const fp_cli_column summary[] = {
+		{"method", "method", NULL, 0},   {"preset", "preset", NULL, 0},         {"correction", "correction", NULL, 0},
+		{"pattern", "pattern", NULL, 0}, {"samples", "samples", "%.0f", 1},     {"seeds", "seeds", "%.0f", 1},
+		{"mean", "mean", "%.4f", 1},     {"deviation", "deviation", "%.4f", 1},
+	};
+	fp_cli_print_table(json_object_get(result, "rows"), columns, sizeof columns / sizeof columns[0]);
+	if (json_array_size(json_object_get(result, "summary")) > 0) {
+		putchar('\n');
+		fp_cli_print_table(json_object_get(result, "summary"), summary, sizeof summary / sizeof summary[0]);
+	}
+	printf("\nmodel  %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
+	printf("text   %s, protocol %s: %.0f windows of %.0f tokens\n", fp_cli_text_at(result, "text"),
+		   fp_cli_text_at(result, "protocol"), fp_cli_number_at(result, "windows"),
+		   fp_cli_number_at(result, "sequence_length"));
+	printf("took   %.1f s on %s", fp_cli_number_at(result, "seconds"), fp_cli_text_at(result, "device"));
+	if (fp_cli_number_at(result, "reused") > 0)
+		printf("; %.0f of %zu rows were there from an earlier run", fp_cli_number_at(result, "reused"),
+			   json_array_size(json_object_get(result, "rows")));
+	putchar('\n');
+}
+
+/* Where finished cells are kept: in --work, else beside the report, else in the folder we are in. */
+static fp_status choose_journal(char out[static PATH_MAX], const fp_cli_options *options)
+{
+	int length;
+	if (options->work) {
+		if (mkdir(options->work, 0777) != 0 && errno != EEXIST)
+			return fp_cli_error(FP_ERROR_IO, "--work %s: %s", options->work, strerror(errno));
+		length = snprintf(out, PATH_MAX, "%s/compare.jsonl", options->work);
+	} else if (options->report) {
+		length = snprintf(out, PATH_MAX, "%s.jsonl", options->report);
+	} else {
+		length = snprintf(out, PATH_MAX, "fistapruner-compare.jsonl");
+	}
+	if (length >= PATH_MAX)
+		return fp_cli_error(FP_ERROR_USAGE, "the name of the journal is too long; give a shorter --work DIR");
+	if (!options->quiet)
+		fprintf(stderr, "finished cells are kept in %s\n", out);
+	return FP_OK;
+}
+
+fp_status fp_cli_compare(fp_context *ctx, const fp_cli_options *options)
+{
+	char journal[PATH_MAX];
+	char *json = NULL;
+	if (!options->text)
+		return fp_cli_error(FP_ERROR_USAGE, "compare needs a text to score: --text FILE");
+	if (options->calibration_count == 0)
+		return fp_cli_error(FP_ERROR_USAGE, "compare needs calibration text: --calibration FILE");
+	fp_status status = fp_cli_report_check(options);
+	if (status == FP_OK)
+		status = choose_journal(journal, options);
+	if (status != FP_OK)
+		return status;
+	const fp_compare_request request = {
+		.model = options->operands[0],
+		.calibration = options->calibration,
+		.calibration_count = options->calibration_count,
+		.text = options->text,
+		.recipe = options->recipe,
+		.methods = options->methods,
+		.presets = options->presets,
+		.corrections = options->corrections,
+		.patterns = options->patterns,
+		.samples = options->samples_list,
+		.seeds = options->seeds,
+		.journal = journal,
+	};
+	status = fp_compare(&json, ctx, &request, options->settings);
+	if (status != FP_OK)
+		fp_cli_failed(ctx, status);
+	if (status == FP_OK)
+		status = fp_cli_report_write(ctx, options, json);
+	if (status == FP_OK)
+		status = fp_cli_print_result(options, json, render);
+	fp_text_free(json);
+	return status;
+}

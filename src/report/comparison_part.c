@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "report/comparison_part.h"
+
+#include "base/memory.h"
+#include "report/chart.h"
+#include "report/operator_part.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME = FP_CHART_NAME, MOST = 96 };
+
+/* The rows but the dense one, by who made them and under which condition. */
+typedef struct study {
+	fp_html *html;
+	const json_t *rows;
+	double dense;
+	bool varies_correction, varies_samples, varies_seed;
+	char makers[MOST][NAME];     /* "fista paper" */
+	char conditions[MOST][NAME]; /* "50%" */
+	int maker_count, condition_count;
+} study;
+
+static const char *text_at(const json_t *row, const char *key)
+{
+	const char *text = json_string_value(json_object_get(row, key));
+	return text ? text : "";
+}
+
+static double number_at(const json_t *row, const char *key)
+{
+	const json_t *value = json_object_get(row, key);
+	return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static bool is_dense(const json_t *row)
+{
+	return strcmp(text_at(row, "method"), "dense") == 0;
+}
+
+static bool varies(const json_t *rows, const char *key)
+{
+	const json_t *first = NULL;
+	for (size_t i = 0; i < json_array_size(rows); i++) {
+		const json_t *value = json_object_get(json_array_get(rows, i), key);
+		if (!value || json_is_null(value))
+			continue;
+		if (first && !json_equal(first, value))
+			return true;
+		first = value;
+	}
+	return false;
+}
+
+/* Two presets that differ in their correction need not say so; one preset with two corrections must. */
+static bool varies_correction(const json_t *rows)
+{
+	for (size_t i = 0; i < json_array_size(rows); i++)
+		for (size_t j = 0; j < i; j++) {
+			const json_t *a = json_array_get(rows, i);
+			const json_t *b = json_array_get(rows, j);
+			if (strcmp(text_at(a, "preset"), text_at(b, "preset")) == 0 &&
+				strcmp(text_at(a, "method"), text_at(b, "method")) == 0 &&
+				strcmp(text_at(a, "correction"), text_at(b, "correction")) != 0)
+				return true;
+		}
+	return false;
+}
+
+static void name_maker(const study *s, char out[static NAME], const json_t *row)
+{
+	const char *preset = text_at(row, "preset");
+	const char *correction = s->varies_correction ? text_at(row, "correction") : "";
+	snprintf(out, NAME, "%.16s%s%.16s%s%.16s", text_at(row, "method"), *preset ? " " : "", preset,
+			 *correction ? ", " : "", correction);
+}
+
+static void name_condition(const study *s, char out[static NAME], const json_t *row)
+{
+	int used = snprintf(out, NAME, "%.16s", text_at(row, "pattern"));
+	if (s->varies_samples)
+		used += snprintf(out + used, (size_t)(NAME - used), " · %.0f", number_at(row, "samples"));
+	if (s->varies_seed)
+		snprintf(out + used, (size_t)(NAME - used), " · seed %.0f", number_at(row, "seed"));
+}
+
+static void add_name(char names[][NAME], int *count, const char *name)
+{
+	for (int i = 0; i < *count; i++)
+		if (strcmp(names[i], name) == 0)
+			return;
+	if (*count < MOST)
+		snprintf(names[(*count)++], NAME, "%s", name);
+}
+
+static const json_t *find_row(const study *s, const char *maker, const char *condition)
+{
+	for (size_t i = 0; i < json_array_size(s->rows); i++) {
+		const json_t *row = json_array_get(s->rows, i);
+		char own[NAME];
+		if (is_dense(row))
+			continue;
+		name_maker(s, own, row);
+		if (strcmp(own, maker) != 0)
+			continue;
+		name_condition(s, own, row);
+		if (strcmp(own, condition) == 0)
+			return row;
+	}
+	return NULL;
+}
+
+static void learn(study *s)
+{
+	char name[NAME];
+	s->dense = NAN;
+	s->varies_correction = varies_correction(s->rows);
+	s->varies_samples = varies(s->rows, "samples");
+	s->varies_seed = varies(s->rows, "seed");
+	for (size_t i = 0; i < json_array_size(s->rows); i++) {
+		const json_t *row = json_array_get(s->rows, i);
+		if (is_dense(row)) {
+			s->dense = number_at(row, "perplexity");
+			continue;
+		}
+		name_maker(s, name, row);
+		add_name(s->makers, &s->maker_count, name);
+		name_condition(s, name, row);
+		add_name(s->conditions, &s->condition_count, name);
+	}
+}
+
+static void write_perplexity(fp_html *html, double value, bool best)
+{
+	fp_html_format(html, "<td class=\"n%s\">", best ? " best" : "");
+	if (isfinite(value))
+		fp_html_format(html, value < 1000 ? "%.3f%s" : "%.4g%s", value, best ? " ★" : "");
+	else
+		fp_html_raw(html, "–");
+	fp_html_raw(html, "</td>");
+}
+
+static double best_of(const study *s, const char *condition)
+{
+	double best = INFINITY;
+	for (int m = 0; m < s->maker_count; m++) {
+		const json_t *row = find_row(s, s->makers[m], condition);
+		double value = row ? number_at(row, "perplexity") : NAN;
+		best = value < best ? value : best;
+	}
+	return best;
+}
+
+static void write_table(const study *s)
+{
+	fp_html *html = s->html;
+	fp_html_raw(html, "<h2>Perplexity</h2><p class=\"soft\">Lower is better; ★ marks the best of a column.");
+	if (s->varies_samples)
+		fp_html_raw(html, " A column is a pattern and the number of calibration windows.");
+	fp_html_raw(html, "</p><div class=\"wide\"><table><thead><tr><th>method</th>");
+	for (int c = 0; c < s->condition_count; c++) {
+		fp_html_raw(html, "<th class=\"n\">");
+		fp_html_text(html, s->conditions[c]);
+		fp_html_raw(html, "</th>");
+	}
+	fp_html_raw(html, "</tr></thead><tbody><tr><th>dense</th>");
+	for (int c = 0; c < s->condition_count; c++)
+		write_perplexity(html, s->dense, false);
+	fp_html_raw(html, "</tr>");
+	for (int m = 0; m < s->maker_count; m++) {
+		fp_html_raw(html, "<tr><th>");
+		fp_html_text(html, s->makers[m]);
+		fp_html_raw(html, "</th>");
+		for (int c = 0; c < s->condition_count; c++) {
+			const json_t *row = find_row(s, s->makers[m], s->conditions[c]);
+			double value = row ? number_at(row, "perplexity") : NAN;
+			write_perplexity(html, value, s->maker_count > 1 && value == best_of(s, s->conditions[c]));
+		}
+		fp_html_raw(html, "</tr>");
+	}
+	fp_html_raw(html, "</tbody></table></div>\n");
+}
+
+static void write_summary(fp_html *html, const json_t *summary)
+{
+	if (json_array_size(summary) == 0)
+		return;
+	fp_html_raw(html, "<h2>Mean over seeds</h2><div class=\"wide\"><table><thead><tr><th>method</th><th>pattern</th>"
+					  "<th class=\"n\">seeds</th><th class=\"n\">mean ± deviation</th></tr></thead><tbody>");
+	for (size_t i = 0; i < json_array_size(summary); i++) {
+		const json_t *one = json_array_get(summary, i);
+		fp_html_raw(html, "<tr><th>");
+		fp_html_text(html, text_at(one, "method"));
+		fp_html_raw(html, " ");
+		fp_html_text(html, text_at(one, "preset"));
+		fp_html_raw(html, "</th><td>");
+		fp_html_text(html, text_at(one, "pattern"));
+		fp_html_format(html, "</td><td class=\"n\">%.0f</td><td class=\"n\">%.3f ± %.3f</td></tr>",
+					   number_at(one, "seeds"), number_at(one, "mean"), number_at(one, "deviation"));
+	}
+	fp_html_raw(html, "</tbody></table></div>\n");
+}
+
+/* x of a row on a curve: the share of zeros, or the number of windows. NaN: it belongs on none (N:M). */
+static double curve_place(const study *s, const json_t *row)
+{
+	const char *pattern = text_at(row, "pattern");
+	if (s->varies_samples)
+		return number_at(row, "samples");
+	if (strchr(pattern, ':'))
+		return NAN;
+	return strchr(pattern, '%') ? strtod(pattern, NULL) : 100 * strtod(pattern, NULL);
+}
+
+static int by_x(const void *a, const void *b)
+{
+	const double *p = a;
+	const double *q = b;
+	return (p[0] > q[0]) - (p[0] < q[0]);
+}
+
+/* The maker's points, sorted by x; returns how many. */
+static int collect(const study *s, const char *maker, double (*points)[2])
+{
+	int count = 0;
+	for (size_t i = 0; i < json_array_size(s->rows) && count < MOST; i++) {
+		const json_t *row = json_array_get(s->rows, i);
+		char own[NAME];
+		if (is_dense(row))
+			continue;
+		name_maker(s, own, row);
+		double x = curve_place(s, row);
+		if (strcmp(own, maker) != 0 || !isfinite(x))
+			continue;
+		points[count][0] = x;
+		points[count++][1] = number_at(row, "perplexity");
+	}
+	qsort(points, (size_t)count, sizeof points[0], by_x);
+	return count;
+}
+
+/* False: there are not two points on any curve. */
+static bool write_curve(const study *s)
+{
+	static const fp_chart empty = {.label = "perplexity, one line per method", .y_title = "perplexity", .y_log = true};
+	double x[FP_CHART_SERIES][MOST];
+	double y[FP_CHART_SERIES][MOST];
+	fp_chart chart = empty;
+	bool curve = false;
+	chart.x_log2 = s->varies_samples;
+	chart.x_title = s->varies_samples ? "calibration windows" : "zeros in the linear operators";
+	chart.x_unit = s->varies_samples ? "" : "%";
+	chart.base = s->dense;
+	for (int m = 0; m < s->maker_count && chart.count < FP_CHART_SERIES; m++) {
+		double points[MOST][2];
+		int count = collect(s, s->makers[m], points);
+		fp_chart_series *series = &chart.series[chart.count];
+		if (count == 0)
+			continue;
+		for (int i = 0; i < count; i++) {
+			x[chart.count][i] = points[i][0];
+			y[chart.count][i] = points[i][1];
+		}
+		snprintf(series->name, sizeof series->name, "%s", s->makers[m]);
+		series->x = x[chart.count];
+		series->y = y[chart.count];
+		series->count = count;
+		curve = curve || count > 1;
+		chart.count++;
+	}
+	if (!curve || s->varies_seed)
+		return false;
+	fp_html_raw(s->html,
+				s->varies_samples ? "<h2>Perplexity and calibration text</h2>" : "<h2>Perplexity and sparsity</h2>");
+	fp_chart_lines(s->html, &chart);
+	return true;
+}
+
+static void write_dots(const study *s, const char *condition)
+{
+	double y[FP_CHART_SERIES];
+	fp_chart chart = {.label = "perplexity by method", .y_title = "perplexity; dashed: dense", .y_log = true};
+	chart.base = s->dense;
+	for (int m = 0; m < s->maker_count && chart.count < FP_CHART_SERIES; m++) {
+		const json_t *row = find_row(s, s->makers[m], condition);
+		if (!row)
+			continue;
+		y[chart.count] = number_at(row, "perplexity");
+		fp_chart_series *series = &chart.series[chart.count];
+		snprintf(series->name, sizeof series->name, "%s", s->makers[m]);
+		series->y = &y[chart.count];
+		series->count = 1;
+		chart.count++;
+	}
+	fp_html_raw(s->html, "<h3>");
+	fp_html_text(s->html, condition);
+	fp_html_raw(s->html, "</h3>");
+	fp_chart_dots(s->html, &chart);
+}
+
+/* Relative error over the layers, one line per method, for one condition. */
+static void write_layer_errors(const study *s, const char *condition)
+{
+	fp_chart chart = {.label = "relative error by layer, one line per method",
+					  .x_title = "layer",
+					  .y_title = "relative error",
+					  .base = NAN};
+	double *values = NULL;
+	int64_t end = 0;
+	for (int m = 0; m < s->maker_count; m++) {
+		const json_t *row = find_row(s, s->makers[m], condition);
+		int64_t own = row ? fp_layer_end(json_object_get(row, "operators")) : 0;
+		end = own > end ? own : end;
+	}
+	if (end < 2 || FP_NEW(s->html->ctx, &values, 2 * end * FP_CHART_SERIES) != FP_OK)
+		return;
+	for (int m = 0; m < s->maker_count && chart.count < FP_CHART_SERIES; m++) {
+		const json_t *row = find_row(s, s->makers[m], condition);
+		fp_chart_series *series = &chart.series[chart.count];
+		if (!row)
+			continue;
+		snprintf(series->name, sizeof series->name, "%s", s->makers[m]);
+		series->x = values + 2 * end * chart.count;
+		series->y = series->x + end;
+		series->count = end;
+		for (int64_t layer = 0; layer < end; layer++) {
+			series->x[layer] = (double)layer;
+			series->y[layer] = fp_layer_error(json_object_get(row, "operators"), layer);
+		}
+		chart.count++;
+	}
+	fp_html_raw(s->html, "<h3>");
+	fp_html_text(s->html, condition);
+	fp_html_raw(s->html, "</h3>");
+	fp_chart_lines(s->html, &chart);
+	fp_free(values);
+}
+
+static void write_rows(const study *s)
+{
+	fp_html_raw(s->html, "<h2>Each run</h2>");
+	for (int c = 0; c < s->condition_count; c++)
+		for (int m = 0; m < s->maker_count; m++) {
+			const json_t *row = find_row(s, s->makers[m], s->conditions[c]);
+			if (!row)
+				continue;
+			fp_html_raw(s->html, "<details><summary>");
+			fp_html_text(s->html, s->makers[m]);
+			fp_html_raw(s->html, " at ");
+			fp_html_text(s->html, s->conditions[c]);
+			fp_html_format(s->html, ": perplexity %.4g, error %.4f, %.1f s to prune, %.1f s to evaluate</summary>",
+						   number_at(row, "perplexity"), number_at(row, "relative_error"), number_at(row, "seconds"),
+						   number_at(row, "evaluation_seconds"));
+			fp_operator_part(s->html, row);
+			fp_html_raw(s->html, "</details>\n");
+		}
+}
+
+void fp_comparison_part(fp_html *html, const json_t *document)
+{
+	study *s = NULL;
+	html->status = html->status == FP_OK ? FP_NEW(html->ctx, &s, 1) : html->status;
+	if (html->status != FP_OK)
+		return;
+	s->html = html;
+	s->rows = json_object_get(document, "rows");
+	learn(s);
+	fp_html_format(html, "<p>Scored on %.0f windows of %.0f tokens; the dense model's perplexity is %.4f.</p>\n",
+				   number_at(document, "windows"), number_at(document, "sequence_length"), s->dense);
+	write_table(s);
+	write_summary(html, json_object_get(document, "summary"));
+	if (!write_curve(s) && s->maker_count > 1)
+		for (int c = 0; c < s->condition_count && c < 8; c++)
+			write_dots(s, s->conditions[c]);
+	fp_html_raw(html,
+				"<h2>Error by layer</h2><p class=\"soft\">Root of the mean square of the operators' ‖W*X* − WX‖ / "
+				"‖WX‖. Magnitude, wanda and sparsegpt are measured on the inputs that they were given; fista against "
+				"the dense model's outputs, with correction cross after the errors of all layers before. The two kinds "
+				"of lines do not compare with each other.</p>");
+	for (int c = 0; c < s->condition_count && c < 8; c++)
+		write_layer_errors(s, s->conditions[c]);
+	write_rows(s);
+	fp_free(s);
+}

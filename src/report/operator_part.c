@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "report/operator_part.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const roles[] = {"q", "k", "v", "o", "gate", "up", "down"};
+enum { ROLES = sizeof roles / sizeof roles[0] };
+
+static double number_at(const json_t *object, const char *key)
+{
+	const json_t *value = json_object_get(object, key);
+	return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static const json_t *find_operator(const json_t *operators, int64_t layer, const char *role)
+{
+	for (size_t i = 0; i < json_array_size(operators); i++) {
+		const json_t *one = json_array_get(operators, i);
+		const char *name = json_string_value(json_object_get(one, "operator"));
+		if (json_integer_value(json_object_get(one, "layer")) == layer && name && strcmp(name, role) == 0)
+			return one;
+	}
+	return NULL;
+}
+
+int64_t fp_layer_end(const json_t *operators)
+{
+	int64_t end = 0;
+	for (size_t i = 0; i < json_array_size(operators); i++) {
+		int64_t layer = json_integer_value(json_object_get(json_array_get(operators, i), "layer"));
+		end = layer >= end ? layer + 1 : end;
+	}
+	return end;
+}
+
+double fp_layer_error(const json_t *operators, int64_t layer)
+{
+	double squares = 0;
+	int count = 0;
+	for (int r = 0; r < ROLES; r++) {
+		double error = number_at(find_operator(operators, layer, roles[r]), "relative_error");
+		if (isfinite(error)) {
+			squares += error * error;
+			count++;
+		}
+	}
+	return count > 0 ? sqrt(squares / count) : NAN;
+}
+
+static bool has_role(const json_t *operators, const char *role)
+{
+	for (int64_t layer = 0; layer < fp_layer_end(operators); layer++)
+		if (find_operator(operators, layer, role))
+			return true;
+	return false;
+}
+
+static double largest(const json_t *operators, const char *key)
+{
+	double most = 0;
+	for (size_t i = 0; i < json_array_size(operators); i++) {
+		double value = number_at(json_array_get(operators, i), key);
+		most = value > most ? value : most;
+	}
+	return most;
+}
+
+typedef void (*cell_writer)(fp_html *html, const json_t *one, double most);
+
+static void write_error(fp_html *html, const json_t *one, double most)
+{
+	double error = number_at(one, "relative_error");
+	fp_html_format(html, "<td class=\"h\" style=\"--h:%.2f\">%.4f</td>", most > 0 ? error / most : 0.0, error);
+}
+
+static void write_steps(fp_html *html, const json_t *one, double most)
+{
+	(void)most;
+	double steps = number_at(one, "iterations");
+	double search = number_at(one, "search_steps");
+	fp_html_format(html, "<td class=\"n\">%.3g / %.0f", number_at(one, "lambda"), steps);
+	if (search > 0)
+		fp_html_format(html, " + %.0f", search);
+	fp_html_raw(html, "</td>");
+}
+
+/* A row per layer, a column per operator. */
+static void write_grid(fp_html *html, const json_t *operators, cell_writer write, double most)
+{
+	bool there[ROLES];
+	fp_html_raw(html, "<div class=\"wide\"><table><thead><tr><th>layer</th>");
+	for (int r = 0; r < ROLES; r++) {
+		there[r] = has_role(operators, roles[r]);
+		if (there[r])
+			fp_html_format(html, "<th class=\"n\">%s</th>", roles[r]);
+	}
+	fp_html_raw(html, "</tr></thead><tbody>");
+	for (int64_t layer = 0; layer < fp_layer_end(operators); layer++) {
+		if (!isfinite(fp_layer_error(operators, layer)))
+			continue;
+		fp_html_format(html, "<tr><th>%lld</th>", (long long)layer);
+		for (int r = 0; r < ROLES; r++) {
+			const json_t *one = there[r] ? find_operator(operators, layer, roles[r]) : NULL;
+			if (one)
+				write(html, one, most);
+			else if (there[r])
+				fp_html_raw(html, "<td></td>");
+		}
+		fp_html_raw(html, "</tr>");
+	}
+	fp_html_raw(html, "</tbody></table></div>\n");
+}
+
+static void write_times(fp_html *html, const json_t *stages)
+{
+	const char *name;
+	json_t *seconds;
+	double sum = 0;
+	json_object_foreach((json_t *)stages, name, seconds)
+	{
+		sum += json_number_value(seconds);
+	}
+	if (sum <= 0)
+		return;
+	fp_html_raw(html, "<h3>Time by stage</h3><div class=\"wide\"><table><tbody>");
+	json_object_foreach((json_t *)stages, name, seconds)
+	{
+		double value = json_number_value(seconds);
+		if (value < 0.0005 * sum)
+			continue;
+		fp_html_raw(html, "<tr><th>");
+		fp_html_text(html, name);
+		fp_html_format(html,
+					   "</th><td class=\"n\">%.2f s</td><td class=\"n\">%.0f%%</td><td><span class=\"bar\" "
+					   "style=\"width:%.1frem\"></span></td></tr>",
+					   value, 100 * value / sum, 12 * value / sum);
+	}
+	fp_html_raw(html, "</tbody></table></div>\n");
+}
+
+void fp_operator_part(fp_html *html, const json_t *run)
+{
+	const json_t *operators = json_object_get(run, "operators");
+	double searched = largest(operators, "iterations") + largest(operators, "search_steps");
+	fp_html_raw(html, "<p class=\"soft\">‖W*X* − WX‖ / ‖WX‖ of each operator; the darker, the larger.</p>");
+	write_grid(html, operators, write_error, largest(operators, "relative_error"));
+	if (searched > 0) {
+		fp_html_raw(html, "<h3>λ / steps</h3><p class=\"soft\">λ of the solution that was kept / FISTA steps in all; "
+						  "after a plus sign steps of the support search.</p>");
+		write_grid(html, operators, write_steps, 0);
+	}
+	write_times(html, json_object_get(run, "stages"));
+}

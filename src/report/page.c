@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "report/page.h"
+
+#include "base/memory.h"
+#include "report/comparison_part.h"
+#include "report/operator_part.h"
+
+#include <stdio.h>
+
+static const char style[] =
+	":root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d5dbe3;--paper:#fff;--band:#f4f6f9;"
+	"--heat:214 96 60;--s0:#1f5fa8;--s1:#b45309;--s2:#157a3b;--s3:#7335c9;--s4:#b3261e;--s5:#3f4a5a}"
+	"@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#9aa6b6;--line:#354052;--paper:#12171f;--band:#"
+	"1a212c;"
+	"--heat:232 120 80;--s0:#74b3ff;--s1:#f0a860;--s2:#66d391;--s3:#bba0ff;--s4:#ff8f86;--s5:#b4c0d0}}"
+	"*{box-sizing:border-box}"
+	"body{margin:0 auto;max-width:60rem;padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);"
+	"font:16px/1.5 system-ui,sans-serif}"
+	"h1{font-size:1.6rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}"
+	"h2{font-size:1.2rem;margin:2.5rem 0 .5rem}h3{font-size:1rem;margin:1.5rem 0 .25rem}"
+	"p{margin:.4rem 0;max-width:46rem}.soft{color:var(--soft)}"
+	".wide{overflow-x:auto;margin:.5rem 0}"
+	"table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+	"th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}"
+	"thead th{border-bottom:2px solid var(--line);font-weight:600}th{font-weight:500}"
+	"td.n,th.n{text-align:right}td.best{font-weight:700;background:var(--band)}"
+	"td.h{text-align:right;background:rgb(var(--heat)/calc(var(--h)*.55))}"
+	".facts td,.facts th{white-space:normal;overflow-wrap:anywhere;vertical-align:top}"
+	".bar{display:inline-block;height:.7em;background:var(--s0);vertical-align:baseline;min-width:1px}"
+	"svg{width:100%;max-width:44rem;height:auto;display:block;margin:.5rem 0}"
+	"svg text{font:13px system-ui,sans-serif;fill:var(--ink)}.end{text-anchor:end}.mid{text-anchor:middle}"
+	".grid{stroke:var(--line);fill:none}.axis{stroke:var(--soft);fill:none}"
+	".base{stroke:var(--soft);stroke-dasharray:3 3;fill:none}.l{fill:none;stroke-width:2}.x{fill:none;stroke-width:2.5}"
+	".s0{stroke:var(--s0)}.s1{stroke:var(--s1)}.s2{stroke:var(--s2)}.s3{stroke:var(--s3)}.s4{stroke:var(--s4)}"
+	".s5{stroke:var(--s5)}.m.s0{fill:var(--s0)}.m.s1{fill:var(--s1)}.m.s2{fill:var(--s2)}.m.s3{fill:var(--s3)}"
+	".m.s4{fill:var(--s4)}.m.s5{fill:var(--s5)}"
+	"details{border-top:1px solid var(--line);padding:.4rem 0}summary{cursor:pointer;font-weight:600}"
+	"@media(max-width:30rem){body{padding:1rem .75rem 3rem}th,td{padding:.25rem .4rem;font-size:.9rem}"
+	"svg text{font-size:17px}}"
+	"@media print{:root{--ink:#000;--soft:#333;--line:#999;--paper:#fff;--band:#eee}body{max-width:none;padding:0}"
+	"h2,h3{break-after:avoid}svg,tr{break-inside:avoid}.wide{overflow:visible}"
+	"details::details-content{content-visibility:visible!important;height:auto!important}}";
+
+static const char *text_at(const json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+	return text ? text : "";
+}
+
+static void write_head(fp_html *html, const char *title, const char *model)
+{
+	fp_html_raw(html, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+					  "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>");
+	fp_html_text(html, title);
+	fp_html_raw(html, ": ");
+	fp_html_text(html, model);
+	fp_html_raw(html, "</title><style>");
+	fp_html_raw(html, style);
+	fp_html_raw(html, "</style></head><body><header><h1>");
+	fp_html_text(html, model);
+	fp_html_raw(html, "</h1><p class=\"soft\">");
+	fp_html_text(html, title);
+	fp_html_raw(html, "</p></header>\n");
+}
+
+static void write_fact(fp_html *html, const char *name, const json_t *value)
+{
+	char number[64];
+	if (!value || json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0))
+		return;
+	fp_html_raw(html, "<tr><th>");
+	fp_html_text(html, name);
+	fp_html_raw(html, "</th><td>");
+	for (size_t i = 0; i < (json_is_array(value) ? json_array_size(value) : 1); i++) {
+		const json_t *one = json_is_array(value) ? json_array_get(value, i) : value;
+		number[0] = '\0';
+		if (json_is_integer(one))
+			snprintf(number, sizeof number, "%lld", (long long)json_integer_value(one));
+		else if (json_is_real(one))
+			snprintf(number, sizeof number, "%.6g", json_real_value(one));
+		fp_html_raw(html, i ? ", " : "");
+		fp_html_text(html, json_is_string(one) ? json_string_value(one) : number);
+	}
+	fp_html_raw(html, "</td></tr>");
+}
+
+/* What a methods section needs: versions, data, and every setting. */
+static void write_settings(fp_html *html, const json_t *document)
+{
+	static const char *const facts[][2] = {
+		{"program", "program"},
+		{"model", "model"},
+		{"architecture", "architecture"},
+		{"pruned checkpoint", "output"},
+		{"recipe", "recipe"},
+		{"calibration text", "calibration"},
+		{"calibration windows", "calibration_windows"},
+		{"scored text", "text"},
+		{"protocol", "protocol"},
+		{"scored windows", "windows"},
+		{"tokens in a window", "sequence_length"},
+		{"device", "device"},
+		{"seconds", "seconds"},
+		{"peak memory, bytes", "peak_memory_bytes"},
+	};
+	fp_html_raw(html, "<h2>Settings and versions</h2><div class=\"wide\"><table class=\"facts\"><tbody>");
+	for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
+		write_fact(html, facts[i][0], json_object_get(document, facts[i][1]));
+	fp_html_raw(html, "</tbody></table></div><details><summary>Every setting</summary><div class=\"wide\"><table "
+					  "class=\"facts\"><tbody>");
+	const char *name;
+	json_t *value;
+	json_object_foreach(json_object_get(document, "settings"), name, value)
+	{
+		write_fact(html, name, value);
+	}
+	fp_html_raw(html, "</tbody></table></div></details>");
+}
+
+static void write_prune(fp_html *html, const json_t *document)
+{
+	char title[128];
+	snprintf(title, sizeof title, "pruned to %.16s by %.16s, preset %.16s", text_at(document, "pattern"),
+			 text_at(document, "method"), text_at(document, "preset"));
+	write_head(html, title, text_at(document, "model"));
+	fp_html_format(
+		html,
+		"<p>%.4g%% of the weights of the linear operators are zero. The outputs of the operators on the "
+		"calibration text differ from the dense model's by %.4g%% (root of the summed squares). It took %.1f "
+		"s.</p>\n",
+		100 * json_number_value(json_object_get(document, "sparsity")),
+		100 * json_number_value(json_object_get(document, "relative_error")),
+		json_number_value(json_object_get(document, "seconds")));
+	fp_html_raw(html, "<h2>Error by layer and operator</h2>");
+	fp_operator_part(html, document);
+}
+
+fp_status fp_page_write(char **out, fp_context *ctx, const json_t *document)
+{
+	fp_html html = {.ctx = ctx};
+	*out = NULL;
+	if (json_is_array(json_object_get(document, "rows"))) {
+		char title[128];
+		snprintf(title, sizeof title, "methods compared, recipe %.32s", text_at(document, "recipe"));
+		write_head(&html, title, text_at(document, "model"));
+		fp_comparison_part(&html, document);
+	} else if (json_is_array(json_object_get(document, "operators"))) {
+		write_prune(&html, document);
+	} else {
+		return fp_fail(ctx, FP_ERROR_USAGE, "a report is made of the result of prune or compare, and this is neither");
+	}
+	write_settings(&html, document);
+	fp_html_raw(&html, "</body></html>\n");
+	if (html.status == FP_OK)
+		*out = html.text;
+	else
+		fp_free(html.text);
+	return html.status;
+}

@@ -1,0 +1,110 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# compare: the table, the lists and recipes, going on after a stop, and the reports of compare and prune.
+. "$2/tests/cli/common.sh"
+
+compare() { # compare ARGUMENT...
+	"$program" compare good --calibration documents.jsonl --text documents.jsonl --samples 16 --sequence-length 32 \
+		--threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
+}
+holds() { # holds WHAT EXPRESSION: of the document d in $work/out
+	python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+sys.exit(0 if $2 else 1)" "$work/out" || complain "$1"
+}
+
+expect 2 "--text FILE" compare good --calibration documents.jsonl
+expect 2 "--calibration FILE" compare good --text documents.jsonl
+expect 2 "must be one of" compare good --calibration documents.jsonl --text documents.jsonl --methods wanda,magic
+expect 2 "main.sparsity" compare good --calibration documents.jsonl --text documents.jsonl --recipe table
+expect 2 "pattern 'half'" compare good --calibration documents.jsonl --text documents.jsonl --patterns 50%,half
+expect 2 "comma" compare good --calibration documents.jsonl --text documents.jsonl --methods wanda,,fista
+expect 2 "whole number" compare good --calibration documents.jsonl --text documents.jsonl --seeds 1,x
+expect 3 "no-such.txt" compare good --calibration no-such.txt --text documents.jsonl --samples 4 --sequence-length 32
+expect 3 "no-such.txt" compare good --calibration documents.jsonl --text no-such.txt --samples 4 --sequence-length 32
+expect 1 "no/such" compare good --calibration documents.jsonl --text documents.jsonl --report no/such/report.html
+rm -f fistapruner-compare.jsonl
+
+# every cell is what prune and eval give
+compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json || complain "compare fails"
+holds "the rows" "[r['method'] for r in d['rows']] == ['dense'] + ['magnitude', 'wanda', 'fista', 'fista'] * 2"
+holds "the keys" "all(set(r) >= {'method', 'preset', 'pattern', 'perplexity', 'relative_error', 'seconds'} for r in d['rows'])"
+holds "nothing was there before" "d['reused'] == 0"
+cp "$work/out" first.json
+"$program" prune good -o wanda --calibration documents.jsonl --samples 16 --sequence-length 32 --threads 1 --method wanda \
+	--pattern 2:4 --report prune.html >"$work/out" 2>"$work/err" || complain "prune --report fails"
+"$program" eval wanda --text documents.jsonl --sequence-length 32 --threads 1 --json >"$work/out" 2>"$work/err"
+python3 -c "
+import json, sys
+row = [r for r in json.load(open('first.json'))['rows'] if r['method'] == 'wanda' and r['pattern'] == '2:4'][0]
+report = json.load(open('wanda/pruning_report.json'))
+assert row['perplexity'] == json.load(open(sys.argv[1]))['perplexity'], row
+assert row['relative_error'] == report['relative_error'] and row['sparsity'] == report['sparsity'], row
+" "$work/out" || complain "a cell is not what prune and eval give"
+
+# what is finished is not run again: not after a cut, not with other threads; other settings are another cell
+compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json
+holds "a second run runs nothing" "d['reused'] == 9"
+python3 -c "
+import json, sys
+a, b = json.load(open('first.json')), json.load(open(sys.argv[1]))
+sys.exit(a['rows'] != b['rows'])" "$work/out" || complain "kept rows differ"
+head -c -40 kept/compare.jsonl >cut && mv cut kept/compare.jsonl
+compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json
+holds "only the cell that was cut off is run again" "d['reused'] == 8"
+compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json
+holds "a line after a cut one is found" "d['reused'] == 9"
+compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --samples 8 --json
+holds "other samples are other cells" "d['reused'] == 1"
+touch good/model.safetensors
+compare --work kept --methods magnitude --patterns 50% --json
+holds "another model is another cell" "d['reused'] == 0"
+
+# a run that is stopped keeps its finished cells
+"$program" compare good --calibration documents.jsonl --text documents.jsonl --samples 16 --sequence-length 32 --threads 1 \
+	--recipe sparsity --work stopped >"$work/out" 2>"$work/err" </dev/null &
+child=$!
+while kill -0 $child 2>/dev/null && [ "$(cat stopped/compare.jsonl 2>/dev/null | wc -l)" -lt 3 ]; do sleep 0.05; done
+kill -9 $child 2>/dev/null
+wait $child 2>/dev/null
+lines=$(wc -l <stopped/compare.jsonl)
+compare --recipe sparsity --work stopped --json
+holds "a killed run goes on" "d['reused'] >= $lines and len(d['rows']) == 29"
+
+# recipes
+compare --recipe seeds --json --report seeds.html || complain "seeds"
+holds "mean and deviation" "len(d['summary']) == 1 and d['summary'][0]['seeds'] == 5 and d['summary'][0]['deviation'] > 0"
+holds "the mean" "abs(sum(r['perplexity'] for r in d['rows'][1:]) / 5 - d['summary'][0]['mean']) < 1e-6"
+[ -s seeds.html.jsonl ] || complain "the journal is not beside the report"
+compare --recipe correction --json || complain "correction"
+holds "corrections" "sorted(r['correction'] for r in d['rows'] if r['method'] == 'fista') == ['intra', 'none']"
+compare --recipe samples --samples-list 4,8,16 --report samples.html || complain "samples"
+compare --recipe sparsity --work stopped --report curve.html || complain "curve"
+
+# pages: well-formed, alone, with what was promised
+for page in prune.html seeds.html samples.html curve.html; do
+	python3 - "$page" <<'EOF' || complain "$page"
+import html.parser, sys
+text = open(sys.argv[1]).read()
+class Parser(html.parser.HTMLParser):
+    stack, links = [], []
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta",): self.stack.append(tag)
+        self.links += [v for k, v in attributes if k in ("src", "href")]
+    def handle_startendtag(self, tag, attributes): pass
+    def handle_endtag(self, tag):
+        assert self.stack and self.stack.pop() == tag, tag
+parser = Parser()
+parser.feed(text)
+assert not parser.stack and not parser.links and "http" not in text and "<script" not in text
+assert "nan" not in text and "inf" not in text.replace("info", "")
+assert "prefers-color-scheme:dark" in text and "@media print" in text and "Settings and versions" in text
+assert ("<svg" in text) == (sys.argv[1] not in ("prune.html", )) or sys.argv[1] == "seeds.html"
+assert "Time by stage" in text and "layer" in text
+EOF
+done
+grep -q "Perplexity and sparsity" curve.html || complain "no curve over sparsity"
+grep -q "Perplexity and calibration text" samples.html || complain "no curve over samples"
+grep -q "±" seeds.html || complain "no deviation"
+finish
