@@ -25,9 +25,9 @@ extern "C" {
 	  "what to prune to: a share of zeros in each matrix, or N:M = N kept of M consecutive entries of a row")          \
 	X(CHOICE, method, "fista", 0, 0, "fista|admm|sparsegpt|wanda|magnitude", "p",                                      \
 	  "how to choose and fit the weights that stay")                                                                   \
-	X(CHOICE, preset, "fast", 0, 0, "fast|paper", "pc",                                                                \
-	  "fast: convex solve, support search and refit; paper: the published algorithm to the letter. Flags after it "    \
-	  "override it")                                                                                                   \
+	X(CHOICE, preset, "fast", 0, 0, "best|fast|paper", "pc",                                                           \
+	  "best: fast, then a fit of each layer's output; fast: support search and refit; paper: the published algorithm " \
+	  "to the letter. Flags after it override it")                                                                     \
 	X(CHOICE, warm_start, "wanda", 0, 0, "wanda|sparsegpt|magnitude|dense", "p", "where the solver starts")            \
 	X(CHOICE, correction, "intra", 0, 0, "none|intra|cross", "p",                                                      \
 	  "which earlier errors an operator repairs: none, those of its own layer (layers stay independent), or all "      \
@@ -76,6 +76,14 @@ extern "C" {
 	X(REAL, residual_output, 0, 0, 10, "R", "",                                                                        \
 	  "the same for attention's output operator (cross-layer correction only)")                                        \
 	X(REAL, mix, 1, 0, 1, "ALPHA", "", "cross-layer correction: weight of the dense input in the target")              \
+	/* the layer fit */                                                                                                \
+	X(INT, fit_steps, 0, 0, 1000000, "N", "", "Adam steps on each layer's remaining weights; 0: no fit")               \
+	X(REAL, fit_rate, 0.01, 0, 1, "X", "", "length of a step, as a share of each operator's mean weight")              \
+	X(INT, fit_windows, 16, 1, 1000000, "N", "", "calibration windows in one step of the fit")                         \
+	X(REAL, fit_holdout, 0.0625, 0, 0.5, "X", "", "share of the windows that only judge the fit")                      \
+	X(REAL, fit_mix, 0.5, 0, 1, "ALPHA", "",                                                                           \
+	  "cross-layer correction: weight of the dense model's output in the fit's target; the rest is the dense layer's " \
+	  "output for the pruned model's input")                                                                           \
 	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
 	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")
 

@@ -16,6 +16,7 @@
 	X(FP_STAGE_ROUNDING, "rounding")                                                                                   \
 	X(FP_STAGE_SEARCH, "search")                                                                                       \
 	X(FP_STAGE_REFIT, "refit")                                                                                         \
+	X(FP_STAGE_FIT, "fit")                                                                                             \
 	X(FP_STAGE_ERROR, "error")                                                                                         \
 	X(FP_STAGE_OUTPUT, "output")
 

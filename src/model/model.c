@@ -95,6 +95,13 @@ const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp
 	return model->layers[layer].weight[role];
 }
 
+const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, fp_role role)
+{
+	if (layer < 0 || layer >= model->config.layers || (int)role < 0 || role >= FP_ROLE_COUNT)
+		return NULL;
+	return model->layers[layer].bias[role];
+}
+
 int fp_role_group(fp_role role)
 {
 	static const int groups[FP_ROLE_COUNT] = {

@@ -57,6 +57,8 @@ void fp_model_set_overlay(fp_model *model, const fp_overlay *overlay);
 
 /* The names of a layer's operator: its weight tensor in the checkpoint. NULL: this model has no such operator. */
 const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp_role role);
+/* Its bias; NULL: it has none. */
+const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, fp_role role);
 /* Group of a role, and whether the model has the role. */
 int fp_role_group(fp_role role);
 const char *fp_role_name(fp_role role); /* "q", "k", "v", "o", "gate", "up", "down" */

@@ -55,8 +55,14 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	bool calibrated = task->windows->count > 0;
 	int64_t batch = task->windows->length > 4096 ? task->windows->length : 4096;
 	int64_t floats = 2 * weights + 12 * largest + (both ? 5 : 3) * widest * widest + (both ? batch * widest : 0);
+	bool fitted = calibrated && task->settings->fit_steps > 0;
+	if (fitted) { /* forward, backward by the inputs, backward by the weights; and the layer's input is kept */
+		double drawn = (double)(task->settings->fit_steps * task->settings->fit_windows * task->windows->length);
+		out->flops += (double)out->layers * 6 * drawn * (double)weights;
+		floats += out->tokens * config->hidden;
+	}
 	out->memory_bytes =
-		floats * (int64_t)sizeof(float) +
+		(fitted ? fp_fit_bytes(task->model, weights, batch) : 0) + floats * (int64_t)sizeof(float) +
 		(calibrated ? fp_streams_bytes(task->model, task->windows->count, task->windows->length, both) : 0);
 	return FP_OK;
 }

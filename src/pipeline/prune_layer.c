@@ -2,6 +2,7 @@
 #include "pipeline/prune_layer.h"
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "pipeline/prune_operator.h"
 
 #include <string.h>
@@ -25,8 +26,15 @@ typedef struct layer_job {
 	const fp_layer_task *task;
 	fp_feed feed;
 	fp_layer *dense, *pruned;
-	bool corrected; /* X* runs through the pruned operators: two streams */
+	bool corrected;  /* X* runs through the pruned operators: two streams */
+	fp_matrix input; /* of the layer, as the pruned stream brought it; kept for a fit only */
+	fp_operator_result results[FP_ROLE_COUNT];
 } layer_job;
+
+bool fp_layer_is_fitted(const fp_layer_task *task)
+{
+	return task->settings->fit_steps > 0 && task->streams;
+}
 
 /* Which weights a stream runs through. */
 static const fp_layer *layer_of(const layer_job *job, int stream)
@@ -99,7 +107,7 @@ static int64_t residual_rows(const layer_job *job, int group)
 	return wanted && job->corrected ? fp_model_get_config(job->task->model)->hidden : 0;
 }
 
-static fp_status solve_group(const layer_job *job, int group, const fp_statistics *statistics)
+static fp_status solve_group(layer_job *job, int group, const fp_statistics *statistics)
 {
 	const fp_layer_task *task = job->task;
 	fp_backend *be = fp_model_backend(task->model);
@@ -108,13 +116,14 @@ static fp_status solve_group(const layer_job *job, int group, const fp_statistic
 	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
 		if (fp_role_group((fp_role)role) != group || fp_matrix_is_absent(job->dense->weight[role]))
 			continue;
-		fp_operator_result result = {.tensor = fp_model_operator(task->model, job->dense->index, (fp_role)role),
-									 .layer = job->dense->index,
-									 .role = (fp_role)role};
+		fp_operator_result *result = &job->results[role];
+		*result = (fp_operator_result){.tensor = fp_model_operator(task->model, job->dense->index, (fp_role)role),
+									   .layer = job->dense->index,
+									   .role = (fp_role)role};
 		status = fp_check_interrupt(be->ctx);
 		if (status == FP_OK)
-			status = fp_prune_operator(task, statistics, &gram, job->dense->weight[role], job->pruned->weight[role],
-									   &result);
+			status =
+				fp_prune_operator(task, statistics, &gram, job->dense->weight[role], job->pruned->weight[role], result);
 	}
 	fp_gram_free(&gram);
 	return status;
@@ -129,7 +138,7 @@ static int64_t group_inputs(const layer_job *job, int group)
 	return 0;
 }
 
-static fp_status prune_group(const layer_job *job, int group)
+static fp_status prune_group(layer_job *job, int group)
 {
 	fp_backend *be = fp_model_backend(job->task->model);
 	fp_statistics statistics = {0};
@@ -159,6 +168,93 @@ static fp_status load(fp_layer **out, const fp_layer_task *task, int64_t index)
 	return status;
 }
 
+/* The stream that the pruned model's hidden states are in, before the layer is pruned. */
+static int pruned_stream(const fp_streams *streams)
+{
+	return fp_matrix_is_absent(streams->hidden[FP_PRUNED]) ? FP_DENSE : FP_PRUNED;
+}
+
+static fp_status keep_input(layer_job *job)
+{
+	fp_streams *streams = job->task->streams;
+	fp_backend *be = fp_model_backend(job->task->model);
+	fp_matrix hidden = streams->hidden[pruned_stream(streams)];
+	fp_status status = fp_matrix_new(be, &job->input, hidden.rows, hidden.cols, FP_F32);
+	return status == FP_OK ? be->ops->copy(be, job->input, hidden) : status;
+}
+
+/* With both streams at the layer's end: *target ← what the fitted layer should give for job->input. The dense layer's
+ * output for that input, which is the dense stream's, unless errors of layers before are to be repaired too: then the
+ * mixture of the two is made in the place of the pruned stream. */
+static fp_status fit_target(const layer_job *job, fp_matrix *target)
+{
+	fp_streams *streams = job->task->streams;
+	fp_backend *be = fp_model_backend(job->task->model);
+	float mix = (float)job->task->settings->fit_mix;
+	fp_status status = FP_OK;
+	*target = streams->hidden[FP_DENSE];
+	if (job->feed != FP_FEED_CROSS || mix == 1.0F)
+		return FP_OK;
+	*target = streams->hidden[FP_PRUNED];
+	FP_TRY(be->ops->copy(be, *target, job->input));
+	FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->dense));
+	FP_TRY(be->ops->axpby(be, mix, streams->hidden[FP_DENSE], 1 - mix, *target));
+cleanup:
+	return status;
+}
+
+/* A fitted bias, which is already rounded to the checkpoint's type, on its way out. */
+static fp_status finish_bias(const layer_job *job, fp_role role)
+{
+	const fp_layer_task *task = job->task;
+	fp_backend *be = fp_model_backend(task->model);
+	fp_matrix bias = job->pruned->bias[role];
+	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, job->pruned->index, role);
+	char *bytes = NULL;
+	fp_status status = FP_OK;
+	if (!tensor || !task->bias_done)
+		return FP_OK;
+	FP_TRY(FP_NEW(be->ctx, &bytes, tensor->bytes));
+	FP_TRY(be->ops->download(be, bytes, tensor->dtype, bias.cols, bias));
+	FP_TRY(task->bias_done(task->done_data, tensor, bytes));
+cleanup:
+	fp_free(bytes);
+	return status;
+}
+
+/* Fits the pruned layer, finishes its operators, and takes the pruned stream through it. */
+static fp_status fit(layer_job *job)
+{
+	const fp_layer_task *task = job->task;
+	fp_streams *streams = task->streams;
+	fp_backend *be = fp_model_backend(task->model);
+	fp_fit_result result;
+	fp_status status;
+	fp_fit_task fit = {.settings = task->settings,
+					   .layer = job->pruned,
+					   .input = job->input,
+					   .windows = streams->windows,
+					   .length = streams->length,
+					   .batch = streams->batch};
+	FP_TRY(fit_target(job, &fit.target));
+	FP_TRY(fp_fit_layer(&fit, &result));
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		if (fp_matrix_is_absent(job->pruned->weight[role]))
+			continue;
+		FP_TRY(fp_finish_operator(task, job->pruned->weight[role], &job->results[role]));
+		if (result.steps > 0)
+			FP_TRY(finish_bias(job, (fp_role)role));
+	}
+	if (task->fit_done)
+		FP_TRY(task->fit_done(task->done_data, &result));
+	if (job->feed == FP_FEED_CROSS || job->feed == FP_FEED_SEQUENTIAL) {
+		FP_TRY(be->ops->copy(be, streams->hidden[FP_PRUNED], job->input));
+		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->pruned));
+	}
+cleanup:
+	return status;
+}
+
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 {
 	layer_job job = {.task = task, .feed = fp_feed_of(task->settings)};
@@ -171,13 +267,19 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_DENSE));
 	if (streams && job.feed == FP_FEED_SEQUENTIAL)
 		FP_TRY(fp_streams_copy(streams, FP_DENSE, FP_PRUNED));
+	if (fp_layer_is_fitted(task))
+		FP_TRY(keep_input(&job));
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
 		FP_TRY(prune_group(&job, group));
-	if (streams && job.feed == FP_FEED_SEQUENTIAL)
+	if (fp_layer_is_fitted(task)) {
+		FP_TRY(sweep(&job, FP_GROUP_COUNT, NULL));
+		FP_TRY(fit(&job));
+	} else if (streams && job.feed == FP_FEED_SEQUENTIAL)
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job.pruned));
 	else if (streams)
 		FP_TRY(sweep(&job, FP_GROUP_COUNT, NULL));
 cleanup:
+	fp_matrix_free(fp_model_backend(task->model), &job.input);
 	fp_layer_free(job.dense);
 	fp_layer_free(job.pruned);
 	return status;

@@ -6,6 +6,7 @@
 #ifndef FP_PIPELINE_PRUNE_LAYER_H
 #define FP_PIPELINE_PRUNE_LAYER_H
 
+#include "pipeline/layer_fit.h"
 #include "pipeline/streams.h"
 #include "solver/problem.h"
 
@@ -21,7 +22,7 @@ typedef enum fp_feed {
 fp_feed fp_feed_of(const fp_settings *settings);
 bool fp_feed_needs_both(fp_feed feed);
 
-/* What is known of a pruned operator, for the report. */
+/* What is known of a pruned operator, for the report. The error is that of its solve: a layer fit comes after it. */
 typedef struct fp_operator_result {
 	const fp_tensor_info *tensor; /* borrowed */
 	int64_t layer;
@@ -35,6 +36,10 @@ typedef struct fp_operator_result {
 
 /* Called with each operator as it is finished: its new bytes (the tensor's type and shape), borrowed for the call. */
 typedef fp_status (*fp_operator_done)(void *data, const fp_operator_result *result, const void *bytes);
+/* Called with each bias that a layer fit has changed, likewise. */
+typedef fp_status (*fp_bias_done)(void *data, const fp_tensor_info *tensor, const void *bytes);
+/* Called once for each fitted layer. */
+typedef fp_status (*fp_fit_done)(void *data, const fp_fit_result *result);
 
 typedef struct fp_layer_task {
 	fp_model *model;
@@ -42,8 +47,13 @@ typedef struct fp_layer_task {
 	fp_pattern pattern;
 	fp_streams *streams; /* NULL: no calibration text (magnitude); errors are then those of the weights */
 	fp_operator_done done;
+	fp_bias_done bias_done; /* done, bias_done and fit_done may be NULL */
+	fp_fit_done fit_done;
 	void *done_data;
 } fp_layer_task;
+
+/* True when the layer is fitted after its groups are pruned: its operators are finished only then. */
+bool fp_layer_is_fitted(const fp_layer_task *task);
 
 /* Prunes layer `index` and moves the streams on to the next layer. */
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index);

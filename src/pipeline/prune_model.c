@@ -36,6 +36,27 @@ cleanup:
 	return status;
 }
 
+static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void *bytes)
+{
+	model_run *run = data;
+	return run->task->writer ? fp_writer_replace(run->task->writer, tensor, bytes) : FP_OK;
+}
+
+static fp_status fit_done(void *data, const fp_fit_result *fit)
+{
+	model_run *run = data;
+	fp_prune_result *result = run->result;
+	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_status status = FP_GROW(ctx, &result->fits, &result->fit_capacity, result->fit_count + 1);
+	if (status != FP_OK)
+		return status;
+	result->fits[result->fit_count++] = *fit;
+	fp_log(ctx, FP_LOG_INFO, "layer %lld: fit: loss %.5f to %.5f on held-out windows, %s, %.1f s",
+		   (long long)fit->layer + 1, fit->loss_before, fit->loss_after, fit->steps > 0 ? "kept" : "dropped",
+		   fit->seconds);
+	return FP_OK;
+}
+
 /* Relative error over the operators of one layer. */
 static double layer_error(const fp_prune_result *result, int64_t layer)
 {
@@ -58,6 +79,8 @@ static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pa
 								.pattern = pattern,
 								.streams = streams,
 								.done = operator_done,
+								.bias_done = bias_done,
+								.fit_done = fit_done,
 								.done_data = run};
 	fp_status status = FP_OK;
 	for (int64_t layer = streams ? 0 : first; layer < end; layer++) {
@@ -96,6 +119,8 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	memset(out, 0, sizeof *out);
 	ctx->stopwatch = &out->stopwatch;
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
+	if (task->settings->fit_steps > 0)
+		FP_TRY(fp_fit_check(fp_model_backend(task->model)));
 	FP_TRY(pattern_of(ctx, task->settings, &pattern));
 	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
 	if (!calibrated && !fp_is(task->settings->method, "magnitude"))
@@ -117,6 +142,8 @@ cleanup:
 void fp_prune_result_free(fp_prune_result *result)
 {
 	fp_free(result->operators);
+	fp_free(result->fits);
 	result->operators = NULL;
-	result->count = result->capacity = 0;
+	result->fits = NULL;
+	result->count = result->capacity = result->fit_count = result->fit_capacity = 0;
 }

@@ -10,6 +10,8 @@
 typedef struct fp_prune_result { /* freed with fp_prune_result_free() */
 	fp_operator_result *operators;
 	int64_t count, capacity;
+	fp_fit_result *fits; /* of the layers that were fitted */
+	int64_t fit_count, fit_capacity;
 	double squared_error, squared_output; /* summed over the operators */
 	int64_t zeros, entries;
 	double seconds;

@@ -129,6 +129,29 @@ cleanup:
 	return status;
 }
 
+static fp_status deliver(const fp_layer_task *task, const fp_operator_result *result, const char *bytes)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	if (!task->done)
+		return FP_OK;
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_OUTPUT);
+	fp_status status = task->done(task->done_data, result, bytes);
+	fp_stage_enter(ctx, stage);
+	return status;
+}
+
+fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	char *bytes = NULL;
+	fp_status status;
+	FP_TRY(round_to_type(&bytes, be, V, result));
+	FP_TRY(deliver(task, result, bytes));
+cleanup:
+	fp_free(bytes);
+	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
+}
+
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_gram *gram, fp_matrix W,
 							fp_matrix V, fp_operator_result *result)
 {
@@ -157,11 +180,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	FP_TRY(round_to_type(&bytes, be, V, result));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
 	result->seconds = fp_clock() - started;
-	if (task->done) {
-		fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
-		status = task->done(task->done_data, result, bytes);
-		fp_stage_enter(be->ctx, stage);
-	}
+	if (!fp_layer_is_fitted(task))
+		FP_TRY(deliver(task, result, bytes));
 cleanup:
 	fp_free(bytes);
 	fp_backend_use(be, use);

@@ -36,6 +36,22 @@ json_t *fp_report_settings(const fp_settings *settings, fp_context *ctx)
 	return all;
 }
 
+/* The layers that were fitted; the losses are those of the held-out windows. */
+static json_t *report_fits(const fp_prune_result *result, bool with_times)
+{
+	json_t *layers = json_array();
+	for (int64_t i = 0; layers && i < result->fit_count; i++) {
+		const fp_fit_result *fit = &result->fits[i];
+		json_t *entry =
+			json_pack("{s:I, s:f, s:f, s:I}", "layer", (json_int_t)fit->layer, "fit_loss_before", fit->loss_before,
+					  "fit_loss_after", fit->loss_after, "fit_steps", (json_int_t)fit->steps);
+		if (entry && with_times)
+			json_object_set_new(entry, "fit_seconds", json_real(fit->seconds));
+		json_array_append_new(layers, entry);
+	}
+	return layers;
+}
+
 static json_t *report_times(const fp_prune_result *result)
 {
 	json_t *stages = json_object();
@@ -64,6 +80,8 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 	}
 	json_object_set_new(report, "settings", fp_report_settings(settings, ctx));
 	json_object_set_new(report, "operators", operators);
+	if (result->fit_count > 0)
+		json_object_set_new(report, "layers", report_fits(result, with_times));
 	if (with_times) {
 		json_object_set_new(report, "seconds", json_real(result->seconds));
 		json_object_set_new(report, "stages", report_times(result));

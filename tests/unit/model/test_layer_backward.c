@@ -12,10 +12,11 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"opt-plain",         "opt-350m",   "opt-no-bias",       "opt-norm-without-weights",
-	"opt-no-final-norm", "opt-untied", "llama-plain",       "llama-gqa",
-	"llama-multi-query", "llama-tied", "llama-rope-llama3", "llama-rope-linear",
-	"llama-head-dim",    "llama-bias", "llama-bin-sharded",
+	"opt-plain",         "opt-350m",    "opt-no-bias",       "opt-norm-without-weights",
+	"opt-no-final-norm", "opt-untied",  "llama-plain",       "llama-gqa",
+	"llama-multi-query", "llama-tied",  "llama-rope-llama3", "llama-rope-linear",
+	"llama-head-dim",    "llama-bias",  "llama-bin-sharded", "mistral-window",
+	"qwen2-window",      "qwen3-plain", "qwen3-bias-tied",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layer_fit.c: masked Adam on one decoder layer.
+ *
+ *     loss = Σ‖layer(input) − target‖² / Σ‖target − input‖²       over the windows of a batch
+ *
+ * The denominator, the energy of what the dense layer adds to its input, makes losses of different layers and models
+ * comparable. A step's length is a share of each operator's own root mean square weight, so that one rate serves
+ * operators and models of any scale. A share of the windows is held out: the weights are rounded to the checkpoint's
+ * type and measured on it a few times, and the best such point, the start included, is what remains.
+ */
+#include "pipeline/layer_fit.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/mersenne.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { EVALUATIONS = 4, WARM_UP_SHARE = 20 };
+static const float BETA1 = 0.9F;
+static const float BETA2 = 0.999F;
+static const float EPSILON = 1e-12F; /* against 0/0 only: gradients of a relative loss are small */
+
+typedef struct fit_space {
+	const fp_fit_task *task;
+	fp_backend *be;
+	fp_mersenne random;
+	int64_t *order;     /* of the windows: those held out first */
+	int64_t held, used; /* used: windows after the held-out ones drawn so far in this round */
+	fp_tape *tape;
+	fp_matrix input, target;                   /* a batch's rows */
+	fp_layer_matrices weights;                 /* at work, F32 */
+	fp_layer_matrices trial;                   /* the same in the checkpoint's type */
+	fp_layer_matrices gradients, mean, square; /* Adam's moments */
+	double rate[FP_ROLE_COUNT];                /* of each operator, before the schedule */
+	double held_energy, energy; /* Σ‖target − input‖²: of the held-out windows; of a window, on average */
+} fit_space;
+
+int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows)
+{
+	int64_t held = (int64_t)ceil(settings->fit_holdout * (double)windows);
+	if (held < 1)
+		held = 1;
+	return windows >= 2 && held < windows ? held : 0;
+}
+
+int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens)
+{
+	int64_t rows = 2 * tokens * fp_model_get_config(model)->hidden;
+	return fp_tape_bytes(model, tokens) + (5 * weights + rows) * (int64_t)sizeof(float);
+}
+
+fp_status fp_fit_check(const fp_backend *be)
+{
+	if (fp_backend_has_gradients(be))
+		return FP_OK;
+	return fp_fail(be->ctx, FP_ERROR_DEVICE, "%s: this device has no layer fit yet; use --preset fast", be->ops->name);
+}
+
+static void space_free(fit_space *space)
+{
+	fp_layer_matrices *all[] = {&space->weights, &space->trial, &space->gradients, &space->mean, &space->square};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		fp_layer_matrices_free(space->be, all[i]);
+	fp_matrix_free(space->be, &space->input);
+	fp_matrix_free(space->be, &space->target);
+	fp_tape_free(space->tape);
+	fp_free(space->order);
+}
+
+/* order[first, count) in a random order */
+static void shuffle(fit_space *space, int64_t first, int64_t count)
+{
+	for (int64_t i = count - 1; i > first; i--) {
+		int64_t j = fp_mersenne_between(&space->random, first, i);
+		int64_t window = space->order[i];
+		space->order[i] = space->order[j];
+		space->order[j] = window;
+	}
+}
+
+/* A layer with other weights; it owns nothing. */
+static fp_layer with_weights(const fp_layer *layer, const fp_layer_matrices *matrices)
+{
+	fp_layer other = *layer;
+	memcpy(other.weight, matrices->weight, sizeof other.weight);
+	memcpy(other.bias, matrices->bias, sizeof other.bias);
+	return other;
+}
+
+static fp_status root_mean_square(fp_backend *be, fp_matrix W, double *out)
+{
+	fp_status status = be->ops->dot(be, W, W, out);
+	*out = sqrt(*out / (double)(fp_matrix_size(W) > 0 ? fp_matrix_size(W) : 1));
+	return status;
+}
+
+static fp_status start_weights(fit_space *space)
+{
+	fp_backend *be = space->be;
+	const fp_layer *layer = space->task->layer;
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		if (fp_matrix_is_absent(layer->weight[role]))
+			continue;
+		FP_TRY(be->ops->copy(be, space->weights.weight[role], layer->weight[role]));
+		FP_TRY(be->ops->fill(be, space->mean.weight[role], 0));
+		FP_TRY(be->ops->fill(be, space->square.weight[role], 0));
+		FP_TRY(root_mean_square(be, layer->weight[role], &space->rate[role]));
+		space->rate[role] *= space->task->settings->fit_rate;
+		if (fp_matrix_is_absent(layer->bias[role]))
+			continue;
+		FP_TRY(be->ops->copy(be, space->weights.bias[role], layer->bias[role]));
+		FP_TRY(be->ops->fill(be, space->mean.bias[role], 0));
+		FP_TRY(be->ops->fill(be, space->square.bias[role], 0));
+	}
+cleanup:
+	return status;
+}
+
+/* The rows of order[first, first + count) to the batch's matrices. */
+static fp_status gather(fit_space *space, int64_t first, int64_t count)
+{
+	fp_backend *be = space->be;
+	int64_t length = space->task->length;
+	fp_status status = FP_OK;
+	for (int64_t i = 0; i < count; i++) {
+		int64_t row = space->order[first + i] * length;
+		FP_TRY(be->ops->copy(be, fp_matrix_rows(space->input, i * length, length),
+							 fp_matrix_rows(space->task->input, row, length)));
+		FP_TRY(be->ops->copy(be, fp_matrix_rows(space->target, i * length, length),
+							 fp_matrix_rows(space->task->target, row, length)));
+	}
+cleanup:
+	return status;
+}
+
+static int64_t at_most(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Σ‖target − input‖² over order[first, end) */
+static fp_status measure_energy(fit_space *space, int64_t first, int64_t end, double *out)
+{
+	fp_backend *be = space->be;
+	fp_status status = FP_OK;
+	*out = 0;
+	for (; first < end; first += space->task->batch) {
+		double squares;
+		int64_t count = at_most(space->task->batch, end - first), rows = count * space->task->length;
+		fp_matrix target = fp_matrix_rows(space->target, 0, rows);
+		FP_TRY(gather(space, first, count));
+		FP_TRY(be->ops->difference(be, 0, target, fp_matrix_rows(space->input, 0, rows), target, &squares));
+		*out += squares;
+	}
+cleanup:
+	return status;
+}
+
+static fp_status space_new(fit_space *space)
+{
+	const fp_fit_task *task = space->task;
+	fp_backend *be = space->be;
+	int64_t rows = task->batch * task->length;
+	double energy;
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &space->order, task->windows));
+	for (int64_t i = 0; i < task->windows; i++)
+		space->order[i] = i;
+	/* of its own for each layer, so that the order in which layers are pruned does not matter */
+	fp_mersenne_seed(&space->random, (uint64_t)task->settings->seed * 1000003 + (uint64_t)task->layer->index);
+	shuffle(space, 0, task->windows);
+	FP_TRY(fp_matrix_new(be, &space->input, rows, task->input.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space->target, rows, task->input.cols, FP_F32));
+	FP_TRY(measure_energy(space, 0, space->held, &space->held_energy));
+	FP_TRY(measure_energy(space, space->held, task->windows, &energy));
+	space->energy = energy / (double)(task->windows - space->held);
+	FP_TRY(fp_tape_new(&space->tape, task->layer->model, rows));
+	FP_TRY(fp_layer_matrices_new(&space->weights, task->layer));
+	FP_TRY(fp_layer_matrices_new(&space->trial, task->layer));
+	FP_TRY(fp_layer_matrices_new(&space->gradients, task->layer));
+	FP_TRY(fp_layer_matrices_new(&space->mean, task->layer));
+	FP_TRY(fp_layer_matrices_new(&space->square, task->layer));
+	FP_TRY(start_weights(space));
+cleanup:
+	return status;
+}
+
+/* The loss of a layer on the held-out windows. */
+static fp_status measure_loss(fit_space *space, const fp_layer *layer, double *out)
+{
+	const fp_fit_task *task = space->task;
+	fp_backend *be = space->be;
+	fp_status status = FP_OK;
+	double sum = 0;
+	for (int64_t first = 0; first < space->held; first += task->batch) {
+		int64_t count = at_most(task->batch, space->held - first), rows = count * task->length;
+		fp_matrix output;
+		double squares;
+		FP_TRY(fp_check_interrupt(be->ctx));
+		FP_TRY(gather(space, first, count));
+		FP_TRY(fp_layer_forward_taped(layer, count, task->length, fp_matrix_rows(space->input, 0, rows), space->tape,
+									  &output));
+		FP_TRY(be->ops->difference(be, 0, output, fp_matrix_rows(space->target, 0, rows), output, &squares));
+		sum += squares;
+	}
+	*out = sum / space->held_energy;
+cleanup:
+	return status;
+}
+
+/* The next window of this round, a new round in another order when all were used: moved to the front of the rest. */
+static int64_t draw(fit_space *space, int64_t count)
+{
+	int64_t first = space->held + space->used;
+	if (first + count > space->task->windows) {
+		shuffle(space, space->held, space->task->windows);
+		space->used = 0;
+		first = space->held;
+	}
+	space->used += count;
+	return first;
+}
+
+/* gradients ← of the loss over one batch of windows */
+static fp_status batch_gradients(fit_space *space, const fp_layer *layer)
+{
+	const fp_fit_task *task = space->task;
+	fp_backend *be = space->be;
+	int64_t windows = at_most(task->settings->fit_windows, task->windows - space->held);
+	int64_t first = draw(space, windows);
+	float scale = (float)(2 / ((double)windows * space->energy));
+	fp_status status = FP_OK;
+	for (int64_t done = 0; done < windows; done += task->batch) {
+		int64_t count = at_most(task->batch, windows - done), rows = count * task->length;
+		fp_matrix output;
+		double squares;
+		FP_TRY(gather(space, first + done, count));
+		FP_TRY(fp_layer_forward_taped(layer, count, task->length, fp_matrix_rows(space->input, 0, rows), space->tape,
+									  &output));
+		FP_TRY(be->ops->difference(be, scale, output, fp_matrix_rows(space->target, 0, rows), output, &squares));
+		FP_TRY(fp_layer_backward(layer, space->tape, done > 0, &space->gradients));
+	}
+cleanup:
+	return status;
+}
+
+/* Half a cosine from 1 to 0, after a short rise. */
+static double schedule(int64_t step, int64_t steps)
+{
+	int64_t rise = steps / WARM_UP_SHARE;
+	double decay = 0.5 * (1 + cos(3.14159265358979323846 * (double)step / (double)steps));
+	return step < rise ? decay * (double)(step + 1) / (double)(rise + 1) : decay;
+}
+
+static fp_status update(fit_space *space, int64_t step, int64_t steps)
+{
+	fp_backend *be = space->be;
+	double share = schedule(step, steps);
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		fp_adam rule = {.rate = (float)(share * space->rate[role]),
+						.beta1 = BETA1,
+						.beta2 = BETA2,
+						.epsilon = EPSILON,
+						.step = step + 1,
+						.keep_zeros = true};
+		if (fp_matrix_is_absent(space->weights.weight[role]))
+			continue;
+		FP_TRY(be->ops->adam_step(be, &rule, space->gradients.weight[role], space->mean.weight[role],
+								  space->square.weight[role], space->weights.weight[role]));
+		rule.keep_zeros = false;
+		if (!fp_matrix_is_absent(space->weights.bias[role]))
+			FP_TRY(be->ops->adam_step(be, &rule, space->gradients.bias[role], space->mean.bias[role],
+									  space->square.bias[role], space->weights.bias[role]));
+	}
+cleanup:
+	return status;
+}
+
+/* out ← in, rounded to the type that the tensor has in the checkpoint */
+static fp_status round_matrix(fp_backend *be, const fp_tensor_info *tensor, fp_matrix in, fp_matrix out)
+{
+	fp_matrix rounded = {0};
+	fp_status status;
+	if (tensor->dtype == FP_F32)
+		return be->ops->copy(be, out, in);
+	FP_TRY(fp_matrix_new(be, &rounded, in.rows, in.cols, tensor->dtype));
+	FP_TRY(be->ops->copy(be, rounded, in));
+	FP_TRY(be->ops->copy(be, out, rounded));
+cleanup:
+	fp_matrix_free(be, &rounded);
+	return status;
+}
+
+static fp_status round_weights(fit_space *space)
+{
+	const fp_layer *layer = space->task->layer;
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		if (!fp_matrix_is_absent(layer->weight[role]))
+			FP_TRY(round_matrix(space->be, fp_model_operator(layer->model, layer->index, (fp_role)role),
+								space->weights.weight[role], space->trial.weight[role]));
+		if (!fp_matrix_is_absent(layer->bias[role]))
+			FP_TRY(round_matrix(space->be, fp_model_operator_bias(layer->model, layer->index, (fp_role)role),
+								space->weights.bias[role], space->trial.bias[role]));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status keep_trial(fit_space *space)
+{
+	fp_backend *be = space->be;
+	fp_layer *layer = space->task->layer;
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		if (!fp_matrix_is_absent(layer->weight[role]))
+			FP_TRY(be->ops->copy(be, layer->weight[role], space->trial.weight[role]));
+		if (!fp_matrix_is_absent(layer->bias[role]))
+			FP_TRY(be->ops->copy(be, layer->bias[role], space->trial.bias[role]));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status fit_steps(fit_space *space, fp_fit_result *result)
+{
+	const fp_fit_task *task = space->task;
+	int64_t steps = task->settings->fit_steps, evaluated = 0;
+	fp_layer working = with_weights(task->layer, &space->weights), trial = with_weights(task->layer, &space->trial);
+	fp_status status;
+	FP_TRY(measure_loss(space, task->layer, &result->loss_before));
+	result->loss_after = result->loss_before;
+	for (int64_t step = 0; step < steps; step++) {
+		double loss;
+		FP_TRY(fp_check_interrupt(space->be->ctx));
+		FP_TRY(batch_gradients(space, &working));
+		FP_TRY(update(space, step, steps));
+		if ((step + 1) * EVALUATIONS / steps == evaluated)
+			continue;
+		evaluated = (step + 1) * EVALUATIONS / steps;
+		FP_TRY(round_weights(space));
+		FP_TRY(measure_loss(space, &trial, &loss));
+		fp_log(space->be->ctx, FP_LOG_DEBUG, "layer %lld: fit step %lld: loss %.6f, %.6f at the start",
+			   (long long)task->layer->index, (long long)step + 1, loss, result->loss_before);
+		if (loss < result->loss_after) { /* false for NaN */
+			FP_TRY(keep_trial(space));
+			result->loss_after = loss;
+			result->steps = step + 1;
+		}
+	}
+cleanup:
+	return status;
+}
+
+fp_status fp_fit_layer(const fp_fit_task *task, fp_fit_result *result)
+{
+	fp_backend *be = fp_model_backend(task->layer->model);
+	fit_space space = {.task = task, .be = be, .held = fp_fit_held_out(task->settings, task->windows)};
+	double started = fp_clock();
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_FIT);
+	fp_status status;
+	*result = (fp_fit_result){.layer = task->layer->index};
+	FP_TRY(fp_fit_check(be));
+	if (space.held == 0) {
+		fp_log(be->ctx, FP_LOG_WARNING, "layer %lld: %lld windows are too few for a fit", (long long)task->layer->index,
+			   (long long)task->windows);
+		goto cleanup;
+	}
+	FP_TRY(space_new(&space));
+	if (space.held_energy > 0 && space.energy > 0)
+		FP_TRY(fit_steps(&space, result));
+cleanup:
+	space_free(&space);
+	result->seconds = fp_clock() - started;
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}
