@@ -28,6 +28,24 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/llama-demo ${PROJECT_SOURCE_DIR}/
 install(FILES ${PROJECT_SOURCE_DIR}/models/calibration.jsonl ${PROJECT_SOURCE_DIR}/models/evaluation.jsonl
         DESTINATION ${CMAKE_INSTALL_DATADIR}/fistapruner/models)
 
+# Completion comes from the program's own tables.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(FP_COMPLETIONS bash:bash-completion/completions:fistapruner zsh:zsh/site-functions:_fistapruner
+      fish:fish/vendor_completions.d:fistapruner.fish)
+  foreach(row ${FP_COMPLETIONS})
+    string(REPLACE ":" ";" row ${row})
+    list(GET row 0 shell)
+    list(GET row 1 folder)
+    list(GET row 2 name)
+    set(script ${PROJECT_BINARY_DIR}/completion/${name})
+    add_custom_command(OUTPUT ${script} COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/completion
+                       COMMAND fistapruner help --completion ${shell} >${script} DEPENDS fistapruner VERBATIM)
+    list(APPEND FP_COMPLETION_SCRIPTS ${script})
+    install(FILES ${script} DESTINATION ${CMAKE_INSTALL_DATADIR}/${folder})
+  endforeach()
+  add_custom_target(fp_completion ALL DEPENDS ${FP_COMPLETION_SCRIPTS})
+endif()
+
 configure_file(${CMAKE_CURRENT_LIST_DIR}/fistapruner.pc.in ${PROJECT_BINARY_DIR}/fistapruner.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/fistapruner.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/fistapruner-config.cmake.in ${PROJECT_BINARY_DIR}/fistapruner-config.cmake

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: which command, with which words; signals; exit codes. */
 #include "cli/commands.h"
+#include "cli/completion.h"
 #include "cli/help.h"
 #include "cli/progress.h"
 
@@ -81,8 +82,8 @@ static const fp_cli_command command_table[] = {
 		.name = "help",
 		.letter = 'h',
 		.operands = -1,
-		.usage = "[COMMAND] [--man]",
-		.summary = "this text, a command's flags, or the manual page",
+		.usage = "[COMMAND] [--man | --completion SHELL]",
+		.summary = "this text, a command's flags, the manual page, or completion for a shell",
 		.run = fp_cli_show_help,
 	},
 };
@@ -109,6 +110,8 @@ fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options)
 		fp_cli_manual(stdout);
 		return FP_OK;
 	}
+	if (options->completion)
+		return fp_cli_completion(stdout, options->completion);
 	if (options->operand_count > 0) {
 		about = fp_cli_command_find(options->operands[0]);
 		if (!about)

@@ -58,13 +58,14 @@ static const struct own_flag {
 	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecd", "auto|always|never",
 	 "a bar on stderr; auto: only on a terminal, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
+	{"completion", 0, FLAG_TEXT, FIELD(completion), "h", "bash|zsh|fish", "print a completion script for this shell"},
 	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitd", NULL, "print the result as one JSON document"},
 	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitd", NULL, "nothing on stderr but errors"},
 	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "pecitd", NULL, "more on stderr"},
 	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdh", NULL, "this text"},
 #undef FIELD
 };
-enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 6, MAX_FLAGS = 128 };
+enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 7, MAX_FLAGS = 128 };
 
 fp_status fp_cli_error(fp_status status, const char *format, ...)
 {

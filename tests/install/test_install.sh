@@ -45,6 +45,9 @@ attempt "the installed program runs" "$root/bin/fistapruner" --version
 attempt "the demo's models are where the installed program looks" \
 	"$root/bin/fistapruner" inspect "$root/share/fistapruner/models/opt-demo"
 [ -s "$root/share/man/man1/fistapruner.1" ] || complain "there is no manual page"
+for completion in bash-completion/completions/fistapruner zsh/site-functions/_fistapruner fish/vendor_completions.d/fistapruner.fish; do
+	[ -s "$root/share/$completion" ] || complain "there is no $completion"
+done
 [ -s "$root/share/fistapruner/models/calibration.jsonl" ] || complain "there is no calibration text"
 if grep -rlI -e "$source" "$root" >"$work/log" 2>/dev/null; then
 	complain "installed text files name the source folder: $(cat "$work/log")"
