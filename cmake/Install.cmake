@@ -39,7 +39,7 @@ if(NOT CMAKE_CROSSCOMPILING)
     list(GET row 2 name)
     set(script ${PROJECT_BINARY_DIR}/completion/${name})
     add_custom_command(OUTPUT ${script} COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/completion
-                       COMMAND fistapruner help --completion ${shell} >${script} DEPENDS fistapruner VERBATIM)
+                       COMMAND fistapruner help --completion ${shell} > ${script} DEPENDS fistapruner VERBATIM)
     list(APPEND FP_COMPLETION_SCRIPTS ${script})
     install(FILES ${script} DESTINATION ${CMAKE_INSTALL_DATADIR}/${folder})
   endforeach()

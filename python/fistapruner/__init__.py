@@ -3,7 +3,7 @@
 
     prune_matrix()       one weight matrix, from the Gram matrix of its inputs
     prune_checkpoint()   a whole Hugging Face checkpoint
-    perplexity(), evaluate(), evaluate_tasks(), inspect(), tokenize()
+    perplexity(), evaluate(), evaluate_tasks(), compare(), report_page(), inspect(), tokenize()
 
 Settings are keyword arguments with the names of the command line's flags and of --set ('_' for '-'): method="wanda", preset="paper",
 samples=64, threads=4, refit_steps=50, … settings() lists them. Paths may be strings or path objects.
@@ -19,8 +19,8 @@ import numpy
 from . import _library
 from ._session import (CheckError, Error, InputError, Interrupted, Log, Progress, Session, UsageError, encode, library, text_list)
 
-__all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "inspect", "tokenize", "settings",
-           "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
+__all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "compare", "report_page", "inspect", "tokenize",
+           "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
 __version__: str = library.fp_version().decode()
 
 Path = Union[str, "os.PathLike[str]"]
@@ -95,6 +95,12 @@ def prune_matrix(W: Any, A: Any, C: Any = None, *, energy: Optional[float] = Non
     return MatrixResult(result, report.error, report.relative_error, report.sparsity, getattr(report, "lambda"), report.iterations)
 
 
+def _paths(value: Union[None, Path, Sequence[Path]]) -> Sequence[Path]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, (str, os.PathLike)) else value
+
+
 def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[None, Path, Sequence[Path]] = None, *,
                      dry_run: bool = False, progress: Optional[Progress] = None,
                      metrics: Optional[Callable[[Dict[str, Any]], None]] = None, log: Optional[Log] = None,
@@ -107,7 +113,7 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
     metrics       called with one dictionary for each operator as it is finished
     log           called with (level, text)
     """
-    texts: Sequence[Path] = [] if calibration is None else [calibration] if isinstance(calibration, (str, os.PathLike)) else calibration
+    texts = _paths(calibration)
     with Session(settings, progress, log) as session:
         listener = _library.MetricsFunction(session.guarded(lambda _, line: metrics(json.loads(line)))) if metrics else \
             _library.MetricsFunction()
@@ -133,6 +139,29 @@ def evaluate_tasks(model: Path, tasks: Mapping[str, Path], *, progress: Optional
         pairs = text_list([f"{name}={os.fspath(file)}" for name, file in tasks.items()])
         request = _library.TasksRequest(encode(model), pairs, len(pairs), _library.MetricsFunction(), None)
         return session.document(library.fp_evaluate_tasks, ctypes.byref(request), session.settings)
+
+
+def compare(model: Path, calibration: Union[Path, Sequence[Path]], text: Path, *, recipe: Optional[str] = None,
+            journal: Optional[Path] = None, progress: Optional[Progress] = None, methods: Optional[Sequence[str]] = None,
+            presets: Optional[Sequence[str]] = None, corrections: Optional[Sequence[str]] = None,
+            patterns: Optional[Sequence[str]] = None, samples: Optional[Sequence[int]] = None, seeds: Optional[Sequence[int]] = None,
+            **settings: Any) -> Dict[str, Any]:
+    """Prunes and evaluates a model once for every method, preset, correction, pattern, sample count and seed, and the dense model. A
+    list that is None is the recipe's. With a journal a run that was stopped goes on where it was. No pruned model is written."""
+    texts = _paths(calibration)
+    lists = [None if values is None else encode(",".join(map(str, values)))
+             for values in (methods, presets, corrections, patterns, samples, seeds)]
+    with Session(settings, progress) as session:
+        request = _library.CompareRequest(encode(model), text_list(texts), len(texts), encode(text),
+                                          None if recipe is None else encode(recipe), *lists,
+                                          None if journal is None else encode(journal))
+        return session.document(library.fp_compare, ctypes.byref(request), session.settings)
+
+
+def report_page(document: Mapping[str, Any]) -> str:
+    """A document of prune_checkpoint() or compare() as one self-contained HTML page."""
+    with Session() as session:
+        return session.text(library.fp_report_page, json.dumps(document).encode())
 
 
 def inspect(model: Path, pattern: Optional[str] = None) -> Dict[str, Any]:

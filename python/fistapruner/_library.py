@@ -23,6 +23,12 @@ class TasksRequest(Structure):
                 ("sampled_data", c_void_p)]
 
 
+class CompareRequest(Structure):
+    _fields_ = [("model", c_char_p), ("calibration", POINTER(c_char_p)), ("calibration_count", c_int), ("text", c_char_p),
+                ("recipe", c_char_p), ("methods", c_char_p), ("presets", c_char_p), ("corrections", c_char_p), ("patterns", c_char_p),
+                ("samples", c_char_p), ("seeds", c_char_p), ("journal", c_char_p)]
+
+
 class MatrixProblem(Structure):
     _fields_ = [("rows", c_int64), ("cols", c_int64), ("weights", c_void_p), ("gram", c_void_p), ("target", c_void_p),
                 ("energy", c_double), ("family", c_char_p)]
@@ -38,8 +44,8 @@ class SettingInfo(Structure):
                 ("choices", c_char_p), ("commands", c_char_p), ("help", c_char_p)]
 
 
-STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_matrix_problem": MatrixProblem,
-              "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo}
+STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_compare_request": CompareRequest,
+              "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo}
 
 # name: (result, arguments). A text that the caller frees is a void pointer here: c_char_p would lose the address.
 FUNCTIONS = {
@@ -63,6 +69,8 @@ FUNCTIONS = {
     "fp_prune": (c_int, [POINTER(c_void_p), c_void_p, POINTER(PruneRequest), c_void_p]),
     "fp_evaluate": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_void_p]),
     "fp_evaluate_tasks": (c_int, [POINTER(c_void_p), c_void_p, POINTER(TasksRequest), c_void_p]),
+    "fp_compare": (c_int, [POINTER(c_void_p), c_void_p, POINTER(CompareRequest), c_void_p]),
+    "fp_report_page": (c_int, [POINTER(c_void_p), c_void_p, c_char_p]),
     "fp_inspect": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p]),
     "fp_tokenize": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_char_p, c_int64]),
     "fp_prune_matrix": (c_int, [POINTER(c_float), POINTER(MatrixReport), c_void_p, POINTER(MatrixProblem), c_void_p]),

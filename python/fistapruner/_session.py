@@ -3,7 +3,7 @@
 import ctypes
 import json
 import os
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from . import _library
 
@@ -118,16 +118,24 @@ class Session:
 
     def document(self, function: Callable[..., int], *arguments: Any) -> Dict[str, Any]:
         """Calls a function of the form f(char **json, context, arguments) and gives its document, parsed."""
-        text = ctypes.c_void_p()
-        status = function(ctypes.byref(text), self.context, *arguments)
-        document: Dict[str, Any] = {}
-        if text.value:
-            try:
-                document = json.loads(ctypes.string_at(text.value))
-            finally:
-                library.fp_text_free(text)
+        status, text = self._call(function, *arguments)
+        document: Dict[str, Any] = json.loads(text) if text else {}
         self.check(status, document)
         return document
+
+    def text(self, function: Callable[..., int], *arguments: Any) -> str:
+        """The same for a text that is no document."""
+        status, text = self._call(function, *arguments)
+        self.check(status)
+        return text.decode()
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> Tuple[int, bytes]:
+        given = ctypes.c_void_p()
+        status = function(ctypes.byref(given), self.context, *arguments)
+        try:
+            return status, ctypes.string_at(given.value) if given.value else b""
+        finally:
+            library.fp_text_free(given)
 
     def check(self, status: int, document: Optional[Dict[str, Any]] = None) -> None:
         """Raises where a call failed or a callback did."""

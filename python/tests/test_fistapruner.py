@@ -122,6 +122,17 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual(ours, theirs["perplexity"])
         self.assertEqual(fistapruner.evaluate(MATERIAL / "good", text, sequence_length=32, threads=1)["windows"], theirs["windows"])
 
+    def test_methods_side_by_side(self):
+        document = fistapruner.compare(MATERIAL / "good", MATERIAL / "documents.jsonl", MATERIAL / "documents.jsonl",
+                                       methods=["magnitude", "wanda"], patterns=["2:4"], samples=[8], seeds=[0], sequence_length=32,
+                                       threads=1)
+        rows = {row["method"]: row for row in document["rows"]}
+        self.assertLessEqual({"dense", "magnitude", "wanda"}, set(rows))
+        self.prune("wanda", method="wanda")
+        alone = fistapruner.perplexity(self.work / "wanda", MATERIAL / "documents.jsonl", sequence_length=32, threads=1)
+        self.assertAlmostEqual(rows["wanda"]["perplexity"] / alone, 1, places=5)
+        self.assertIn("</html>", fistapruner.report_page(document))
+
     def test_tokens_and_settings(self):
         self.assertEqual(fistapruner.tokenize(MATERIAL / "good", "ab\n"), [256, 97, 98, 10])
         rows = {row.name: row for row in fistapruner.settings()}

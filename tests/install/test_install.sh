@@ -3,6 +3,7 @@
 # `cmake --install` into a folder of its own, moved afterwards, and projects that use what is there: by pkg-config, by find_package,
 # from C and C++, shared and static. $1 is the program in its build folder, $2 the source folder.
 set -u
+export LC_ALL=C
 build=$(dirname "$1")
 source=$2
 here=$source/tests/install
@@ -58,8 +59,10 @@ nm -D --defined-only "$library" | awk '{ print $3 }' | sort >"$work/exported"
 cat "$root"/include/fistapruner/*.h | tr '\n' ' ' | grep -o 'FP_API [a-z][^;(#]*(' |
 	grep -v __attribute__ |
 	sed 's/($//; s/.*[ *]//' | sort >"$work/declared"
-diff "$here/symbols.txt" "$work/declared" >"$work/log" || complain "symbols.txt is not what the headers declare: $(cat "$work/log")"
-diff "$here/symbols.txt" "$work/exported" >"$work/log" || complain "symbols.txt is not what is exported: $(cat "$work/log")"
+diff "$here/symbols.txt" "$work/declared" >"$work/log" ||
+	complain "the headers declare (>) other functions than tests/install/symbols.txt, where new ones are added: $(cat "$work/log")"
+diff "$here/symbols.txt" "$work/exported" >"$work/log" ||
+	complain "the library exports (>) other symbols than tests/install/symbols.txt has: $(cat "$work/log")"
 readelf -d "$library" | grep -q 'SONAME.*\[libfistapruner.so.0\]' || complain "the SONAME is not libfistapruner.so.0"
 
 # Each header alone, in C and C++.
