@@ -77,9 +77,10 @@ extern "C" {
 	  "the same for attention's output operator (cross-layer correction only)")                                        \
 	X(REAL, mix, 1, 0, 1, "ALPHA", "", "cross-layer correction: weight of the dense input in the target")              \
 	/* the layer fit */                                                                                                \
-	X(INT, fit_steps, 0, 0, 1000000, "N", "", "Adam steps on each layer's remaining weights; 0: no fit")               \
-	X(REAL, fit_rate, 0.01, 0, 1, "X", "", "length of a step, as a share of each operator's mean weight")              \
-	X(INT, fit_windows, 16, 1, 1000000, "N", "", "calibration windows in one step of the fit")                         \
+	X(INT, fit_steps, 0, 0, 1000000, "N", "",                                                                          \
+	  "Adam steps on each layer's remaining weights for up to 128 windows, in proportion for up to 512; 0: no fit")    \
+	X(REAL, fit_rate, 0.05, 0, 1, "X", "", "length of a step, as a share of each operator's mean weight")              \
+	X(INT, fit_tokens, 4096, 1, 1000000000, "N", "", "tokens in one step of the fit, in whole windows")                \
 	X(REAL, fit_holdout, 0.0625, 0, 0.5, "X", "", "share of the windows that only judge the fit")                      \
 	X(REAL, fit_mix, 0.5, 0, 1, "ALPHA", "",                                                                           \
 	  "cross-layer correction: weight of the dense model's output in the fit's target; the rest is the dense layer's " \

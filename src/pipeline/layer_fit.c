@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { EVALUATIONS = 4, WARM_UP_SHARE = 20 };
+enum { EVALUATIONS = 4, WARM_UP_SHARE = 20, FEW_WINDOWS = 128, MOST_ROUNDS = 4 };
 static const float BETA1 = 0.9F;
 static const float BETA2 = 0.999F;
 static const float EPSILON = 1e-12F; /* against 0/0 only: gradients of a relative loss are small */
@@ -44,6 +44,20 @@ int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows)
 	if (held < 1)
 		held = 1;
 	return windows >= 2 && held < windows ? held : 0;
+}
+
+/* The same number of rounds over the text, within limits: few windows need as many steps as a modest number of them. */
+int64_t fp_fit_steps(const fp_settings *settings, int64_t windows)
+{
+	double share = (double)windows / FEW_WINDOWS;
+	return (int64_t)((double)settings->fit_steps * fmin(fmax(share, 1), MOST_ROUNDS));
+}
+
+int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length)
+{
+	int64_t batch = settings->fit_tokens / length, training = windows - fp_fit_held_out(settings, windows);
+	batch = batch < training ? batch : training;
+	return batch > 1 ? batch : 1;
 }
 
 int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens)
@@ -212,7 +226,7 @@ cleanup:
 	return status;
 }
 
-/* The next window of this round, a new round in another order when all were used: moved to the front of the rest. */
+/* Where the next `count` windows are in the order; a new round in another order when too few are left. */
 static int64_t draw(fit_space *space, int64_t count)
 {
 	int64_t first = space->held + space->used;
@@ -230,7 +244,7 @@ static fp_status batch_gradients(fit_space *space, const fp_layer *layer)
 {
 	const fp_fit_task *task = space->task;
 	fp_backend *be = space->be;
-	int64_t windows = at_most(task->settings->fit_windows, task->windows - space->held);
+	int64_t windows = fp_fit_batch(task->settings, task->windows, task->length);
 	int64_t first = draw(space, windows);
 	float scale = (float)(2 / ((double)windows * space->energy));
 	fp_status status = FP_OK;
@@ -330,7 +344,7 @@ cleanup:
 static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 {
 	const fp_fit_task *task = space->task;
-	int64_t steps = task->settings->fit_steps, evaluated = 0;
+	int64_t steps = fp_fit_steps(task->settings, task->windows), evaluated = 0;
 	fp_layer working = with_weights(task->layer, &space->weights), trial = with_weights(task->layer, &space->trial);
 	fp_status status;
 	FP_TRY(measure_loss(space, task->layer, &result->loss_before));

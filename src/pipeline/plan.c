@@ -57,7 +57,9 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	int64_t floats = 2 * weights + 12 * largest + (both ? 5 : 3) * widest * widest + (both ? batch * widest : 0);
 	bool fitted = calibrated && task->settings->fit_steps > 0;
 	if (fitted) { /* forward, backward by the inputs, backward by the weights; and the layer's input is kept */
-		double drawn = (double)(task->settings->fit_steps * task->settings->fit_windows * task->windows->length);
+		int64_t windows = task->windows->count, length = task->windows->length;
+		double drawn =
+			(double)(fp_fit_steps(task->settings, windows) * fp_fit_batch(task->settings, windows, length) * length);
 		out->flops += (double)out->layers * 6 * drawn * (double)weights;
 		floats += out->tokens * config->hidden;
 	}

@@ -163,7 +163,7 @@ static void check_weights(fit_run *run, float *before[MOST_TENSORS], float *afte
 static void a_fit_repairs_a_layer(void **unused)
 {
 	(void)unused;
-	static const char *const settings[] = {"fit_steps=60", "fit_windows=8", "fit_rate=0.02", NULL};
+	static const char *const settings[] = {"fit_steps=60", "fit_tokens=192", "fit_rate=0.02", NULL};
 	for (int i = 0; i < MODEL_COUNT; i++) {
 		fit_run run;
 		float *before[MOST_TENSORS], *after[MOST_TENSORS];
@@ -187,7 +187,7 @@ static void a_fit_repairs_a_layer(void **unused)
 static void twice_is_the_same(void **unused)
 {
 	(void)unused;
-	static const char *const settings[] = {"fit_steps=12", "fit_windows=5", "seed=7", NULL};
+	static const char *const settings[] = {"fit_steps=12", "fit_tokens=120", "seed=7", NULL};
 	float *first[MOST_TENSORS], *second[MOST_TENSORS];
 	for (int turn = 0; turn < 2; turn++) {
 		fit_run run;

@@ -63,10 +63,11 @@ static void every_operator_comes_once_and_in_order(void **unused)
 	static const char *const models[] = {"llama-gqa", "llama-sharded", "llama-bin", "opt-plain", "opt-350m"};
 	static const char *const recipes[][4] = {{"preset=paper", "iterations=3"},
 											 {"preset=fast", "search_steps=6"},
+											 {"preset=best", "search_steps=6", "fit_steps=4"},
 											 {"method=wanda"},
 											 {"method=magnitude", "pattern=2:4"}};
 	for (int i = 0; i < 5; i++)
-		for (int r = 0; r < 4; r++) {
+		for (int r = 0; r < 5; r++) {
 			model_run run;
 			int64_t zeros = 0, entries = 0;
 			double error = 0, output = 0;
@@ -123,8 +124,9 @@ static void layers_chooses_and_changes_nothing_else(void **unused)
 static void gives_the_same_twice(void **unused)
 {
 	(void)unused;
-	static const char *const recipes[][3] = {{"preset=paper"}, {"preset=fast"}, {"method=sparsegpt"}};
-	for (int r = 0; r < 3; r++) {
+	static const char *const recipes[][3] = {
+		{"preset=paper"}, {"preset=fast"}, {"preset=best", "fit_steps=9"}, {"method=sparsegpt"}};
+	for (int r = 0; r < 4; r++) {
 		char *text[2];
 		for (int i = 0; i < 2; i++) {
 			model_run run;
@@ -214,7 +216,7 @@ static void an_estimate_is_made_without_running(void **unused)
 static void every_allocation_may_fail(void **unused)
 {
 	(void)unused;
-	const char *const all[] = {"preset=fast", "search_steps=3", "refit_steps=1", "layers=0", NULL};
+	const char *const all[] = {"preset=best", "search_steps=3", "refit_steps=1", "layers=0", "fit_steps=2", NULL};
 	fp_status status = FP_ERROR_MEMORY;
 	model_run run;
 	open_run(&run, "opt-plain", all);
@@ -228,6 +230,31 @@ static void every_allocation_may_fail(void **unused)
 	close_run(&run);
 }
 
+/* The report has both losses of each fitted layer; without a fit it has no such list. */
+static void fitted_layers_are_reported(void **unused)
+{
+	(void)unused;
+	for (int fitted = 0; fitted < 2; fitted++) {
+		const char *const all[] = {"preset=best", fitted ? "fit_steps=5" : "fit_steps=0", NULL};
+		model_run run;
+		open_run(&run, "opt-plain", all);
+		assert_ok(run.f.ctx, fp_prune_model(&run.result, &run.task));
+		json_t *report = fp_report_result(&run.task, &run.result, "model", true);
+		json_t *layers = json_object_get(report, "layers");
+		assert_int_equal(json_array_size(layers), fitted ? fp_model_get_config(run.f.model)->layers : 0);
+		for (size_t i = 0; i < json_array_size(layers); i++) {
+			json_t *layer = json_array_get(layers, i);
+			double before = json_real_value(json_object_get(layer, "fit_loss_before"));
+			double after = json_real_value(json_object_get(layer, "fit_loss_after"));
+			assert_int_equal(json_integer_value(json_object_get(layer, "layer")), i);
+			assert_true(after > 0 && after <= before);
+			assert_true((json_integer_value(json_object_get(layer, "fit_steps")) > 0) == (after < before));
+		}
+		json_decref(report);
+		close_run(&run);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -238,6 +265,7 @@ int main(void)
 		cmocka_unit_test(magnitude_works_without_text),
 		cmocka_unit_test(an_estimate_is_made_without_running),
 		cmocka_unit_test(every_allocation_may_fail),
+		cmocka_unit_test(fitted_layers_are_reported),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
