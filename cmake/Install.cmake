@@ -11,6 +11,9 @@ file(RELATIVE_PATH FP_PREFIX_FROM_PC "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "$
 string(REGEX REPLACE "/$" "" FP_PREFIX_FROM_PC "${FP_PREFIX_FROM_PC}")
 
 install(TARGETS fistapruner RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(FP_HAS_CUDA)
+  install(TARGETS fistapruner_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(TARGETS fistapruner_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET fistapruner_shared)
   # A C++ or C program that uses it needs nothing else, so this one can be exported as it is.

@@ -74,7 +74,7 @@ typedef enum fp_use {
 	X(FP_PRECISION_FP32, "fp32")     /* float everywhere */                                                            \
 	X(FP_PRECISION_BF16X3, "bf16x3") /* relaxed uses: operands split into two bf16 numbers, 16 bits in all */          \
 	X(FP_PRECISION_TF32, "tf32")     /* activations and iterations: operands of 11 bits; refinements as above */       \
-	X(FP_PRECISION_BF16, "bf16")     /* activations rounded to bf16 (8 bits), the rest as with tf32 */
+	X(FP_PRECISION_BF16, "bf16")     /* as tf32, but activations and FISTA's steps from the dense weights in bf16 */
 typedef enum fp_precision {
 #define FP_PRECISION_ENUM(id, name) id,
 	FP_PRECISION_LIST(FP_PRECISION_ENUM)
@@ -94,6 +94,14 @@ typedef struct fp_adam {
 	int64_t step;
 	bool keep_zeros; /* entries of W that are zero stay +0.0, bit for bit, and their moments are left alone */
 } fp_adam;
+
+/* What fista_step_near() takes besides the matrices of fista_step(). */
+typedef struct fp_fista_near {
+	fp_momentum rule;
+	float step, threshold, momentum;
+	fp_matrix R, W; /* R may be absent: zero */
+	fp_matrix D;    /* BF16; written */
+} fp_fista_near;
 
 /* How many of `entries` an unstructured pattern prunes: ⌊sparsity · entries⌋, the product taken in double. */
 int64_t fp_pattern_zeros(const fp_pattern *pattern, int64_t entries);
@@ -115,7 +123,7 @@ typedef struct fp_backend_operations {
 	fp_status (*memory)(fp_backend *be, int64_t *available, int64_t *total);
 
 	/* --- linear algebra: required ------------------------------------------------------------------------- */
-	/* C ← α op(A) op(B) + β C */
+	/* C ← α op(A) op(B) + β C. On a backend with fista_step_near() A and B may both be BF16. */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);
 	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror() */
@@ -183,6 +191,12 @@ typedef struct fp_backend_operations {
 	 * of N:M may not cross a block. mask is written. */
 	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
 								 fp_matrix mask);
+
+	/* --- pruning: optional -------------------------------------------------------------------------------- */
+	/* fista_step() for a solver that has its gradient from D = Y − W in bf16, which rounds the small difference and
+	 * not the weights: the gradient is G − R, and D ← Y − W after the step. NULL: the solver does without. */
+	fp_status (*fista_step_near)(fp_backend *be, const fp_fista_near *near, fp_matrix G, fp_matrix Y, fp_matrix P,
+								 double *change);
 
 	/* --- gradients: optional, all or none (fp_backend_has_gradients); for the layer fit ------------------- */
 	/* A loss's gradient by an operation's inputs from that by its output. A linear operator needs gemm() only, a

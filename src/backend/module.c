@@ -24,14 +24,24 @@ static fp_status find_driver(fp_context *ctx)
 				   "there is no NVIDIA driver here (libcuda.so.1 cannot be loaded); use --device cpu");
 }
 
-/* path ← "the program's folder" + rest; false when it is not there. */
-static bool beside_program(char *path, size_t size, const char *rest)
+/* path ← where this code is: the program, or the library that another program has loaded. */
+static bool own_path(char *path, size_t size)
 {
+	Dl_info info;
 	ssize_t length = readlink("/proc/self/exe", path, size - 1);
 	if (length <= 0)
 		return false;
 	path[length] = '\0';
-	char *slash = strrchr(path, '/');
+	/* an address in a library has the library's path; in the program what it was called by, which may be relative */
+	if (dladdr(MODULE_NAME, &info) && info.dli_fname && strstr(info.dli_fname, ".so"))
+		return snprintf(path, size, "%s", info.dli_fname) < (int)size;
+	return true;
+}
+
+/* path ← "the folder of this code" + rest; false when it is not there. */
+static bool beside_this(char *path, size_t size, const char *rest)
+{
+	char *slash = own_path(path, size) ? strrchr(path, '/') : NULL;
 	if (!slash || (size_t)(slash - path) + strlen(rest) + 1 > size)
 		return false;
 	strcpy(slash, rest);
@@ -49,8 +59,8 @@ static fp_status find_module(fp_context *ctx, char *path, size_t size)
 					   "name " MODULE_NAME,
 					   named);
 	}
-	if (beside_program(path, size, "/" MODULE_NAME) || beside_program(path, size, "/../" MODULE_NAME) ||
-		beside_program(path, size, "/../lib/" MODULE_NAME))
+	if (beside_this(path, size, "/" MODULE_NAME) || beside_this(path, size, "/../" MODULE_NAME) ||
+		beside_this(path, size, "/../lib/" MODULE_NAME))
 		return FP_OK;
 	snprintf(path, size, "%s", FP_MODULE_FOLDER "/" MODULE_NAME);
 	if (access(path, R_OK) == 0)

@@ -26,8 +26,8 @@ typedef struct fp_backend_abi {
 typedef fp_status (*fp_backend_module_function)(const fp_backend_abi *abi, fp_backend **out, fp_context *ctx,
 												const char *device, int threads);
 
-/* Opens the CUDA backend from its module: $FISTAPRUNER_CUDA_MODULE, beside the program, in ../lib beside it, or in the
- * library folder it was installed to. device: what stands after "cuda:", or NULL. */
+/* Opens the CUDA backend from its module: $FISTAPRUNER_CUDA_MODULE, beside the program or the library, in
+ * ../lib from there, or in the folder it was installed to. device: what stands after "cuda:", or NULL. */
 fp_status fp_cuda_module_open(fp_backend **out, fp_context *ctx, const char *device, int threads);
 
 #endif

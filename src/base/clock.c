@@ -33,8 +33,10 @@ fp_stage fp_stage_enter(fp_context *ctx, fp_stage stage)
 	fp_stopwatch *watch = ctx->stopwatch;
 	if (!watch)
 		return FP_STAGE_OTHER;
-	double now = fp_clock();
 	fp_stage before = watch->current;
+	if (watch->settle && stage != before)
+		watch->settle(watch->settle_data);
+	double now = fp_clock();
 	if (watch->since > 0)
 		watch->seconds[before] += now - watch->since;
 	watch->since = now;

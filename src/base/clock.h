@@ -39,6 +39,10 @@ typedef struct fp_stopwatch {
 	double seconds[FP_STAGE_COUNT];
 	fp_stage current;
 	double since; /* 0: not running */
+	/* Waits for work that was started and not waited for, so that it counts where it was started; NULL: there is none
+	 */
+	void (*settle)(void *data);
+	void *settle_data;
 } fp_stopwatch;
 
 /* From now on time counts for `stage`; returns the stage it counted for before, to go back to. */

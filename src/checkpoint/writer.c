@@ -209,6 +209,11 @@ fp_status fp_writer_replace(fp_writer *writer, const fp_tensor_info *tensor, con
 	return status;
 }
 
+void fp_writer_report_to(fp_writer *writer, fp_context *ctx)
+{
+	writer->ctx = ctx;
+}
+
 fp_status fp_writer_add_file(fp_writer *writer, const char *name, const void *bytes, int64_t size)
 {
 	fp_context *ctx = writer->ctx;

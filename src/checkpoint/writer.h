@@ -25,6 +25,8 @@ fp_status fp_writer_add_file(fp_writer *writer, const char *name, const void *by
 /* Syncs and renames. After it the directory is there and whole. */
 fp_status fp_writer_commit(fp_writer *writer);
 /* Without a commit before, removes what was written. NULL is allowed. */
+/* Failures are recorded in this context from now on: for a thread that writes. */
+void fp_writer_report_to(fp_writer *writer, fp_context *ctx);
 void fp_writer_close(fp_writer *writer);
 
 #endif

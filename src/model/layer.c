@@ -115,6 +115,40 @@ cleanup:
 	return status;
 }
 
+static fp_status copy_if(fp_backend *be, fp_matrix in, fp_matrix *out)
+{
+	if (fp_matrix_is_absent(in))
+		return FP_OK;
+	fp_status status = fp_matrix_new(be, out, in.rows, in.cols, in.dtype);
+	return status == FP_OK ? be->ops->copy(be, *out, in) : status;
+}
+
+fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer)
+{
+	fp_status status;
+	fp_backend *be = fp_model_backend(layer->model);
+	fp_layer *copy = NULL;
+	*out = NULL;
+	FP_TRY(FP_NEW(be->ctx, &copy, 1));
+	copy->model = layer->model;
+	copy->index = layer->index;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		FP_TRY(copy_if(be, layer->weight[role], &copy->weight[role]));
+		FP_TRY(copy_if(be, layer->bias[role], &copy->bias[role]));
+	}
+	for (int i = 0; i < 2; i++) {
+		FP_TRY(copy_if(be, layer->norm_weight[i], &copy->norm_weight[i]));
+		FP_TRY(copy_if(be, layer->norm_bias[i], &copy->norm_bias[i]));
+	}
+	FP_TRY(copy_if(be, layer->query_norm, &copy->query_norm));
+	FP_TRY(copy_if(be, layer->key_norm, &copy->key_norm));
+	*out = copy;
+	copy = NULL;
+cleanup:
+	fp_layer_free(copy);
+	return status;
+}
+
 void fp_layer_free(fp_layer *layer)
 {
 	if (!layer)

@@ -59,6 +59,8 @@ int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens);
 
 /* Reads one layer from the checkpoint to the device. Non-finite weights are an error that names the tensor. */
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index);
+/* A second one with the same weights, from the device's own memory. */
+fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer);
 void fp_layer_free(fp_layer *layer); /* NULL is allowed */
 
 /* The sliding window of this layer; 0: none. */

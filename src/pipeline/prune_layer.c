@@ -262,7 +262,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	fp_status status;
 	job.corrected = job.feed == FP_FEED_INTRA || job.feed == FP_FEED_CROSS;
 	FP_TRY(load(&job.dense, task, index));
-	FP_TRY(load(&job.pruned, task, index));
+	FP_TRY(fp_layer_copy(&job.pruned, job.dense));
 	if (job.feed == FP_FEED_INTRA)
 		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_DENSE));
 	if (streams && job.feed == FP_FEED_SEQUENTIAL)

@@ -8,6 +8,7 @@
 
 #include "pipeline/layer_fit.h"
 #include "pipeline/streams.h"
+#include "pipeline/write_behind.h"
 #include "solver/problem.h"
 
 /* How the two streams feed a layer. */
@@ -34,7 +35,8 @@ typedef struct fp_operator_result {
 	fp_solution solution;
 } fp_operator_result;
 
-/* Called with each operator as it is finished: its new bytes (the tensor's type and shape), borrowed for the call. */
+/* Called with each operator as it is finished: its new bytes (the tensor's type and shape), borrowed for the call; they
+ * are in the free space of task->behind where there is one. */
 typedef fp_status (*fp_operator_done)(void *data, const fp_operator_result *result, const void *bytes);
 /* Called with each bias that a layer fit has changed, likewise. */
 typedef fp_status (*fp_bias_done)(void *data, const fp_tensor_info *tensor, const void *bytes);
@@ -45,7 +47,8 @@ typedef struct fp_layer_task {
 	fp_model *model;
 	const fp_settings *settings;
 	fp_pattern pattern;
-	fp_streams *streams; /* NULL: no calibration text (magnitude); errors are then those of the weights */
+	fp_streams *streams;     /* NULL: no calibration text (magnitude); errors are then those of the weights */
+	fp_write_behind *behind; /* has space for the bytes of finished operators; may be NULL */
 	fp_operator_done done;
 	fp_bias_done bias_done; /* done, bias_done and fit_done may be NULL */
 	fp_fit_done fit_done;

@@ -9,7 +9,15 @@
 typedef struct model_run {
 	const fp_prune_task *task;
 	fp_prune_result *result;
+	fp_write_behind *behind;
 } model_run;
+
+/* A device works behind the host's back; its time belongs to the stage that asked for the work. */
+static void settle(void *data)
+{
+	fp_backend *be = data;
+	(void)be->ops->synchronize(be); /* a failure comes again with the next operation */
+}
 
 static fp_status operator_done(void *data, const fp_operator_result *done, const void *bytes)
 {
@@ -17,10 +25,9 @@ static fp_status operator_done(void *data, const fp_operator_result *done, const
 	fp_prune_result *result = run->result;
 	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
 	fp_status status;
-	if (run->task->writer)
-		FP_TRY(fp_writer_replace(run->task->writer, done->tensor, bytes));
 	if (run->task->overlay)
 		FP_TRY(fp_overlay_replace(run->task->overlay, done->tensor, bytes));
+	FP_TRY(fp_write_behind_put(run->behind, done->tensor)); /* hands the space over that holds the bytes */
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
 	result->operators[result->count++] = *done;
 	result->squared_error += done->squared_error;
@@ -39,7 +46,12 @@ cleanup:
 static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void *bytes)
 {
 	model_run *run = data;
-	return run->task->writer ? fp_writer_replace(run->task->writer, tensor, bytes) : FP_OK;
+	char *space;
+	fp_status status = fp_write_behind_space(run->behind, tensor->bytes, &space);
+	if (status != FP_OK)
+		return status;
+	memcpy(space, bytes, (size_t)tensor->bytes);
+	return fp_write_behind_put(run->behind, tensor);
 }
 
 static fp_status fit_done(void *data, const fp_fit_result *fit)
@@ -78,6 +90,7 @@ static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pa
 								.settings = task->settings,
 								.pattern = pattern,
 								.streams = streams,
+								.behind = run->behind,
 								.done = operator_done,
 								.bias_done = bias_done,
 								.fit_done = fit_done,
@@ -118,6 +131,10 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_status status;
 	memset(out, 0, sizeof *out);
 	ctx->stopwatch = &out->stopwatch;
+	if (fp_model_backend(task->model)->asynchronous) {
+		out->stopwatch.settle = settle;
+		out->stopwatch.settle_data = fp_model_backend(task->model);
+	}
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	if (task->settings->fit_steps > 0)
 		FP_TRY(fp_fit_check(fp_model_backend(task->model)));
@@ -128,10 +145,14 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 					   task->settings->method));
 	if (calibrated)
 		FP_TRY(fp_streams_new(&streams, task->model, task->windows, fp_feed_needs_both(fp_feed_of(task->settings))));
+	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
 	FP_TRY(prune_layers(&run, calibrated ? &streams : NULL, pattern, first, end));
+	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
+	FP_TRY(fp_write_behind_finish(run.behind));
 cleanup:
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	ctx->stopwatch = NULL;
+	fp_write_behind_free(run.behind);
 	out->seconds = fp_clock() - started;
 	fp_streams_free(&streams);
 	if (status != FP_OK)

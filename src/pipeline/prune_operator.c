@@ -88,11 +88,12 @@ static double residual_share(const fp_settings *settings, fp_role role)
 }
 
 /* −0.0 becomes +0.0 in `count` elements of a weight type; returns how many zeros there are. */
-static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count)
+static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count, int threads)
 {
 	int64_t zeros = 0;
 	if (dtype == FP_F32) {
 		uint32_t *words = bytes;
+#pragma omp parallel for num_threads(threads) reduction(+ : zeros)
 		for (int64_t i = 0; i < count; i++)
 			if ((words[i] & 0x7FFFFFFFU) == 0) {
 				words[i] = 0;
@@ -100,6 +101,7 @@ static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count)
 			}
 	} else {
 		uint16_t *words = bytes;
+#pragma omp parallel for num_threads(threads) reduction(+ : zeros)
 		for (int64_t i = 0; i < count; i++)
 			if ((words[i] & 0x7FFFU) == 0) {
 				words[i] = 0;
@@ -110,22 +112,35 @@ static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count)
 }
 
 /* V through the checkpoint's type and back, so that everything after it, the error too, sees what the checkpoint holds.
- * *bytes is the caller's to free. */
-static fp_status round_to_type(char **bytes, fp_backend *be, fp_matrix V, fp_operator_result *result)
+ */
+static fp_status round_to_type(char *bytes, fp_backend *be, fp_matrix V, fp_operator_result *result)
 {
 	const fp_tensor_info *tensor = result->tensor;
+	fp_matrix narrow = {0};
 	int finite;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
 	fp_status status;
-	FP_TRY(FP_NEW(be->ctx, bytes, tensor->bytes));
-	FP_TRY(be->ops->download(be, *bytes, tensor->dtype, V.cols, V));
-	result->zeros = clean_zeros(*bytes, tensor->dtype, tensor->elements);
-	FP_TRY(be->ops->upload(be, V, *bytes, tensor->dtype, V.cols));
+	FP_TRY(fp_matrix_new(be, &narrow, V.rows, V.cols, tensor->dtype));
+	FP_TRY(be->ops->copy(be, narrow, V));
+	FP_TRY(be->ops->copy(be, V, narrow));
 	FP_TRY(be->ops->finite(be, V, &finite));
 	if (!finite)
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
+	FP_TRY(be->ops->download(be, bytes, tensor->dtype, V.cols, narrow));
+	result->zeros = clean_zeros(bytes, tensor->dtype, tensor->elements, be->threads);
 cleanup:
+	fp_matrix_free(be, &narrow);
 	fp_stage_enter(be->ctx, stage);
+	return status;
+}
+
+/* Room for an operator's bytes: where they will be written from, or *own, which the caller frees. */
+static fp_status take_space(const fp_layer_task *task, const fp_tensor_info *tensor, char **own, char **bytes)
+{
+	if (task->behind)
+		return fp_write_behind_space(task->behind, tensor->bytes, bytes);
+	fp_status status = FP_NEW(fp_model_backend(task->model)->ctx, own, tensor->bytes);
+	*bytes = *own;
 	return status;
 }
 
@@ -143,12 +158,14 @@ static fp_status deliver(const fp_layer_task *task, const fp_operator_result *re
 fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result)
 {
 	fp_backend *be = fp_model_backend(task->model);
-	char *bytes = NULL;
+	char *own = NULL;
+	char *bytes;
 	fp_status status;
-	FP_TRY(round_to_type(&bytes, be, V, result));
+	FP_TRY(take_space(task, result->tensor, &own, &bytes));
+	FP_TRY(round_to_type(bytes, be, V, result));
 	FP_TRY(deliver(task, result, bytes));
 cleanup:
-	fp_free(bytes);
+	fp_free(own);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
 
@@ -158,7 +175,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	fp_backend *be = fp_model_backend(task->model);
 	const fp_settings *settings = task->settings;
 	operator_space space = {.be = be};
-	char *bytes = NULL;
+	char *own = NULL;
+	char *bytes;
 	double started = fp_clock();
 	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
@@ -177,13 +195,14 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	problem.R = space.drift;
 	problem.constant = space.drift_error;
 	result->squared_output = space.squared_output;
-	FP_TRY(round_to_type(&bytes, be, V, result));
+	FP_TRY(take_space(task, result->tensor, &own, &bytes));
+	FP_TRY(round_to_type(bytes, be, V, result));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
 	result->seconds = fp_clock() - started;
 	if (!fp_layer_is_fitted(task))
 		FP_TRY(deliver(task, result, bytes));
 cleanup:
-	fp_free(bytes);
+	fp_free(own);
 	fp_backend_use(be, use);
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);

@@ -28,6 +28,52 @@ cleanup:
 	return status;
 }
 
+/* On a device that multiplies bf16 much faster: the gradient as (Y − W)A − R, where only the small difference is
+ * rounded. D and A (both BF16) serve all steps of one λ. */
+typedef struct near_space {
+	bool used;
+	fp_matrix D, A;
+} near_space;
+
+static fp_status near_new(near_space *space, const fp_problem *problem, const fp_settings *settings, fp_matrix Y,
+						  fp_matrix work)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix A = problem->gram->A;
+	fp_status status = FP_OK;
+	space->used = be->ops->fista_step_near && be->precision == FP_PRECISION_BF16 && !settings->restart;
+	if (!space->used)
+		return FP_OK;
+	FP_TRY(fp_matrix_new(be, &space->D, Y.rows, Y.cols, FP_BF16));
+	FP_TRY(fp_matrix_new(be, &space->A, A.rows, A.cols, FP_BF16));
+	FP_TRY(be->ops->copy(be, space->A, A));
+	FP_TRY(be->ops->copy(be, work, Y));
+	FP_TRY(be->ops->axpby(be, -1.0F, problem->W, 1.0F, work));
+	FP_TRY(be->ops->copy(be, space->D, work));
+cleanup:
+	return status;
+}
+
+/* One step of all rows, by either way. */
+static fp_status take_step(const fp_problem *problem, const near_space *near, fp_fista_near rule, fp_matrix G,
+						   fp_matrix Y, fp_matrix P, double *change)
+{
+	fp_backend *be = problem->gram->be;
+	fp_status status;
+	if (near->used) {
+		rule.R = problem->R;
+		rule.W = problem->W;
+		rule.D = near->D;
+		FP_TRY(be->ops->gemm(be, 1.0F, near->D, FP_PLAIN, near->A, FP_TRANSPOSED, 0.0F, G));
+		FP_TRY(be->ops->fista_step_near(be, &rule, G, Y, P, change));
+	} else {
+		FP_TRY(fp_problem_gradient(problem, Y, G));
+		FP_TRY(be->ops->fista_step(be, rule.rule, rule.step, rule.threshold, rule.momentum, G, Y, P, change));
+	}
+cleanup:
+	return status;
+}
+
 fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_matrix P,
 				   int64_t *steps)
 {
@@ -37,6 +83,7 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	fp_matrix G = {0};
 	fp_matrix oldY = {0};
 	fp_matrix oldP = {0};
+	near_space near = {0};
 	fp_status status = FP_OK;
 	if (L <= 0) /* all inputs are zero: nothing to fit */
 		return FP_OK;
@@ -49,6 +96,7 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 		FP_TRY(fp_matrix_new(be, &oldP, P.rows, P.cols, FP_F32));
 	}
 	FP_TRY(be->ops->copy(be, Y, P));
+	FP_TRY(near_new(&near, problem, settings, Y, G));
 
 	double t = 1;
 	for (int64_t k = 0; k < settings->iterations; k++) {
@@ -56,13 +104,16 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 		double change = INFINITY;
 		/* on a device the number costs a wait: a few steps too many cost less */
 		bool look = !be->asynchronous || k % LOOK_EVERY == LOOK_EVERY - 1;
-		FP_TRY(fp_problem_gradient(problem, Y, G));
 		if (settings->restart) {
 			FP_TRY(be->ops->copy(be, oldY, Y));
 			FP_TRY(be->ops->copy(be, oldP, P));
 		}
-		FP_TRY(be->ops->fista_step(be, rule, (float)(1.0 / L), (float)(lambda / L), (float)((t - 1.0) / next), G, Y, P,
-								   look ? &change : NULL));
+		FP_TRY(take_step(problem, &near,
+						 (fp_fista_near){.rule = rule,
+										 .step = (float)(1.0 / L),
+										 .threshold = (float)(lambda / L),
+										 .momentum = (float)((t - 1.0) / next)},
+						 G, Y, P, look ? &change : NULL));
 		++*steps;
 		t = next;
 		if (settings->restart) {
@@ -81,6 +132,8 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 cleanup:
 	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
+	fp_matrix_free(be, &near.D);
+	fp_matrix_free(be, &near.A);
 	fp_matrix_free(be, &Y);
 	fp_matrix_free(be, &G);
 	fp_matrix_free(be, &oldY);

@@ -83,6 +83,74 @@ static void test_fista_step(void **state)
 	}
 }
 
+/* The same step from G − R, and D = Y − W behind it, rounded to bf16. */
+static void check_fista_near(contract *c, int64_t rows, int64_t cols, fp_momentum rule, bool with_r)
+{
+	sample G = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), P = sample_normal(c, rows, cols);
+	sample R = sample_normal(c, rows, cols), W = sample_normal(c, rows, cols);
+	double *y = new_doubles(rows * cols), *bound = new_doubles(rows * cols), change = -1;
+	for (int64_t k = 0; k < rows * cols; k++) {
+		double z = Y.value[k] - (double)0.3f * (G.value[k] - (with_r ? R.value[k] : 0)), size = fabs(z) - (double)0.2f;
+		double p = size > 0 ? copysign(size, z) : 0;
+		y[k] = p + (double)0.7f * (p - (rule == FP_MOMENTUM_STANDARD ? P.value[k] : Y.value[k]));
+		/* six operations in float on numbers of this size */
+		bound[k] = FLOAT_EPSILON * 8 * (fabs(Y.value[k]) + fabs(G.value[k]) + fabs(R.value[k]) + fabs(P.value[k]) + 1);
+	}
+	fp_fista_near near = {rule, 0.3f, 0.2f, 0.7f, with_r ? R.view : (fp_matrix){0}, W.view, {0}};
+	assert_ok(c->ctx, fp_matrix_new(c->be, &near.D, rows, cols, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, G.view, Y.view, P.view, with_r ? &change : NULL));
+	sample_expect_within(c, &Y, y, bound, "fista_step_near, Y");
+	sample D = sample_filled(c, rows, cols, NAN);
+	assert_ok(c->ctx, c->be->ops->copy(c->be, D.view, near.D));
+	for (int64_t k = 0; k < rows * cols; k++) {
+		y[k] -= W.value[k];
+		bound[k] += ldexp(fabs(y[k]), -8); /* 8 bits, and what float lost */
+	}
+	sample_expect_within(c, &D, y, bound, "fista_step_near, D");
+	fp_matrix_free(c->be, &near.D);
+	free(y);
+	free(bound);
+	sample *all[] = {&G, &Y, &P, &R, &W, &D};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+}
+
+static void test_fista_step_near(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->fista_step_near)
+		skip();
+	for (int i = 0; i < contract_shape_count; i++) {
+		for (int rule = 0; rule < 2; rule++) {
+			check_fista_near(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, true);
+			check_fista_near(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, false);
+		}
+	}
+	/* the product that goes with it: bf16 operands as they are */
+	sample A = sample_normal(c, 40, 24), B = sample_normal(c, 56, 24), C = sample_filled(c, 40, 56, NAN);
+	fp_matrix a, b;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &a, 40, 24, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &b, 56, 24, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, a, A.view));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, b, B.view));
+	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, a, FP_PLAIN, b, FP_TRANSPOSED, 0, C.view));
+	double *want = new_doubles(40 * 56), *bound = new_doubles(40 * 56);
+	for (int64_t k = 0; k < 40 * 56; k++)
+		for (int64_t e = 0; e < 24; e++) {
+			double term = A.value[k / 56 * 24 + e] * B.value[k % 56 * 24 + e];
+			want[k] += term;
+			bound[k] += ldexp(fabs(term), -7); /* two operands of 8 bits */
+		}
+	sample_expect_within(c, &C, want, bound, "gemm of bf16");
+	free(want);
+	free(bound);
+	fp_matrix_free(c->be, &a);
+	fp_matrix_free(c->be, &b);
+	sample_free(c, &A);
+	sample_free(c, &B);
+	sample_free(c, &C);
+}
+
 typedef struct ranked {
 	double size;
 	int64_t index;
@@ -222,6 +290,6 @@ static void test_apply_and_distance(void **state)
 	}
 }
 
-CONTRACT_TESTS(pruning, cmocka_unit_test(test_fista_step), cmocka_unit_test(test_mask_unstructured),
-			   cmocka_unit_test(test_mask_groups), cmocka_unit_test(test_mask_with_nan),
-			   cmocka_unit_test(test_apply_and_distance));
+CONTRACT_TESTS(pruning, cmocka_unit_test(test_fista_step), cmocka_unit_test(test_fista_step_near),
+			   cmocka_unit_test(test_mask_unstructured), cmocka_unit_test(test_mask_groups),
+			   cmocka_unit_test(test_mask_with_nan), cmocka_unit_test(test_apply_and_distance));

@@ -8,6 +8,7 @@ extern "C" {
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 fp_status fp_cuda_failed(fp_backend *be, cudaError_t error, const char *where)
 {
@@ -105,6 +106,7 @@ static fp_backend_operations make_operations(void)
 	ops.attention = fp_cuda_attention;
 	ops.cross_entropy = fp_cuda_cross_entropy;
 	ops.fista_step = fp_cuda_fista_step;
+	ops.fista_step_near = fp_cuda_fista_step_near;
 	ops.mask_smallest = fp_cuda_mask_smallest;
 	ops.mask_rows = fp_cuda_mask_rows;
 	ops.apply_mask = fp_cuda_apply_mask;
@@ -141,8 +143,8 @@ static fp_status choose_device(fp_context *ctx, const char *text, int *out)
 	char *end;
 	long number = strtol(text, &end, 10);
 	if (end == text || *end || number < 0 || number >= count)
-		return fp_fail(ctx, FP_ERROR_DEVICE, "'%s' is no device's number: there %s %d, numbered from 0; use cuda:0", text,
-					   count == 1 ? "is" : "are", count);
+		return fp_fail(ctx, FP_ERROR_DEVICE, "'%s' is no device's number: there %s %d, numbered from 0; use cuda:0",
+					   text, count == 1 ? "is" : "are", count);
 	*out = (int)number;
 	return FP_OK;
 }
@@ -228,7 +230,7 @@ fp_backend_module_open(const fp_backend_abi *abi, fp_backend **out, fp_context *
 	be->ops = &cuda_operations;
 	be->ctx = ctx;
 	be->state = state;
-	be->threads = threads > 0 ? threads : 1;
+	be->threads = threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
 	be->asynchronous = true;
 	if (status == FP_OK)
 		status = open_device(be, device);

@@ -254,6 +254,9 @@ fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix ou
 fp_status fp_cuda_max_abs(fp_backend *be, fp_matrix X, double *out);
 fp_status fp_cuda_finite(fp_backend *be, fp_matrix X, int *out);
 fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
+/* cuda_fista.cu */
+fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, fp_matrix Y, fp_matrix P,
+								  double *change);
 fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
 							 fp_matrix Y, fp_matrix P, double *change);
 /* cuda_rows.cu */

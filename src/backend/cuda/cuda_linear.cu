@@ -119,7 +119,8 @@ static fp_status scale_all(fp_backend *be, float beta, fp_matrix C)
 fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					   float beta, fp_matrix C)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(A) && fp_cuda_is_f32(B) && fp_cuda_is_f32(C));
+	bool rounded = A.dtype == FP_BF16; /* by the caller */
+	FP_REQUIRE(be, fp_cuda_is_view(A, rounded ? FP_BF16 : FP_F32) && fp_cuda_is_view(B, A.dtype) && fp_cuda_is_f32(C));
 	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
 	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
 	FP_REQUIRE(be, k == k2 && C.rows == m && C.cols == n);
@@ -127,6 +128,11 @@ fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta
 		return FP_OK;
 	if (k == 0)
 		return scale_all(be, beta, C);
+	if (rounded) {
+		operand left = {fp_cuda_at<__nv_bfloat16>(A), leading(A), CUDA_R_16BF};
+		operand right = {fp_cuda_at<__nv_bfloat16>(B), leading(B), CUDA_R_16BF};
+		return multiply(be, PRODUCT_BF16, m, n, k, alpha, left, ta, right, tb, beta, C);
+	}
 	product how = fp_cuda_product_of(be);
 	if (how == PRODUCT_BF16 || how == PRODUCT_SPLIT)
 		return multiply_rounded(be, how, m, n, k, alpha, A, ta, B, tb, beta, C);

@@ -1,44 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * cuda_reduce.cu: numbers that come home: sums, the largest entry, counts; and the FISTA step, which sums on the way.
- *
- * A sum has FP_CUDA_PARTS parts, one per block, whatever the device: each thread adds in double in its own order, the
- * block adds its threads, and one block adds the parts. So the order depends on the shape alone.
- */
-#include "backend/cuda/cuda_backend.cuh"
-
-enum { THREADS = 256 };
-
-/* Which block makes which part: rows × cols as one long row when contiguous. */
-struct span {
-	int64_t rows, cols;
-};
-
-static span span_of(int64_t rows, int64_t cols, bool contiguous)
-{
-	return contiguous ? span{1, rows * cols} : span{rows, cols};
-}
-
-/* parts[block] ← Σ f(row, col) over the block's entries: pieces of THREADS·4 columns, dealt round. */
-template <typename F> __global__ static void sum_kernel(span s, double *parts, F f)
-{
-	__shared__ double shared[33];
-	const int64_t piece = THREADS * 4;
-	int64_t per_row = (s.cols + piece - 1) / piece, pieces = s.rows * per_row;
-	double sum = 0;
-	for (int64_t p = blockIdx.x; p < pieces; p += gridDim.x) {
-		int64_t row = p / per_row, begin = (p - row * per_row) * piece;
-#pragma unroll
-		for (int k = 0; k < 4; k++) {
-			int64_t col = begin + k * THREADS + threadIdx.x;
-			if (col < s.cols)
-				sum += f(row, col);
-		}
-	}
-	sum = fp_cuda_block_sum(sum, shared);
-	if (threadIdx.x == 0)
-		parts[blockIdx.x] = sum;
-}
+/* cuda_reduce.cu: numbers that come home: sums, the largest entry, counts. */
+#include "backend/cuda/cuda_sums.cuh"
 
 __global__ static void sum_parts_kernel(const double *parts, double *out)
 {
@@ -67,13 +29,6 @@ fp_status fp_cuda_sum_parts(fp_backend *be, double *out)
 	sum_parts_kernel<<<1, THREADS, 0, state->stream>>>(state->parts, (double *)state->device_numbers);
 	FP_LAUNCHED(be);
 	return fp_cuda_fetch(be, out, state->device_numbers, sizeof *out);
-}
-
-template <typename F> static fp_status sum_of(fp_backend *be, span s, double *out, F f)
-{
-	sum_kernel<<<FP_CUDA_PARTS, THREADS, 0, fp_cuda_stream(be)>>>(s, fp_cuda_state_of(be)->parts, f);
-	FP_LAUNCHED(be);
-	return fp_cuda_sum_parts(be, out);
 }
 
 fp_status fp_cuda_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out)
@@ -183,48 +138,4 @@ fp_status fp_cuda_finite(fp_backend *be, fp_matrix X, int *out)
 	FP_OR_RETURN(largest_key(be, X, true, &key));
 	*out = key < 0x7f800000U;
 	return FP_OK;
-}
-
-/* --- the FISTA step: one pass over G, Y, P ------------------------------------------------------------------------ */
-
-/* Never −0.0: what the threshold swallows is written as +0.0. NaN fails the comparison and stays visible. */
-__device__ static inline float soft(float z, float threshold)
-{
-	float size = fabsf(z) - threshold;
-	return size <= 0.0f ? 0.0f : copysignf(size, z);
-}
-
-struct fista_numbers {
-	const float *g;
-	float *y, *p;
-	int64_t gs, ys, ps;
-	float step, threshold, momentum;
-	bool literal;
-};
-
-__device__ static inline float fista_entry(const fista_numbers &n, int64_t i, int64_t j)
-{
-	float y = n.y[i * n.ys + j], p = n.p[i * n.ps + j];
-	float next = soft(y - n.step * n.g[i * n.gs + j], n.threshold);
-	float moved = next - p;
-	n.y[i * n.ys + j] = next + n.momentum * (n.literal ? next - y : moved);
-	n.p[i * n.ps + j] = next;
-	return moved;
-}
-
-fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
-							 fp_matrix Y, fp_matrix P, double *change)
-{
-	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(Y) && fp_cuda_is_f32(P));
-	FP_REQUIRE(be, fp_cuda_same_shape(G, Y) && fp_cuda_same_shape(G, P));
-	fista_numbers n = {
-		fp_cuda_floats(G), fp_cuda_floats(Y), fp_cuda_floats(P),          G.stride, Y.stride, P.stride, step,
-		threshold,         momentum,          rule == FP_MOMENTUM_LITERAL};
-	bool flat = fp_cuda_is_contiguous(G) && fp_cuda_is_contiguous(Y) && fp_cuda_is_contiguous(P);
-	if (!change) /* nothing to wait for */
-		return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) { fista_entry(n, i, j); });
-	return sum_of(be, span_of(G.rows, G.cols, flat), change, [=] __device__(int64_t i, int64_t j) {
-		double moved = (double)fista_entry(n, i, j);
-		return moved * moved;
-	});
 }

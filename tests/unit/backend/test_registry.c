@@ -55,8 +55,10 @@ static void test_table_is_full(void **state)
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	void *slots[sizeof(fp_backend_operations) / sizeof(void *)];
 	memcpy(slots, be->ops, sizeof slots);
+	/* the one optional operation that the CPU does without: it computes in float whatever is asked for */
+	const size_t absent = offsetof(fp_backend_operations, fista_step_near) / sizeof *slots;
 	for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
-		assert_non_null(slots[i]);
+		assert_true(i == absent ? slots[i] == NULL : slots[i] != NULL);
 	fp_backend_close(be);
 	fp_context_free(ctx);
 }
