@@ -8,7 +8,7 @@
 enum {
 	WIDTH = 640,
 	HEIGHT = 340,
-	LEFT = 58,
+	LEFT = 78,
 	TOP = 14,
 	BOTTOM = 44,
 	RIGHT = 200,
@@ -221,6 +221,21 @@ static double draw_series(fp_html *html, const fp_chart *chart, int index, const
 	return last;
 }
 
+/* The places of the points themselves where they are few, else round numbers. */
+static void choose_places(const fp_chart *chart, axis *x)
+{
+	const fp_chart_series *longest = &chart->series[0];
+	for (int s = 1; s < chart->count; s++)
+		if (chart->series[s].count > longest->count)
+			longest = &chart->series[s];
+	if (longest->count > 10) {
+		choose_ticks(x);
+		return;
+	}
+	for (int64_t i = 0; i < longest->count; i++)
+		add_tick(x, longest->x[i]);
+}
+
 void fp_chart_lines(fp_html *html, const fp_chart *chart)
 {
 	axis x = {.low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT, .logarithmic = chart->x_log2};
@@ -232,11 +247,7 @@ void fp_chart_lines(fp_html *html, const fp_chart *chart)
 	if (!range_of_y(chart, &y.low, &y.high) || !(x.low <= x.high))
 		return;
 	choose_ticks(&y);
-	if (chart->x_log2)
-		for (double value = x.low; value <= x.high; value *= 2)
-			add_tick(&x, value);
-	else
-		choose_ticks(&x);
+	choose_places(chart, &x);
 	open_svg(html, chart, HEIGHT);
 	draw_frame(html, chart, &x, &y);
 	if (isfinite(chart->base)) {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = FP_CHART_NAME, MOST = 96 };
+enum { NAME = FP_CHART_NAME, MOST = 96, MOST_LAYER_CHARTS = 7 };
 
 /* The rows but the dense one, by who made them and under which condition. */
 typedef struct study {
@@ -379,7 +379,7 @@ void fp_comparison_part(fp_html *html, const json_t *document)
 				"‖WX‖. Magnitude, wanda and sparsegpt are measured on the inputs that they were given; fista against "
 				"the dense model's outputs, with correction cross after the errors of all layers before. The two kinds "
 				"of lines do not compare with each other.</p>");
-	for (int c = 0; c < s->condition_count && c < 8; c++)
+	for (int c = 0; c < s->condition_count && c < MOST_LAYER_CHARTS; c++)
 		write_layer_errors(s, s->conditions[c]);
 	write_rows(s);
 	fp_free(s);

@@ -6,6 +6,7 @@
 #include "report/operator_part.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char style[] =
 	":root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d5dbe3;--paper:#fff;--band:#f4f6f9;"
@@ -47,17 +48,24 @@ static const char *text_at(const json_t *object, const char *key)
 	return text ? text : "";
 }
 
+/* "/a/b/name" or "org/name" → "name"; the whole of it is among the settings. */
+static const char *last_name(const char *model)
+{
+	const char *slash = strrchr(model, '/');
+	return slash && slash[1] ? slash + 1 : model;
+}
+
 static void write_head(fp_html *html, const char *title, const char *model)
 {
 	fp_html_raw(html, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
 					  "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>");
 	fp_html_text(html, title);
 	fp_html_raw(html, ": ");
-	fp_html_text(html, model);
+	fp_html_text(html, last_name(model));
 	fp_html_raw(html, "</title><style>");
 	fp_html_raw(html, style);
 	fp_html_raw(html, "</style></head><body><header><h1>");
-	fp_html_text(html, model);
+	fp_html_text(html, last_name(model));
 	fp_html_raw(html, "</h1><p class=\"soft\">");
 	fp_html_text(html, title);
 	fp_html_raw(html, "</p></header>\n");
