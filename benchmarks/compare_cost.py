@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a comparison of 4 methods x 2 patterns costs beside separate prune-and-eval runs, in one go.
 
-    compare_cost.py PROGRAM MODEL CALIBRATION TEXT SAMPLES [FLAG...]
+    compare_cost.py PROGRAM MODEL CALIBRATION TEXT SAMPLES PRESET [FLAG...]
 
 Flags go to every command, such as --sequence-length 256 --threads 1. Costs are processor seconds (user and system), which
 other work on the machine disturbs least.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-program, model, calibration, text, samples, *flags = sys.argv[1:]
+program, model, calibration, text, samples, preset, *flags = sys.argv[1:]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 METHODS = ["magnitude", "wanda", "sparsegpt", "fista"]
 PATTERNS = ["50%", "2:4"]
@@ -28,18 +28,19 @@ def cost(*words):
 
 with tempfile.TemporaryDirectory() as work:
     calibrated = ["--calibration", calibration, "--samples", samples]
-    comparison = cost("compare", model, *calibrated, "--text", text, "--work", f"{work}/kept", "--presets", "fast",
+    comparison = cost("compare", model, *calibrated, "--text", text, "--work", f"{work}/kept", "--presets", preset,
                       "--methods", ",".join(METHODS), "--patterns", ",".join(PATTERNS))
     print(f"compare, {len(METHODS)} methods x {len(PATTERNS)} patterns and dense: {comparison:.2f} s", flush=True)
     runs = {}
     for pattern in PATTERNS:
         for method in METHODS:
             output = f"{work}/{method}{pattern[0]}"
-            prune = cost("prune", model, *calibrated, "-o", output, "--pattern", pattern, "--method", method, "--preset", "fast")
+            prune = cost("prune", model, *calibrated, "-o", output, "--pattern", pattern, "--method", method,
+                         "--preset", preset)
             evaluation = cost("eval", output, "--text", text)
             runs[method, pattern] = prune + evaluation
             print(f"separately, {method} at {pattern}: prune {prune:.2f} s, eval {evaluation:.2f} s", flush=True)
     mean = sum(runs.values()) / len(runs)
     fista = max(runs["fista", pattern] for pattern in PATTERNS)
     print(f"compare / a separate run of fista: {comparison / fista:.2f}")
-    print(f"compare / the mean of the {len(runs)} separate runs: {comparison / mean:.2f} (without sharing: {len(runs)} and the dense one)")
+    print(f"compare / the mean of the {len(runs)} separate runs: {comparison / mean:.2f}")

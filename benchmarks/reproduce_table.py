@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a table of the paper for a list of model directories and prints ours beside the published figures.
+
+    reproduce_table.py wikitext2|ptb|c4 --calibration C4_SHARD --text FILE MODEL_DIR... [-- FLAG...]
+    reproduce_table.py zero-shot --calibration C4_SHARD --task NAME=FILE... MODEL_DIR... [-- FLAG...]
+
+A model is known by the name of its directory (opt-125m, llama-2-7b, Meta-Llama-3-8B, ...), which also gives the length of
+the windows; one that the paper does not have is run at --length and printed without published figures. Flags after --
+go to every command, such as --device cuda. Finished cells of the tables of perplexity are kept in --work, and a stopped
+run goes on. docs/reproducing.md says which files to download.
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+NAMES = {"dense": "Dense", "sparsegpt": "SparseGPT", "wanda": "Wanda", "fista": "FISTAPruner"}
+
+
+def published():
+    rows = {}
+    with open(pathlib.Path(__file__).with_name("published_figures.tsv"), encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith(("#", "measure")):
+                continue
+            measure, model, method, pattern, value = line.rstrip("\n").split("\t")
+            rows[measure, model, method, None if method == "dense" else pattern] = float(value)
+    return rows
+
+
+def known_name(directory):
+    """opt-125m, llama-7b, llama-2-7b, llama-3-8b from the many spellings of directories; else the name itself."""
+    name = pathlib.Path(directory).resolve().name.lower()
+    size = r"(\d+(?:\.\d+)?[mb])\b"
+    if match := re.search(r"opt-" + size, name):
+        return "opt-" + match[1]
+    if match := re.search(r"llama-?([23])-" + size, name):
+        return f"llama-{match[1]}-{match[2]}"
+    if match := re.search(r"llama-" + size, name):
+        return "llama-" + match[1]
+    return name
+
+
+def window_length(name, given):
+    if given:
+        return given
+    for family, length in (("opt-", 2048), ("llama-2-", 4096), ("llama-3-", 8192), ("llama-", 2048)):
+        if name.startswith(family):
+            return length
+    return 0  # the model's own
+
+
+def run(options, *words):
+    command = [options.program, *map(str, words), *options.flags, "--json"]
+    print("+", " ".join(command), file=sys.stderr, flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{command[1]} {command[2]}: exit code {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def calibration(options, length):
+    return ["--calibration", options.calibration, "--sampler", options.sampler, "--samples", options.samples,
+            "--seed", options.seed, "--sequence-length", length]
+
+
+def perplexities(options, directory, length):
+    """(method, preset, pattern) -> perplexity"""
+    document = run(options, "compare", directory, *calibration(options, length), "--text", options.text, "--protocol",
+                   options.table, "--methods", "sparsegpt,wanda,fista", "--presets", options.presets, "--patterns",
+                   "50%,2:4", "--work", options.work)
+    return {(row["method"], row["preset"], row["pattern"]): row["perplexity"] for row in document["rows"]}
+
+
+def accuracies(options, directory, length):
+    """(method, preset, pattern) -> {task: acc}; pruned models stay in --work for other measurements"""
+    tasks = [word for task in options.task for word in ("--task", task)]
+    cells = [("dense", None, None)]
+    for pattern in ("50%", "2:4"):
+        cells += [(method, None, pattern) for method in ("sparsegpt", "wanda")]
+        cells += [("fista", preset, pattern) for preset in options.presets.split(",")]
+    found = {}
+    for method, preset, pattern in cells:
+        model = directory
+        if method != "dense":
+            name = "-".join(filter(None, (known_name(directory), method, preset, pattern.replace(":", "of").rstrip("%"))))
+            model = pathlib.Path(options.work) / name
+            if not model.exists():  # a directory under its name is whole
+                run(options, "prune", directory, "-o", model, *calibration(options, length), "--method", method,
+                    "--pattern", pattern, *(["--preset", preset] if preset else []))
+        document = run(options, "eval", model, *tasks)
+        found[method, preset, pattern] = {task["name"]: task["acc"] for task in document["tasks"]}
+    return found
+
+
+def print_lines(options, name, column, values, digits):
+    figures = published()
+    model = f"{name}:{column}" if column else name
+    for (method, preset, pattern), ours in values.items():
+        theirs = figures.get((options.table, model, method, pattern))
+        title = NAMES[method] + (f" ({preset})" if preset else "")
+        cells = [model, title, pattern or "-"]
+        cells += ["-" if number is None else f"{number:.{digits}f}" for number in (theirs, ours)]
+        print("{:<28} {:<22} {:>8} {:>10} {:>10}".format(*cells), flush=True)
+
+
+def main():
+    words = sys.argv[1:]
+    flags = words[words.index("--") + 1:] if "--" in words else []
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["wikitext2", "ptb", "c4", "zero-shot"])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--program", default="fistapruner")
+    parser.add_argument("--calibration", required=True)
+    parser.add_argument("--text")
+    parser.add_argument("--task", action="append", default=[])
+    parser.add_argument("--presets", default="paper,best")
+    parser.add_argument("--sampler", default="c4")
+    parser.add_argument("--samples", default=128, type=int)
+    parser.add_argument("--seed", default=0, type=int)
+    parser.add_argument("--length", default=0, type=int, help="tokens in a window; 0: the paper's for this model")
+    parser.add_argument("--work", default="reproduce")
+    options = parser.parse_args(words[:words.index("--")] if "--" in words else words)
+    options.flags = flags
+    if options.table == "zero-shot" and not options.task:
+        parser.error("zero-shot needs --task NAME=FILE")
+    if options.table != "zero-shot" and not options.text:
+        parser.error(f"{options.table} needs --text FILE")
+    pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)
+    print("{:<28} {:<22} {:>8} {:>10} {:>10}".format("model", "method", "pattern", "published", "ours"))
+    for directory in options.models:
+        name = known_name(directory)
+        length = window_length(name, options.length)
+        if options.table != "zero-shot":
+            print_lines(options, name, "", perplexities(options, directory, length), 2)
+            continue
+        found = accuracies(options, directory, length)
+        for task in next(iter(found.values())):
+            print_lines(options, name, task, {cell: accuracy[task] for cell, accuracy in found.items()}, 4)
+        print_lines(options, name, "mean", {cell: sum(a.values()) / len(a) for cell, a in found.items()}, 4)
+
+
+main()
