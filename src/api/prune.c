@@ -74,6 +74,23 @@ cleanup:
 	return status;
 }
 
+/* `auto` means the best device that can do what is asked: a layer fit needs gradients, which not every one has. */
+static fp_status open_backend(prune_session *session)
+{
+	const fp_settings *settings = &session->settings;
+	fp_status status = fp_backend_open(&session->be, session->ctx, settings->device, (int)settings->threads);
+	bool fits = settings->fit_steps > 0 && session->request->calibration_count > 0;
+	if (status == FP_OK && fits && fp_is(settings->device, "auto") && !fp_backend_has_gradients(session->be)) {
+		fp_log(session->ctx, FP_LOG_INFO,
+			   "device auto: %s has no layer fit yet, so the CPU does it; --preset fast uses it",
+			   session->be->ops->name);
+		fp_backend_close(session->be);
+		session->be = NULL;
+		status = fp_backend_open(&session->be, session->ctx, "cpu", (int)settings->threads);
+	}
+	return status == FP_OK ? fp_backend_set_precision(session->be, settings->precision) : status;
+}
+
 static fp_status session_open(prune_session *session)
 {
 	fp_context *ctx = session->ctx;
@@ -81,8 +98,7 @@ static fp_status session_open(prune_session *session)
 	FP_TRY(check_request(session));
 	FP_TRY(fp_checkpoint_open(&session->checkpoint, ctx, session->request->model));
 	FP_TRY(fp_settings_resolve(&session->settings, ctx, family_of(session->checkpoint)));
-	FP_TRY(fp_backend_open(&session->be, ctx, session->settings.device, (int)session->settings.threads));
-	FP_TRY(fp_backend_set_precision(session->be, session->settings.precision));
+	FP_TRY(open_backend(session));
 	FP_TRY(fp_model_open(&session->model, session->be, session->checkpoint));
 	FP_TRY(read_windows(session));
 cleanup:
