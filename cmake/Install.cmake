@@ -58,7 +58,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/fistapruner-config-versio
 install(FILES ${PROJECT_BINARY_DIR}/fistapruner-config.cmake ${PROJECT_BINARY_DIR}/fistapruner-config-version.cmake
         DESTINATION ${FP_PACKAGE_FOLDER})
 
-# `cpack` in the build folder of the preset `static` gives one archive that runs on any Linux of this processor.
+# `cpack` in the build folder of the preset `static` gives one archive that needs nothing but a C library as new as this one's.
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_VENDOR "the FISTAPruner contributors")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
