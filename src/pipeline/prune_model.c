@@ -47,11 +47,14 @@ static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void 
 {
 	model_run *run = data;
 	char *space;
-	fp_status status = fp_write_behind_space(run->behind, tensor->bytes, &space);
-	if (status != FP_OK)
-		return status;
+	fp_status status;
+	if (run->task->overlay)
+		FP_TRY(fp_overlay_replace(run->task->overlay, tensor, bytes));
+	FP_TRY(fp_write_behind_space(run->behind, tensor->bytes, &space));
 	memcpy(space, bytes, (size_t)tensor->bytes);
-	return fp_write_behind_put(run->behind, tensor);
+	FP_TRY(fp_write_behind_put(run->behind, tensor));
+cleanup:
+	return status;
 }
 
 static fp_status fit_done(void *data, const fp_fit_result *fit)

@@ -144,7 +144,8 @@ void fp_operator_part(fp_html *html, const json_t *run)
 {
 	const json_t *operators = json_object_get(run, "operators");
 	double searched = largest(operators, "iterations") + largest(operators, "search_steps");
-	fp_html_raw(html, "<p class=\"soft\">‖W*X* − WX‖ / ‖WX‖ of each operator; the darker, the larger.</p>");
+	fp_html_raw(html,
+				"<p class=\"soft\">‖W*X* − WX‖ / ‖WX‖ of each operator; the stronger the colour, the larger.</p>");
 	write_grid(html, operators, write_error, largest(operators, "relative_error"));
 	if (searched > 0) {
 		fp_html_raw(html, "<h3>λ / steps</h3><p class=\"soft\">λ of the solution that was kept / FISTA steps in all; "

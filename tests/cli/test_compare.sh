@@ -43,6 +43,19 @@ assert row['perplexity'] == json.load(open(sys.argv[1]))['perplexity'], row
 assert row['relative_error'] == report['relative_error'] and row['sparsity'] == report['sparsity'], row
 " "$work/out" || complain "a cell is not what prune and eval give"
 
+# and so where the layer fit changes biases too
+tiny="--samples 32 --sequence-length 64 --threads 1 --set fit_steps=30 --set layers=0"
+"$program" prune "$source/models/opt-demo" -o fitted --calibration "$source/models/calibration.jsonl" $tiny --preset best \
+	--pattern 2:4 >"$work/out" 2>"$work/err" || complain "prune by preset best fails"
+"$program" compare "$source/models/opt-demo" --calibration "$source/models/calibration.jsonl" --text documents.jsonl $tiny \
+	--methods fista --presets best --patterns 2:4 --work fit --json >first.fit 2>"$work/err" || complain "compare by preset best"
+"$program" eval fitted --text documents.jsonl --sequence-length 64 --threads 1 --json >"$work/out" 2>"$work/err"
+python3 -c "
+import json, sys
+row = json.load(open('first.fit'))['rows'][1]
+assert row['perplexity'] == json.load(open(sys.argv[1]))['perplexity'], row['perplexity']
+" "$work/out" || complain "a fitted cell is not what prune and eval give"
+
 # what is finished is not run again: not after a cut, not with other threads; other settings are another cell
 compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json
 holds "a second run runs nothing" "d['reused'] == 9"
