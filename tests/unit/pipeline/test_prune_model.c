@@ -235,11 +235,20 @@ static void fitted_layers_are_reported(void **unused)
 {
 	(void)unused;
 	for (int fitted = 0; fitted < 2; fitted++) {
-		const char *const all[] = {"preset=best", fitted ? "fit_steps=5" : "fit_steps=0", NULL};
+		const char *const all[] = {"method=magnitude", "fit_rate=0.003", fitted ? "fit_steps=5" : "fit_steps=0", NULL};
 		model_run run;
+		int64_t kept = 0;
 		open_run(&run, "opt-plain", all);
+		assert_ok(run.f.ctx, fp_overlay_new(&run.task.overlay, run.f.ctx));
 		assert_ok(run.f.ctx, fp_prune_model(&run.result, &run.task));
 		json_t *report = fp_report_result(&run.task, &run.result, "model", true);
+		for (int64_t i = 0; i < run.result.fit_count; i++) { /* biases come along where the fit was kept */
+			const fp_fit_result *fit = &run.result.fits[i];
+			const fp_tensor_info *bias = fp_model_operator_bias(run.f.model, fit->layer, FP_DOWN);
+			assert_int_equal(fp_overlay_data(run.task.overlay, bias) != NULL, fit->steps > 0);
+			kept += fit->steps > 0;
+		}
+		assert_true(!fitted || kept > 0);
 		json_t *layers = json_object_get(report, "layers");
 		assert_int_equal(json_array_size(layers), fitted ? fp_model_get_config(run.f.model)->layers : 0);
 		for (size_t i = 0; i < json_array_size(layers); i++) {
@@ -251,6 +260,7 @@ static void fitted_layers_are_reported(void **unused)
 			assert_true((json_integer_value(json_object_get(layer, "fit_steps")) > 0) == (after < before));
 		}
 		json_decref(report);
+		fp_overlay_free(run.task.overlay);
 		close_run(&run);
 	}
 }
