@@ -337,7 +337,8 @@ static void a_pruned_layer_hands_on_what_was_fitted(void **unused)
 	static const char *const feeds[][2] = {
 		{"correction=cross", NULL}, {"correction=intra", NULL}, {"correction=none", NULL}, {"method=sparsegpt", NULL}};
 	for (int i = 0; i < MODEL_COUNT * 4; i++) {
-		const char *settings[] = {"pattern=2:4", "preset=best", "fit_steps=40", "fit_holdout=0.2", feeds[i / MODEL_COUNT][0], NULL};
+		const char *settings[] = {
+			"pattern=2:4", "preset=best", "fit_steps=40", "fit_holdout=0.2", feeds[i / MODEL_COUNT][0], NULL};
 		fit_run run;
 		open_run(&run, models[i % MODEL_COUNT], 64, settings);
 		received r = {.run = &run};
