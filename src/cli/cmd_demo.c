@@ -8,6 +8,7 @@
 #include <ftw.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,14 +33,26 @@ enum {
 	CONTESTANT_COUNT = sizeof contestants / sizeof contestants[0],
 };
 
+/* What the workers share; the lock guards it. */
+typedef struct demo_board {
+	pthread_mutex_t lock;
+	fp_cli_progress progress;
+	json_t *rows;
+	int done, total;
+	volatile int stop; /* a worker failed or was interrupted: the others end too */
+} demo_board;
+
+/* One worker takes one model: the models are small, and two of them side by side use two processors better than each of
+ * them could. */
 typedef struct demo {
 	fp_context *ctx;
 	const fp_cli_options *options;
-	fp_cli_progress progress;
+	demo_board *board;
+	size_t model;
+	int threads;
+	fp_status status;
 	char models[PATH_MAX]; /* where the demo models are */
 	char work[PATH_MAX];   /* a folder of our own for pruned models */
-	json_t *rows;
-	int done, total;
 } demo;
 
 /* The models are beside an installed program (../share/fistapruner/models) or in the tree it was built in. */
@@ -82,9 +95,8 @@ static fp_status make_settings(fp_settings **out, const demo *d, size_t contesta
 {
 	fp_context *ctx = d->ctx;
 	char threads[32];
+	snprintf(threads, sizeof threads, "%d", d->threads);
 	fp_status status = fp_settings_new(out, ctx);
-	if (status == FP_OK)
-		status = fp_settings_get(d->options->settings, ctx, "threads", threads, sizeof threads);
 	if (status == FP_OK)
 		status = fp_settings_set(*out, ctx, "threads", threads);
 	for (size_t i = 0; status == FP_OK && common_settings[i]; i++)
@@ -126,8 +138,11 @@ static void add_row(demo *d, const char *model, const char *pattern, size_t cont
 		json_object_set(row, "relative_error", json_object_get(pruning, "relative_error"));
 		json_object_set(row, "seconds", json_object_get(pruning, "seconds"));
 	}
-	json_array_append_new(d->rows, row);
-	fp_cli_progress_step(&d->progress, "demo", ++d->done, d->total);
+	demo_board *board = d->board;
+	pthread_mutex_lock(&board->lock);
+	json_array_append_new(board->rows, row);
+	fp_cli_progress_step(&board->progress, "demo", ++board->done, board->total);
+	pthread_mutex_unlock(&board->lock);
 }
 
 static fp_status run_one(demo *d, const char *model, const char *pattern, size_t contestant)
@@ -136,7 +151,7 @@ static fp_status run_one(demo *d, const char *model, const char *pattern, size_t
 	char output[PATH_MAX + 32];
 	char text[PATH_MAX + 32];
 	snprintf(source, sizeof source, "%s/%s", d->models, model);
-	snprintf(output, sizeof output, "%s/pruned", d->work);
+	snprintf(output, sizeof output, "%s/%s-pruned", d->work, model);
 	snprintf(text, sizeof text, "%s/calibration.jsonl", d->models);
 	const char *const calibration[] = {text};
 	const fp_prune_request request = {
@@ -154,7 +169,7 @@ static fp_status run_one(demo *d, const char *model, const char *pattern, size_t
 		status = evaluate(d, pattern ? output : source, settings, &evaluation);
 	if (status == FP_OK)
 		add_row(d, model, pattern, contestant, evaluation, pruning);
-	else
+	else if (!d->board->stop)
 		fp_cli_failed(d->ctx, status);
 	if (pattern)
 		remove_tree(output);
@@ -219,44 +234,101 @@ static void render(const json_t *result)
 		   "  fistapruner eval DIR --text OTHER_TEXT\n");
 }
 
-static fp_status run_all(demo *d)
+static void *run_model(void *data)
 {
+	demo *d = data;
+	const char *model = model_names[d->model];
+	d->status = run_one(d, model, NULL, 0);
+	for (size_t p = 0; p < PATTERN_COUNT; p++)
+		for (size_t c = 0; d->status == FP_OK && c < CONTESTANT_COUNT; c++)
+			d->status = run_one(d, model, patterns[p], c);
+	if (d->status != FP_OK)
+		d->board->stop = 1;
+	return NULL;
+}
+
+/* The first model on this thread, the others each on one of their own. */
+static fp_status run_all(const demo *first)
+{
+	demo workers[MODEL_COUNT];
+	pthread_t threads[MODEL_COUNT];
+	size_t started = 1;
 	fp_status status = FP_OK;
-	d->total = MODEL_COUNT * (1 + PATTERN_COUNT * CONTESTANT_COUNT);
-	for (size_t m = 0; status == FP_OK && m < MODEL_COUNT; m++) {
-		status = run_one(d, model_names[m], NULL, 0);
-		for (size_t p = 0; p < PATTERN_COUNT; p++)
-			for (size_t c = 0; status == FP_OK && c < CONTESTANT_COUNT; c++)
-				status = run_one(d, model_names[m], patterns[p], c);
+	first->board->total = MODEL_COUNT * (1 + PATTERN_COUNT * CONTESTANT_COUNT);
+	for (size_t m = 0; m < MODEL_COUNT; m++) {
+		workers[m] = *first;
+		workers[m].model = m;
+		if (m == 0)
+			continue;
+		workers[m].ctx = fp_context_new();
+		if (!workers[m].ctx) {
+			status = fp_cli_error(FP_ERROR_MEMORY, "out of memory");
+			break;
+		}
+		fp_context_set_interrupt(workers[m].ctx, &first->board->stop);
+		if (pthread_create(&threads[m], NULL, run_model, &workers[m]) != 0) {
+			fp_context_free(workers[m].ctx);
+			status = fp_cli_error(FP_ERROR_RUN, "a thread could not be started");
+			break;
+		}
+		started++;
+	}
+	if (status == FP_OK) {
+		run_model(&workers[0]);
+		status = workers[0].status;
+	}
+	for (size_t m = 1; m < started; m++) {
+		if (status != FP_OK)
+			first->board->stop = 1;
+		pthread_join(threads[m], NULL);
+		fp_context_free(workers[m].ctx);
+		if (status == FP_OK)
+			status = workers[m].status;
 	}
 	return status;
 }
 
+/* Half of the processors (or of --threads) for each model. */
+static int threads_each(const demo *d)
+{
+	char text[32];
+	long all = 0;
+	if (fp_settings_get(d->options->settings, d->ctx, "threads", text, sizeof text) == FP_OK)
+		all = strtol(text, NULL, 10);
+	if (all == 0)
+		all = sysconf(_SC_NPROCESSORS_ONLN);
+	return all > MODEL_COUNT ? (int)(all / MODEL_COUNT) : 1;
+}
+
 fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *options)
 {
-	demo d = {.ctx = ctx, .options = options, .rows = json_array()};
+	demo_board board = {.rows = json_array()};
+	demo d = {.ctx = ctx, .options = options, .board = &board};
 	const char *folder = getenv("TMPDIR");
+	pthread_mutex_init(&board.lock, NULL);
+	d.threads = threads_each(&d);
 	snprintf(d.work, sizeof d.work, "%s/fistapruner-demo-XXXXXX", folder && *folder ? folder : "/tmp");
 	fp_status status = find_models(&d);
 	if (status == FP_OK && !mkdtemp(d.work))
 		status = fp_cli_error(FP_ERROR_IO, "%s: %s", d.work, strerror(errno));
 	if (status == FP_OK) {
 		/* One bar for the whole demo, not one for each of its runs. */
-		fp_cli_progress_attach(&d.progress, ctx, options);
+		fp_cli_progress_attach(&board.progress, ctx, options);
 		fp_context_set_progress(ctx, NULL, NULL);
 		if (!options->verbose)
 			fp_context_set_log(ctx, NULL, NULL, FP_LOG_ERROR);
 		status = run_all(&d);
-		fp_cli_progress_clear(&d.progress);
+		fp_cli_progress_clear(&board.progress);
 		remove_tree(d.work);
 	}
 	if (status == FP_OK) {
-		json_t *document = json_pack("{s:O}", "rows", d.rows);
+		json_t *document = json_pack("{s:O}", "rows", board.rows);
 		char *json = json_dumps(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
 		status = json ? fp_cli_print_result(options, json, render) : fp_cli_error(FP_ERROR_MEMORY, "out of memory");
 		free(json);
 		json_decref(document);
 	}
-	json_decref(d.rows);
+	json_decref(board.rows);
+	pthread_mutex_destroy(&board.lock);
 	return status;
 }

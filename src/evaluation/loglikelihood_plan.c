@@ -41,7 +41,7 @@ static int compare_groups(const void *left, const void *right)
 
 static void find_sequences(fp_plan *plan)
 {
-	for (int64_t i = 0; i < plan->entry_count; i++) {
+	for (int64_t i = 0; plan->sequences && i < plan->entry_count; i++) {
 		const fp_plan_entry *entry = &plan->entries[i];
 		fp_plan_sequence *last = plan->sequence_count > 0 ? &plan->sequences[plan->sequence_count - 1] : NULL;
 		if (last && last->length == entry->length &&

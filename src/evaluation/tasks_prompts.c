@@ -67,7 +67,7 @@ static fp_status arc(fp_task_examples *examples, const json_t *record)
 {
 	fp_status status;
 	fp_piece stem, choices[FP_MOST_CHOICES];
-	int64_t count, gold;
+	int64_t count = 0, gold = 0;
 	fp_task_text context;
 	FP_TRY(read_science_question(examples, record, &stem, choices, &count, &gold));
 	FP_TRY(FP_COMPOSE(examples, &context, FP_PIECE("Question: "), stem, FP_PIECE("\nAnswer:")));
@@ -80,7 +80,7 @@ static fp_status openbookqa(fp_task_examples *examples, const json_t *record)
 {
 	fp_status status;
 	fp_piece stem, choices[FP_MOST_CHOICES];
-	int64_t count, gold;
+	int64_t count = 0, gold = 0;
 	fp_task_text context;
 	FP_TRY(read_science_question(examples, record, &stem, choices, &count, &gold));
 	FP_TRY(FP_COMPOSE(examples, &context, stem));

@@ -200,7 +200,7 @@ static fp_status read_table(fp_task_examples *out, const fp_task_row *task, cons
 	fp_status status = FP_OK;
 	json_t *record = NULL;
 	line_reader reader = first_line(bytes);
-	fp_piece line, names[MOST_COLUMNS], cells[MOST_COLUMNS];
+	fp_piece line, names[MOST_COLUMNS], cells[MOST_COLUMNS] = {{0}};
 	bool quotes = file_quotes(bytes);
 	if (!next_line(&reader, &line))
 		return fp_fail(out->ctx, FP_ERROR_INPUT, "%s: is empty; needs a table with the names of the columns in line 1",

@@ -53,16 +53,21 @@ static void choose_ticks(axis *a)
 		double power = pow(10, floor(log10(step > 0 ? step : 1)));
 		double factor = step / power;
 		step = power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
-		for (double value = ceil(a->low / step - 1e-9) * step; value <= a->high * 1.0001; value += step)
-			add_tick(a, value);
+		int first = (int)ceil(a->low / step - 1e-9);
+		int last = (int)floor(a->high * 1.0001 / step);
+		for (int i = first; i <= last; i++)
+			add_tick(a, i * step);
 		return;
 	}
-	for (double power = pow(10, floor(log10(a->low))); power <= a->high; power *= 10)
+	int last = (int)floor(log10(a->high));
+	for (int exponent = (int)floor(log10(a->low)); exponent <= last; exponent++) {
+		double power = pow(10, exponent);
 		for (int i = 0; i < 10; i++) {
 			bool round = i == 0 || ((i == 2 || i == 4) && range < 1e3) || (i < 6 && range < 12) || range < 4;
 			if (round)
 				add_tick(a, mantissas[i] * power);
 		}
+	}
 }
 
 static void spell(char out[static 32], double value)
