@@ -90,6 +90,7 @@ static double residual_share(const fp_settings *settings, fp_role role)
 /* −0.0 becomes +0.0 in `count` elements of a weight type; returns how many zeros there are. */
 static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count, int threads)
 {
+	(void)threads; /* where the build has no OpenMP */
 	int64_t zeros = 0;
 	if (dtype == FP_F32) {
 		uint32_t *words = bytes;
