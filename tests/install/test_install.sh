@@ -91,7 +91,7 @@ attempt "that program runs" "$work/by_static"
 ldd "$work/by_static" | grep -q fistapruner && complain "the static program needs the shared library"
 
 # By find_package.
-attempt "find_package" cmake -S "$here/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$root" \
+attempt "find_package" cmake -G Ninja -S "$here/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$root" \
 	-DEXAMPLE="$source/examples/prune_matrix.c"
 attempt "the consumers build" cmake --build "$work/consumer"
 for consumer in shared_consumer static_consumer cpp_consumer; do
