@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comparison.c: what all cells share is made once: the mapped checkpoint, the tokenizer, the windows of the text, the
- * calibration windows of neighbouring cells, the head and the embedding on the device, the dense model's perplexity. A
- * cell's pruned tensors stay in memory (overlay.h) until it has been evaluated.
+ * calibration windows of neighbouring cells and the dense model's statistics on them (dense_statistics.h), the head and
+ * the embedding on the device, the dense model's perplexity. A cell's pruned tensors stay in memory (overlay.h) until
+ * it has been evaluated.
  *
  * Cells are run one after the other, not side by side through each layer: what has been finished can then be kept.
  */
@@ -19,6 +20,9 @@
 #include <math.h>
 #include <string.h>
 
+/* For the dense model's statistics, where --memory says nothing. */
+#define DEFAULT_ROOM ((int64_t)1 << 30)
+
 typedef struct comparison {
 	fp_context *ctx;
 	const fp_comparison_task *task;
@@ -27,9 +31,10 @@ typedef struct comparison {
 	fp_model *model;
 	fp_tokenizer *tokenizer;
 	fp_journal *journal;
-	fp_windows text;        /* of the evaluation */
-	fp_windows calibration; /* of the cell before */
-	int64_t samples, seed;  /* of `calibration`; samples −1: none yet */
+	fp_windows text;           /* of the evaluation */
+	fp_windows calibration;    /* of the cell before */
+	int64_t samples, seed;     /* of `calibration`; samples −1: none yet */
+	fp_dense_statistics *kept; /* of `calibration` */
 	int64_t length, memory;
 	fp_journal_key base; /* what all cells depend on */
 	fp_cell *cells;
@@ -41,6 +46,7 @@ typedef struct comparison {
 static void close_all(comparison *c)
 {
 	fp_free(c->cells);
+	fp_dense_statistics_free(c->kept);
 	fp_windows_free(&c->calibration);
 	fp_windows_free(&c->text);
 	fp_journal_close(c->journal);
@@ -97,6 +103,8 @@ static fp_status open_all(comparison *c)
 	FP_TRY(fp_model_check_length(c->model, c->length));
 	FP_TRY(fp_tokenizer_open(&c->tokenizer, ctx, fp_checkpoint_directory(c->checkpoint)));
 	FP_TRY(fp_windows_evaluation(&c->text, ctx, c->tokenizer, task->text, settings->protocol, c->length));
+	FP_TRY(fp_dense_statistics_new(&c->kept, ctx, fp_model_get_config(c->model)->layers,
+								   c->memory > 0 ? c->memory : DEFAULT_ROOM));
 	FP_TRY(fp_journal_open(&c->journal, ctx, task->journal));
 	FP_TRY(make_base_key(c));
 cleanup:
@@ -134,6 +142,7 @@ static fp_status draw_windows(comparison *c, const fp_settings *settings)
 	if (c->samples == settings->samples && c->seed == settings->seed)
 		return FP_OK;
 	fp_windows_free(&c->calibration);
+	fp_dense_statistics_forget(c->kept);
 	c->calibration = (fp_windows){0};
 	c->samples = -1;
 	fp_status status =
@@ -169,8 +178,11 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 	fp_status status;
 	FP_TRY(draw_windows(c, &cell->settings));
 	FP_TRY(fp_overlay_new(&overlay, c->ctx));
-	const fp_prune_task task = {
-		.model = c->model, .settings = &cell->settings, .windows = &c->calibration, .overlay = overlay};
+	const fp_prune_task task = {.model = c->model,
+								.settings = &cell->settings,
+								.windows = &c->calibration,
+								.overlay = overlay,
+								.kept = c->kept};
 	FP_TRY(fp_prune_model(&result, &task));
 	report = fp_report_result(&task, &result, c->task->model, true);
 	*out = report ? row_of_report(cell, report) : NULL;

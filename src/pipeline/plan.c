@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan.c: what a prune would take. Only products of matrices are counted; with tokens p, an operator m × n and k GEMMs
- * of its solver: forward 2pmn a pass,  statistics p·n² (A) + 3p·n² (two streams),  solver k·2mn²
+ * of its solver: forward 2pmn a pass,  statistics p·n² (A) + 3p·n² (with correction),  solver k·2mn²
  */
 #include "pipeline/prune_model.h"
 
@@ -21,12 +21,15 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 {
 	const fp_model_config *config = fp_model_get_config(task->model);
 	fp_context *ctx = fp_model_backend(task->model)->ctx;
-	bool both = fp_feed_needs_both(fp_feed_of(task->settings));
+	fp_feed feed = fp_feed_of(task->settings);
+	bool both = fp_feed_needs_both(feed);
+	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
 	double tokens = (double)(task->windows->count * task->windows->length);
 	int64_t first;
 	int64_t end;
 	int64_t weights = 0;
 	int64_t widest = 0;
+	int64_t grams = 0; /* entries of one Gram matrix for each group */
 	int64_t largest = 0;
 	double flops = 0;
 	memset(out, 0, sizeof *out);
@@ -44,9 +47,11 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		weights += tensor->elements;
 		largest = tensor->elements > largest ? tensor->elements : largest;
 		widest = tensor->shape[1] > widest ? tensor->shape[1] : widest;
-		flops += (both ? 2 : 1) * (fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
-		if (!shares)
-			flops += (both ? 4 : 1) * tokens * n * n;
+		flops += (both ? 2 : 1) * (corrected && fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
+		if (!shares) {
+			flops += (corrected ? 4 : 1) * tokens * n * n;
+			grams += tensor->shape[1] * tensor->shape[1];
+		}
 		flops += solver_products(task->settings) * 2 * m * n * n;
 	}
 	out->layers = end - first;
@@ -54,7 +59,8 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	out->flops = flops * (double)out->layers;
 	bool calibrated = task->windows->count > 0;
 	int64_t batch = task->windows->length > 4096 ? task->windows->length : 4096;
-	int64_t floats = 2 * weights + 12 * largest + (both ? 5 : 3) * widest * widest + (both ? batch * widest : 0);
+	int64_t floats =
+		2 * weights + 12 * largest + (corrected ? 5 * widest * widest + batch * widest : grams + 2 * widest * widest);
 	bool fitted = calibrated && task->settings->fit_steps > 0;
 	if (fitted) { /* forward, backward by the inputs, backward by the weights; and the layer's input is kept */
 		int64_t windows = task->windows->count, length = task->windows->length;

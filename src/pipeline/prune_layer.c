@@ -9,6 +9,9 @@
 
 fp_feed fp_feed_of(const fp_settings *settings)
 {
+	/* magnitude looks at no input: its error is told on the dense model's, which needs one stream only */
+	if (fp_is(settings->method, "magnitude") && settings->fit_steps == 0)
+		return FP_FEED_NONE;
 	if (!fp_is(settings->method, "fista"))
 		return FP_FEED_SEQUENTIAL;
 	if (fp_is(settings->correction, "none"))
@@ -53,21 +56,20 @@ static fp_status advance(const layer_job *job, int stream, int group, int64_t fi
 	return status == FP_OK ? fp_layer_advance(layer, group, input, &state, streams->workspace[stream]) : status;
 }
 
-/* The inputs of `group` for one batch, folded into the statistics. */
+/* The inputs of `group` for one batch of both streams, folded into the statistics. */
 static fp_status fold(const layer_job *job, int group, int64_t first, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
 	fp_context *ctx = fp_model_backend(job->task->model)->ctx;
 	fp_layer_state state[FP_STREAM_COUNT];
 	fp_matrix X[FP_STREAM_COUNT];
-	int count = job->corrected ? FP_STREAM_COUNT : 1;
 	fp_status status;
-	for (int s = 0; s < count; s++) {
+	for (int s = 0; s < FP_STREAM_COUNT; s++) {
 		state[s] = fp_streams_batch(streams, s, first);
 		FP_TRY(fp_layer_input(layer_of(job, s), group, &state[s], streams->workspace[s], &X[s]));
 	}
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_STATISTICS);
-	status = fp_statistics_fold(statistics, X[FP_DENSE], X[count - 1]);
+	status = fp_statistics_fold(statistics, X[FP_DENSE], X[FP_PRUNED]);
 	if (status == FP_OK && !fp_matrix_is_absent(statistics->residual))
 		status = fp_statistics_fold_residual(statistics, state[FP_DENSE].hidden, state[FP_PRUNED].hidden, X[FP_PRUNED]);
 	fp_stage_enter(ctx, stage);
@@ -75,7 +77,8 @@ cleanup:
 	return status;
 }
 
-/* Takes every batch past the group before (none for the first) and folds the inputs of `group` (none past the last). */
+/* Takes every batch of both streams past the group before (none for the first) and folds the inputs of `group` (none
+ * past the last). */
 static fp_status sweep(const layer_job *job, int group, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
@@ -87,7 +90,7 @@ static fp_status sweep(const layer_job *job, int group, fp_statistics *statistic
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		FP_TRY(fp_check_interrupt(ctx));
 		if (group > 0)
-			for (int s = 0; s < (job->corrected ? FP_STREAM_COUNT : 1); s++)
+			for (int s = 0; s < FP_STREAM_COUNT; s++)
 				FP_TRY(advance(job, s, group - 1, first));
 		if (statistics)
 			FP_TRY(fold(job, group, first, statistics));
@@ -138,24 +141,86 @@ static int64_t group_inputs(const layer_job *job, int group)
 	return 0;
 }
 
-static fp_status prune_group(layer_job *job, int group)
+/* With correction: a group's inputs depend on what became of the groups before it. */
+static fp_status prune_corrected_group(layer_job *job, int group)
 {
-	fp_backend *be = fp_model_backend(job->task->model);
+	const fp_layer_task *task = job->task;
 	fp_statistics statistics = {0};
-	/* before anything of the layer is pruned the two streams of an independent layer are one */
-	bool two = job->corrected && !(group == 0 && job->feed == FP_FEED_INTRA);
+	/* before anything of the layer is pruned the two streams of an independent layer are one, the dense model's */
+	bool one = group == 0 && job->feed == FP_FEED_INTRA;
+	const fp_statistics *kept = one ? fp_dense_statistics_find(task->kept, job->dense->index, group) : NULL;
 	fp_status status;
-	FP_TRY(fp_statistics_new(&statistics, be, group_inputs(job, group), two, residual_rows(job, group),
-							 job->task->streams ? fp_streams_batch_tokens(job->task->streams) : 0));
-	if (job->task->streams) {
-		FP_TRY(sweep(job, group, &statistics));
-		FP_TRY(fp_statistics_finish(&statistics));
-	} else {
-		FP_TRY(fp_statistics_identity(&statistics));
-	}
+	if (kept)
+		return solve_group(job, group, kept);
+	FP_TRY(fp_statistics_new(&statistics, fp_model_backend(task->model), group_inputs(job, group), !one,
+							 residual_rows(job, group), fp_streams_batch_tokens(task->streams)));
+	FP_TRY(sweep(job, group, &statistics));
+	FP_TRY(fp_statistics_finish(&statistics));
 	FP_TRY(solve_group(job, group, &statistics));
+	if (one)
+		fp_dense_statistics_keep(task->kept, job->dense->index, group, &statistics);
 cleanup:
 	fp_statistics_free(&statistics);
+	return status;
+}
+
+/* Without correction nothing depends on what is pruned: one pass folds the inputs of all groups and takes the dense
+ * stream behind the layer. */
+static fp_status collect(const layer_job *job, fp_statistics statistics[FP_GROUP_COUNT])
+{
+	fp_streams *streams = job->task->streams;
+	fp_backend *be = fp_model_backend(job->task->model);
+	fp_context *ctx = be->ctx;
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
+	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
+	fp_status status = FP_OK;
+	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+		fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
+		FP_TRY(fp_check_interrupt(ctx));
+		for (int group = 0; group < FP_GROUP_COUNT; group++) {
+			fp_matrix X;
+			FP_TRY(fp_layer_input(job->dense, group, &state, streams->workspace[FP_DENSE], &X));
+			fp_stage_enter(ctx, FP_STAGE_STATISTICS);
+			FP_TRY(fp_statistics_fold(&statistics[group], X, X));
+			fp_stage_enter(ctx, FP_STAGE_FORWARD);
+			FP_TRY(fp_layer_advance(job->dense, group, X, &state, streams->workspace[FP_DENSE]));
+		}
+	}
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		FP_TRY(fp_statistics_finish(&statistics[group]));
+cleanup:
+	fp_backend_use(be, use);
+	fp_stage_enter(ctx, stage);
+	return status;
+}
+
+static fp_status prune_uncorrected(layer_job *job)
+{
+	const fp_layer_task *task = job->task;
+	fp_backend *be = fp_model_backend(task->model);
+	int64_t index = job->dense->index;
+	fp_statistics own[FP_GROUP_COUNT] = {{0}};
+	/* the first layer's inputs are the dense model's in any case */
+	bool dense = job->feed == FP_FEED_NONE || index == 0;
+	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1);
+	fp_status status = FP_OK;
+	for (int group = 0; !kept && group < FP_GROUP_COUNT; group++)
+		FP_TRY(fp_statistics_new(&own[group], be, group_inputs(job, group), false, 0, 0));
+	if (!kept && task->streams)
+		FP_TRY(collect(job, own));
+	else if (!kept)
+		for (int group = 0; group < FP_GROUP_COUNT; group++)
+			FP_TRY(fp_statistics_identity(&own[group]));
+	else if (task->streams && (job->feed == FP_FEED_NONE || fp_layer_is_fitted(task)))
+		FP_TRY(fp_streams_forward(task->streams, FP_DENSE, job->dense));
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		FP_TRY(solve_group(job, group, kept ? fp_dense_statistics_find(task->kept, index, group) : &own[group]));
+		if (!kept && dense && task->streams)
+			fp_dense_statistics_keep(task->kept, index, group, &own[group]);
+	}
+cleanup:
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		fp_statistics_free(&own[group]);
 	return status;
 }
 
@@ -247,7 +312,7 @@ static fp_status fit(layer_job *job)
 	}
 	if (task->fit_done)
 		FP_TRY(task->fit_done(task->done_data, &result));
-	if (job->feed == FP_FEED_CROSS || job->feed == FP_FEED_SEQUENTIAL) {
+	if (!task->last && (job->feed == FP_FEED_CROSS || job->feed == FP_FEED_SEQUENTIAL)) {
 		FP_TRY(be->ops->copy(be, streams->hidden[FP_PRUNED], job->input));
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->pruned));
 	}
@@ -269,15 +334,16 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(fp_streams_copy(streams, FP_DENSE, FP_PRUNED));
 	if (fp_layer_is_fitted(task))
 		FP_TRY(keep_input(&job));
-	for (int group = 0; group < FP_GROUP_COUNT; group++)
-		FP_TRY(prune_group(&job, group));
-	if (fp_layer_is_fitted(task)) {
+	for (int group = 0; job.corrected && group < FP_GROUP_COUNT; group++)
+		FP_TRY(prune_corrected_group(&job, group));
+	if (!job.corrected)
+		FP_TRY(prune_uncorrected(&job));
+	if (job.corrected && (fp_layer_is_fitted(task) || !task->last))
 		FP_TRY(sweep(&job, FP_GROUP_COUNT, NULL));
+	if (fp_layer_is_fitted(task))
 		FP_TRY(fit(&job));
-	} else if (streams && job.feed == FP_FEED_SEQUENTIAL)
+	else if (streams && job.feed == FP_FEED_SEQUENTIAL && !task->last)
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job.pruned));
-	else if (streams)
-		FP_TRY(sweep(&job, FP_GROUP_COUNT, NULL));
 cleanup:
 	fp_matrix_free(fp_model_backend(task->model), &job.input);
 	fp_layer_free(job.dense);

@@ -6,6 +6,7 @@
 #ifndef FP_PIPELINE_PRUNE_LAYER_H
 #define FP_PIPELINE_PRUNE_LAYER_H
 
+#include "pipeline/dense_statistics.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/streams.h"
 #include "pipeline/write_behind.h"
@@ -47,8 +48,11 @@ typedef struct fp_layer_task {
 	fp_model *model;
 	const fp_settings *settings;
 	fp_pattern pattern;
-	fp_streams *streams;     /* NULL: no calibration text (magnitude); errors are then those of the weights */
-	fp_write_behind *behind; /* has space for the bytes of finished operators; may be NULL */
+	fp_streams *streams;       /* NULL: no calibration text (magnitude), and errors are those of the weights; or all
+								  statistics are in `kept` */
+	fp_dense_statistics *kept; /* of the same windows; read and added to; may be NULL */
+	bool last;                 /* no layer comes after it: the streams need not be moved on */
+	fp_write_behind *behind;   /* has space for the bytes of finished operators; may be NULL */
 	fp_operator_done done;
 	fp_bias_done bias_done; /* done, bias_done and fit_done may be NULL */
 	fp_fit_done fit_done;

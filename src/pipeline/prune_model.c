@@ -93,6 +93,7 @@ static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pa
 								.settings = task->settings,
 								.pattern = pattern,
 								.streams = streams,
+								.kept = task->kept,
 								.behind = run->behind,
 								.done = operator_done,
 								.bias_done = bias_done,
@@ -106,6 +107,7 @@ static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pa
 			FP_TRY(fp_skip_layer(&layer_task, layer));
 			continue;
 		}
+		layer_task.last = layer + 1 == end;
 		FP_TRY(fp_prune_layer(&layer_task, layer));
 		fp_log(ctx, FP_LOG_INFO, "layer %lld of %lld: error %.4f, %.1f s", (long long)layer + 1,
 			   (long long)fp_model_get_config(task->model)->layers, layer_error(run->result, layer),
@@ -146,10 +148,11 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	if (!calibrated && !fp_is(task->settings->method, "magnitude"))
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
-	if (calibrated)
+	if (calibrated && !(fp_feed_of(task->settings) == FP_FEED_NONE && task->settings->fit_steps == 0 &&
+						fp_dense_statistics_cover(task->kept, first, end)))
 		FP_TRY(fp_streams_new(&streams, task->model, task->windows, fp_feed_needs_both(fp_feed_of(task->settings))));
 	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
-	FP_TRY(prune_layers(&run, calibrated ? &streams : NULL, pattern, first, end));
+	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL, pattern, first, end));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
 	FP_TRY(fp_write_behind_finish(run.behind));
 cleanup:

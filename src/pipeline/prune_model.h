@@ -28,6 +28,7 @@ typedef struct fp_prune_task {
 	const fp_windows *windows;     /* count 0: none, for magnitude */
 	fp_writer *writer;             /* NULL: nothing is written */
 	fp_overlay *overlay;           /* NULL: the new tensors are not kept in memory */
+	fp_dense_statistics *kept;     /* from prunes of this model on these windows, and for the next; may be NULL */
 	fp_operator_listener listener; /* may be NULL */
 	void *listener_data;
 } fp_prune_task;

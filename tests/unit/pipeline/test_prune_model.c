@@ -265,6 +265,56 @@ static void fitted_layers_are_reported(void **unused)
 	}
 }
 
+/* What is kept of the dense model changes no figure, however much there is room for; with everything kept magnitude
+ * makes no pass over the text any more. */
+static void kept_statistics_change_nothing(void **unused)
+{
+	(void)unused;
+	static const char *const recipes[][4] = {{"method=magnitude"},
+											 {"method=wanda"},
+											 {"method=wanda", "fit_steps=3"},
+											 {"preset=paper", "iterations=3"},
+											 {"preset=paper", "iterations=3", "correction=none"},
+											 {"preset=fast", "search_steps=6"},
+											 {"method=magnitude", "pattern=2:4"}};
+	static const int64_t rooms[] = {0, 20000, (int64_t)1 << 30};
+	enum { RECIPES = sizeof recipes / sizeof recipes[0] };
+	for (int backwards = 0; backwards < 2; backwards++)
+		for (int i = 0; i < 3; i++) {
+			model_run shared;
+			const char *const nothing[] = {NULL};
+			fp_dense_statistics *kept;
+			open_run(&shared, "llama-gqa", nothing);
+			assert_ok(shared.f.ctx, fp_dense_statistics_new(&kept, shared.f.ctx, 2, rooms[i]));
+			for (int k = 0; k < RECIPES; k++) {
+				int r = backwards ? RECIPES - 1 - k : k;
+				model_run run;
+				char *text[2];
+				open_run(&run, "llama-gqa", recipes[r]);
+				fp_model *own = run.task.model;
+				for (int t = 0; t < 2; t++) {
+					run.task.model = t ? shared.f.model : own;
+					run.task.kept = t ? kept : NULL;
+					assert_ok(shared.f.ctx, fp_prune_model(&run.result, &run.task));
+					if (t && k == RECIPES - 1)
+						assert_int_equal(run.result.stopwatch.seconds[FP_STAGE_FORWARD] == 0, rooms[i] > 20000);
+					json_t *report = fp_report_result(&run.task, &run.result, "model", false);
+					text[t] = json_dumps(report, JSON_INDENT(1));
+					json_decref(report);
+					fp_prune_result_free(&run.result);
+				}
+				assert_string_equal(text[0], text[1]);
+				free(text[0]);
+				free(text[1]);
+				close_run(&run);
+			}
+			fp_dense_statistics_forget(kept);
+			assert_null(fp_dense_statistics_find(kept, 0, 0));
+			fp_dense_statistics_free(kept);
+			close_run(&shared);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -276,6 +326,7 @@ int main(void)
 		cmocka_unit_test(an_estimate_is_made_without_running),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(fitted_layers_are_reported),
+		cmocka_unit_test(kept_statistics_change_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
