@@ -64,6 +64,11 @@ fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols)
 	return m;
 }
 
+bool fp_backend_rounds(const fp_backend *be, fp_use use)
+{
+	return be->ops->fista_step_near && be->precision == FP_PRECISION_BF16 && use == FP_USE_ACTIVATION;
+}
+
 bool fp_backend_has_gradients(const fp_backend *be)
 {
 	const fp_backend_operations *ops = be->ops;

@@ -123,7 +123,8 @@ typedef struct fp_backend_operations {
 	fp_status (*memory)(fp_backend *be, int64_t *available, int64_t *total);
 
 	/* --- linear algebra: required ------------------------------------------------------------------------- */
-	/* C ← α op(A) op(B) + β C. On a backend with fista_step_near() A and B may both be BF16. */
+	/* C ← α op(A) op(B) + β C. On a backend with fista_step_near() A, B or both may be BF16, whatever the use: the
+	 * other one is then rounded too. */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);
 	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror() */
@@ -215,7 +216,7 @@ typedef struct fp_backend_operations {
 									fp_matrix dV);
 	/* out[j] ← Σᵢ X[i,j] + β out[j]; out is 1×cols */
 	fp_status (*column_sums)(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
-	/* D ← scale·(Y − T); *squares ← ‖Y − T‖²; D may be Y */
+	/* D ← scale·(Y − T); squares, when not NULL, ← ‖Y − T‖²; D may be Y */
 	fp_status (*difference)(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
 	/* M ← β₁M + (1−β₁)G;  V ← β₂V + (1−β₂)G²;  W ← W − rate·M̂/(√V̂ + ε), with M̂ = M/(1−β₁ᵗ), V̂ = V/(1−β₂ᵗ) */
 	fp_status (*adam_step)(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);
@@ -267,6 +268,9 @@ fp_matrix fp_matrix_cols(fp_matrix m, int64_t first, int64_t cols);
 /* The first rows × cols elements of a contiguous matrix's buffer seen as another shape. */
 fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols);
 
+/* True when products for `use` round their operands to bf16 and take them so: what is multiplied twice is better
+ * rounded once. */
+bool fp_backend_rounds(const fp_backend *be, fp_use use);
 /* True when the backend has the operations of a layer fit. */
 bool fp_backend_has_gradients(const fp_backend *be);
 

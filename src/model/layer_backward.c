@@ -32,6 +32,9 @@ struct fp_tape {
 	fp_matrix output; /* end through the last norm, where that comes after the block; else end itself */
 	fp_matrix up, gate, z;
 	fp_matrix dz, dy, dcontext, dQ, dK, dV;
+	/* Operands of more than one product in the type these multiply (BF16), where they would round them each time. The
+	 * last one takes the gradient at hand. */
+	fp_matrix narrow_x, narrow_y, narrow_context, narrow_z, narrow_gradient;
 	fp_matrix cosine, sine, negative_sine;
 };
 
@@ -40,33 +43,42 @@ typedef struct tape_part {
 	fp_matrix *matrix;
 	int64_t width;
 	bool needed;
+	fp_dtype dtype;
 } tape_part;
-enum { PART_COUNT = 20 };
+enum { PART_COUNT = 25 };
 
-static void list_parts(fp_tape *t, const fp_model_config *c, tape_part parts[PART_COUNT])
+static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_COUNT])
 {
+	const fp_model_config *c = fp_model_get_config(model);
 	int64_t query = c->heads * c->head_dim, key = c->kv_heads * c->head_dim;
+	int64_t widest = c->inner > c->hidden ? c->inner : c->hidden;
+	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
 	const tape_part all[PART_COUNT] = {
-		{&t->x, c->hidden, c->pre_norm},
-		{&t->y, c->hidden, true},
-		{&t->Q, query, true},
-		{&t->K, key, true},
-		{&t->V, key, true},
-		{&t->raw_Q, query, c->head_norm},
-		{&t->raw_K, key, c->head_norm},
-		{&t->context, query, true},
-		{&t->middle, c->hidden, true},
-		{&t->end, c->hidden, true},
-		{&t->output, c->hidden, !c->pre_norm},
-		{&t->up, c->inner, true},
-		{&t->gate, c->inner, c->gated},
-		{&t->z, c->inner, true},
-		{&t->dz, c->inner, true},
-		{&t->dy, c->hidden, true},
-		{&t->dcontext, query, true},
-		{&t->dQ, query, true},
-		{&t->dK, key, true},
-		{&t->dV, key, true},
+		{&t->x, c->hidden, c->pre_norm, FP_F32},
+		{&t->y, c->hidden, true, FP_F32},
+		{&t->Q, query, true, FP_F32},
+		{&t->K, key, true, FP_F32},
+		{&t->V, key, true, FP_F32},
+		{&t->raw_Q, query, c->head_norm, FP_F32},
+		{&t->raw_K, key, c->head_norm, FP_F32},
+		{&t->context, query, true, FP_F32},
+		{&t->middle, c->hidden, true, FP_F32},
+		{&t->end, c->hidden, true, FP_F32},
+		{&t->output, c->hidden, !c->pre_norm, FP_F32},
+		{&t->up, c->inner, true, FP_F32},
+		{&t->gate, c->inner, c->gated, FP_F32},
+		{&t->z, c->inner, true, FP_F32},
+		{&t->dz, c->inner, true, FP_F32},
+		{&t->dy, c->hidden, true, FP_F32},
+		{&t->dcontext, query, true, FP_F32},
+		{&t->dQ, query, true, FP_F32},
+		{&t->dK, key, true, FP_F32},
+		{&t->dV, key, true, FP_F32},
+		{&t->narrow_x, c->hidden, rounds, FP_BF16},
+		{&t->narrow_y, c->hidden, rounds, FP_BF16},
+		{&t->narrow_context, query, rounds, FP_BF16},
+		{&t->narrow_z, c->inner, rounds, FP_BF16},
+		{&t->narrow_gradient, widest, rounds, FP_BF16},
 	};
 	for (int i = 0; i < PART_COUNT; i++)
 		parts[i] = all[i];
@@ -83,11 +95,11 @@ int64_t fp_tape_bytes(const fp_model *model, int64_t tokens)
 	fp_tape tape = {0};
 	tape_part parts[PART_COUNT];
 	int64_t row = 0;
-	list_parts(&tape, c, parts);
+	list_parts(&tape, model, parts);
 	for (int i = 0; i < PART_COUNT; i++)
-		row += parts[i].needed ? parts[i].width : 0;
+		row += parts[i].needed ? parts[i].width * fp_dtype_size(parts[i].dtype) : 0;
 	int64_t tables = c->rotary ? table_rows(c, tokens) * c->head_dim * 3 / 2 : 0;
-	return (tokens * row + tables) * (int64_t)sizeof(float);
+	return tokens * row + tables * (int64_t)sizeof(float);
 }
 
 fp_status fp_tape_new(fp_tape **out, const fp_model *model, int64_t tokens)
@@ -102,10 +114,10 @@ fp_status fp_tape_new(fp_tape **out, const fp_model *model, int64_t tokens)
 	FP_TRY(FP_NEW(be->ctx, &tape, 1));
 	tape->be = be;
 	tape->tokens = tokens;
-	list_parts(tape, c, parts);
+	list_parts(tape, model, parts);
 	for (int i = 0; i < PART_COUNT; i++)
 		if (parts[i].needed)
-			FP_TRY(fp_matrix_new(be, parts[i].matrix, tokens, parts[i].width, FP_F32));
+			FP_TRY(fp_matrix_new(be, parts[i].matrix, tokens, parts[i].width, parts[i].dtype));
 	if (c->rotary) {
 		int64_t rows = table_rows(c, tokens);
 		FP_TRY(fp_rotary_tables(be, c, rows, &tape->cosine, &tape->sine));
@@ -143,6 +155,11 @@ void fp_tape_free(fp_tape *tape)
 						&tape->dQ,
 						&tape->dK,
 						&tape->dV,
+						&tape->narrow_x,
+						&tape->narrow_y,
+						&tape->narrow_context,
+						&tape->narrow_z,
+						&tape->narrow_gradient,
 						&tape->cosine,
 						&tape->sine,
 						&tape->negative_sine};
@@ -181,6 +198,17 @@ void fp_layer_matrices_free(fp_backend *be, fp_layer_matrices *matrices)
 static fp_matrix used(const fp_tape *tape, fp_matrix part)
 {
 	return fp_matrix_rows(part, 0, tape->sequences * tape->length);
+}
+
+/* What products take in the place of X: its copy in their type, once narrow() has made it, where the tape has one. */
+static fp_matrix operand(fp_matrix X, fp_matrix copy)
+{
+	return fp_matrix_is_absent(copy) ? X : fp_matrix_reshape(copy, X.rows, X.cols);
+}
+
+static fp_status narrow(fp_backend *be, fp_matrix X, fp_matrix copy)
+{
+	return fp_matrix_is_absent(copy) ? FP_OK : be->ops->copy(be, operand(X, copy), X);
 }
 
 /* The view of a matrix of heads with one head in a row. */
@@ -267,12 +295,16 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	fp_matrix x = attention_input(layer, tape);
 	if (c->pre_norm)
 		FP_TRY(normalise(layer, 0, tape->input, x));
+	FP_TRY(narrow(be, x, tape->narrow_x));
+	x = operand(x, tape->narrow_x);
 	FP_TRY(fp_linear(be, x, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
 	FP_TRY(place_heads(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : Q, Q));
 	FP_TRY(place_heads(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : K, K));
 	FP_TRY(be->ops->attention(be, &shape, Q, K, V, context));
+	FP_TRY(narrow(be, context, tape->narrow_context));
+	context = operand(context, tape->narrow_context);
 	FP_TRY(be->ops->copy(be, middle, tape->input));
 	FP_TRY(fp_linear(be, context, layer->weight[FP_OUTPUT], layer->bias[FP_OUTPUT], true, middle));
 cleanup:
@@ -285,20 +317,30 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix y = used(tape, tape->y), up = used(tape, tape->up), z = used(tape, tape->z), end = used(tape, tape->end);
-	fp_matrix middle = used(tape, tape->middle);
+	fp_matrix middle = used(tape, tape->middle), Y = operand(y, tape->narrow_y), Z = operand(z, tape->narrow_z);
 	FP_TRY(normalise(layer, c->pre_norm ? 1 : 0, middle, y));
-	FP_TRY(fp_linear(be, y, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
+	FP_TRY(narrow(be, y, tape->narrow_y));
+	FP_TRY(fp_linear(be, Y, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
 	if (c->gated) {
 		fp_matrix gate = used(tape, tape->gate);
-		FP_TRY(fp_linear(be, y, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
+		FP_TRY(fp_linear(be, Y, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
 		FP_TRY(be->ops->activate_gated(be, c->activation, gate, up, z));
 	} else {
 		FP_TRY(be->ops->activate(be, c->activation, up, z));
 	}
+	FP_TRY(narrow(be, z, tape->narrow_z));
 	FP_TRY(be->ops->copy(be, end, c->pre_norm ? middle : y));
-	FP_TRY(fp_linear(be, z, layer->weight[FP_DOWN], layer->bias[FP_DOWN], true, end));
+	FP_TRY(fp_linear(be, Z, layer->weight[FP_DOWN], layer->bias[FP_DOWN], true, end));
 cleanup:
 	return status;
+}
+
+static fp_status check_input(const fp_layer *layer, int64_t sequences, int64_t length, fp_matrix input,
+							 const fp_tape *tape)
+{
+	FP_REQUIRE(tape->be, input.rows == sequences * length && input.rows <= tape->tokens);
+	FP_REQUIRE(tape->be, input.cols == fp_model_get_config(layer->model)->hidden);
+	return fp_model_check_length(layer->model, length);
 }
 
 fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64_t length, fp_matrix input,
@@ -306,9 +348,8 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 {
 	fp_status status;
 	bool pre_norm = fp_model_get_config(layer->model)->pre_norm;
-	FP_REQUIRE(tape->be, input.rows == sequences * length && input.rows <= tape->tokens);
-	FP_REQUIRE(tape->be, input.cols == fp_model_get_config(layer->model)->hidden);
-	FP_TRY(fp_model_check_length(layer->model, length));
+	fp_use use = fp_backend_use(tape->be, FP_USE_ACTIVATION);
+	FP_TRY(check_input(layer, sequences, length, input, tape));
 	tape->sequences = sequences;
 	tape->length = length;
 	tape->input = input;
@@ -318,18 +359,33 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 		FP_TRY(normalise(layer, 1, used(tape, tape->end), used(tape, tape->output)));
 	*output = used(tape, pre_norm ? tape->end : tape->output);
 cleanup:
+	fp_backend_use(tape->be, use);
 	return status;
 }
 
-/* Gradients of an operator's own weight and bias from that of its output. */
-static fp_status own_gradients(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient, fp_matrix input,
-							   bool add, fp_layer_matrices *out)
+/* Gradients of an operator's own weight and bias from that of its output; `narrowed`: that gradient for products. */
+static fp_status own_gradients(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient,
+							   fp_matrix narrowed, fp_matrix input, bool add, fp_layer_matrices *out)
 {
 	fp_status status;
 	float beta = add ? 1.0F : 0.0F;
-	FP_TRY(be->ops->gemm(be, 1, gradient, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
+	FP_TRY(be->ops->gemm(be, 1, narrowed, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
 	if (!fp_matrix_is_absent(layer->bias[role]))
 		FP_TRY(be->ops->column_sums(be, gradient, beta, out->bias[role]));
+cleanup:
+	return status;
+}
+
+/* An operator's own gradients, and the one by its input: out_input ← gradient·weight + β·out_input. */
+static fp_status operator_backward(const fp_layer *layer, fp_tape *tape, fp_role role, fp_matrix gradient,
+								   fp_matrix input, bool add, fp_layer_matrices *out, float beta, fp_matrix out_input)
+{
+	fp_status status;
+	fp_backend *be = tape->be;
+	fp_matrix narrowed = operand(gradient, tape->narrow_gradient);
+	FP_TRY(narrow(be, gradient, tape->narrow_gradient));
+	FP_TRY(own_gradients(layer, be, role, gradient, narrowed, input, add, out));
+	FP_TRY(be->ops->gemm(be, 1, narrowed, FP_PLAIN, layer->weight[role], FP_PLAIN, beta, out_input));
 cleanup:
 	return status;
 }
@@ -340,19 +396,17 @@ static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix 
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_matrix up = used(tape, tape->up), dz = used(tape, tape->dz), dy = used(tape, tape->dy), y = used(tape, tape->y);
-	FP_TRY(own_gradients(layer, be, FP_DOWN, d, used(tape, tape->z), add, out));
-	FP_TRY(be->ops->gemm(be, 1, d, FP_PLAIN, layer->weight[FP_DOWN], FP_PLAIN, 0, dz));
+	fp_matrix up = used(tape, tape->up), dz = used(tape, tape->dz), dy = used(tape, tape->dy);
+	fp_matrix y = operand(used(tape, tape->y), tape->narrow_y), z = operand(used(tape, tape->z), tape->narrow_z);
+	FP_TRY(operator_backward(layer, tape, FP_DOWN, d, z, add, out, 0, dz));
 	if (c->gated) {
 		fp_matrix gate = used(tape, tape->gate);
 		FP_TRY(be->ops->activate_gated_backward(be, c->activation, gate, up, dz, gate, up));
-		FP_TRY(own_gradients(layer, be, FP_GATE, gate, y, add, out));
-		FP_TRY(be->ops->gemm(be, 1, gate, FP_PLAIN, layer->weight[FP_GATE], FP_PLAIN, 0, dy));
+		FP_TRY(operator_backward(layer, tape, FP_GATE, gate, y, add, out, 0, dy));
 	} else {
 		FP_TRY(be->ops->activate_backward(be, c->activation, up, dz, up));
 	}
-	FP_TRY(own_gradients(layer, be, FP_UP, up, y, add, out));
-	FP_TRY(be->ops->gemm(be, 1, up, FP_PLAIN, layer->weight[FP_UP], FP_PLAIN, c->gated ? 1.0F : 0.0F, dy));
+	FP_TRY(operator_backward(layer, tape, FP_UP, up, y, add, out, c->gated ? 1.0F : 0.0F, dy));
 cleanup:
 	return status;
 }
@@ -365,18 +419,17 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	fp_attention_shape shape = shape_of(tape, layer);
 	fp_matrix context = used(tape, tape->context), dcontext = used(tape, tape->dcontext);
 	fp_matrix dQ = used(tape, tape->dQ), dK = used(tape, tape->dK), dV = used(tape, tape->dV);
-	fp_matrix x = attention_input(layer, tape);
-	FP_TRY(own_gradients(layer, be, FP_OUTPUT, d, context, add, out));
-	FP_TRY(be->ops->gemm(be, 1, d, FP_PLAIN, layer->weight[FP_OUTPUT], FP_PLAIN, 0, dcontext));
+	fp_matrix x = operand(attention_input(layer, tape), tape->narrow_x);
+	FP_TRY(operator_backward(layer, tape, FP_OUTPUT, d, operand(context, tape->narrow_context), add, out, 0, dcontext));
 	FP_TRY(be->ops->attention_backward(be, &shape, used(tape, tape->Q), used(tape, tape->K), used(tape, tape->V),
 									   context, dcontext, dQ, dK, dV));
 	FP_TRY(place_heads_backward(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : dQ,
 								dQ));
 	FP_TRY(place_heads_backward(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : dK,
 								dK));
-	FP_TRY(own_gradients(layer, be, FP_QUERY, dQ, x, add, out));
-	FP_TRY(own_gradients(layer, be, FP_KEY, dK, x, add, out));
-	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, x, add, out));
+	FP_TRY(own_gradients(layer, be, FP_QUERY, dQ, dQ, x, add, out));
+	FP_TRY(own_gradients(layer, be, FP_KEY, dK, dK, x, add, out));
+	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, dV, x, add, out));
 cleanup:
 	return status;
 }
@@ -388,6 +441,7 @@ fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_l
 	bool pre_norm = fp_model_get_config(layer->model)->pre_norm;
 	fp_matrix d = used(tape, pre_norm ? tape->end : tape->output), dy = used(tape, tape->dy);
 	fp_matrix middle = used(tape, tape->middle);
+	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
 	if (!pre_norm)
 		FP_TRY(normalise_backward(layer, 1, used(tape, tape->end), d));
 	FP_TRY(backward_inner(layer, tape, d, add, gradients));
@@ -398,5 +452,6 @@ fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_l
 		FP_TRY(normalise_backward(layer, 0, middle, d));
 	FP_TRY(backward_attention(layer, tape, d, add, gradients));
 cleanup:
+	fp_backend_use(be, use);
 	return status;
 }

@@ -22,7 +22,10 @@ void fp_tape_free(fp_tape *tape); /* NULL is allowed */
 /* Bytes that fp_tape_new() takes, for planning. */
 int64_t fp_tape_bytes(const fp_model *model, int64_t tokens);
 
-/* *output ← a view into the tape of layer(input), the same numbers as fp_layer_forward(). input (sequences·length ×
+/* Products of both passes are for FP_USE_ACTIVATION, whatever be->use says: on a device that rounds them to bf16 the
+ * tape keeps such copies of what is multiplied more than once, and a layer's weights may be BF16.
+ *
+ * *output ← a view into the tape of layer(input), the same numbers as fp_layer_forward(). input (sequences·length ×
  * hidden) must stay as it is until the backward pass. */
 fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64_t length, fp_matrix input,
 								 fp_tape *tape, fp_matrix *output);

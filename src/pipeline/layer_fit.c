@@ -32,6 +32,7 @@ typedef struct fit_space {
 	fp_tape *tape;
 	fp_matrix input, target;                   /* a batch's rows */
 	fp_layer_matrices weights;                 /* at work, F32 */
+	fp_layer_matrices narrow;                  /* weights at work in the type of products (BF16), where they round */
 	fp_layer_matrices trial;                   /* the same in the checkpoint's type */
 	fp_layer_matrices gradients, mean, square; /* Adam's moments */
 	double rate[FP_ROLE_COUNT];                /* of each operator, before the schedule */
@@ -63,7 +64,9 @@ int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t lengt
 int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens)
 {
 	int64_t rows = 2 * tokens * fp_model_get_config(model)->hidden;
-	return fp_tape_bytes(model, tokens) + (5 * weights + rows) * (int64_t)sizeof(float);
+	int64_t narrow =
+		fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) ? weights * fp_dtype_size(FP_BF16) : 0;
+	return fp_tape_bytes(model, tokens) + (5 * weights + rows) * (int64_t)sizeof(float) + narrow;
 }
 
 fp_status fp_fit_check(const fp_backend *be)
@@ -75,7 +78,8 @@ fp_status fp_fit_check(const fp_backend *be)
 
 static void space_free(fit_space *space)
 {
-	fp_layer_matrices *all[] = {&space->weights, &space->trial, &space->gradients, &space->mean, &space->square};
+	fp_layer_matrices *all[] = {&space->weights,   &space->narrow, &space->trial,
+								&space->gradients, &space->mean,   &space->square};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_layer_matrices_free(space->be, all[i]);
 	fp_matrix_free(space->be, &space->input);
@@ -111,6 +115,17 @@ static fp_status root_mean_square(fp_backend *be, fp_matrix W, double *out)
 	return status;
 }
 
+/* The weights at work, in the type of products. */
+static fp_status narrow_weights(fit_space *space)
+{
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (!fp_matrix_is_absent(space->narrow.weight[role]))
+			FP_TRY(space->be->ops->copy(space->be, space->narrow.weight[role], space->weights.weight[role]));
+cleanup:
+	return status;
+}
+
 static fp_status start_weights(fit_space *space)
 {
 	fp_backend *be = space->be;
@@ -130,6 +145,7 @@ static fp_status start_weights(fit_space *space)
 		FP_TRY(be->ops->fill(be, space->mean.bias[role], 0));
 		FP_TRY(be->ops->fill(be, space->square.bias[role], 0));
 	}
+	FP_TRY(narrow_weights(space));
 cleanup:
 	return status;
 }
@@ -174,6 +190,18 @@ cleanup:
 	return status;
 }
 
+static fp_status narrow_new(fit_space *space)
+{
+	const fp_layer *layer = space->task->layer;
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (!fp_matrix_is_absent(layer->weight[role]))
+			FP_TRY(fp_matrix_new(space->be, &space->narrow.weight[role], layer->weight[role].rows,
+								 layer->weight[role].cols, FP_BF16));
+cleanup:
+	return status;
+}
+
 static fp_status space_new(fit_space *space)
 {
 	const fp_fit_task *task = space->task;
@@ -194,6 +222,8 @@ static fp_status space_new(fit_space *space)
 	space->energy = energy / (double)(task->windows - space->held);
 	FP_TRY(fp_tape_new(&space->tape, task->layer->model, rows));
 	FP_TRY(fp_layer_matrices_new(&space->weights, task->layer));
+	if (fp_backend_rounds(be, FP_USE_ACTIVATION))
+		FP_TRY(narrow_new(space));
 	FP_TRY(fp_layer_matrices_new(&space->trial, task->layer));
 	FP_TRY(fp_layer_matrices_new(&space->gradients, task->layer));
 	FP_TRY(fp_layer_matrices_new(&space->mean, task->layer));
@@ -251,11 +281,10 @@ static fp_status batch_gradients(fit_space *space, const fp_layer *layer)
 	for (int64_t done = 0; done < windows; done += task->batch) {
 		int64_t count = at_most(task->batch, windows - done), rows = count * task->length;
 		fp_matrix output;
-		double squares;
 		FP_TRY(gather(space, first + done, count));
 		FP_TRY(fp_layer_forward_taped(layer, count, task->length, fp_matrix_rows(space->input, 0, rows), space->tape,
 									  &output));
-		FP_TRY(be->ops->difference(be, scale, output, fp_matrix_rows(space->target, 0, rows), output, &squares));
+		FP_TRY(be->ops->difference(be, scale, output, fp_matrix_rows(space->target, 0, rows), output, NULL));
 		FP_TRY(fp_layer_backward(layer, space->tape, done > 0, &space->gradients));
 	}
 cleanup:
@@ -291,6 +320,7 @@ static fp_status update(fit_space *space, int64_t step, int64_t steps)
 			FP_TRY(be->ops->adam_step(be, &rule, space->gradients.bias[role], space->mean.bias[role],
 									  space->square.bias[role], space->weights.bias[role]));
 	}
+	FP_TRY(narrow_weights(space));
 cleanup:
 	return status;
 }
@@ -347,6 +377,8 @@ static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 	int64_t steps = fp_fit_steps(task->settings, task->windows), evaluated = 0;
 	fp_layer working = with_weights(task->layer, &space->weights), trial = with_weights(task->layer, &space->trial);
 	fp_status status;
+	if (fp_backend_rounds(space->be, FP_USE_ACTIVATION))
+		memcpy(working.weight, space->narrow.weight, sizeof working.weight);
 	FP_TRY(measure_loss(space, task->layer, &result->loss_before));
 	result->loss_after = result->loss_before;
 	for (int64_t step = 0; step < steps; step++) {

@@ -217,7 +217,7 @@ static void test_difference(void **state)
 	for (int i = 0; i < contract_shape_count * 2; i++) {
 		int64_t rows = contract_shapes[i / 2].rows, cols = contract_shapes[i / 2].cols;
 		sample Y = sample_normal(c, rows, cols), T = sample_normal(c, rows, cols), D = sample_normal(c, rows, cols);
-		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols), squares = 0, got;
+		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols), squares = 0, got = NAN;
 		for (int64_t k = 0; k < rows * cols; k++) {
 			double off = Y.value[k] - T.value[k];
 			want[k] = (double)-0.3f * off;
@@ -225,9 +225,10 @@ static void test_difference(void **state)
 			squares += off * off;
 		}
 		sample *out = i % 2 ? &Y : &D;
-		assert_ok(c->ctx, c->be->ops->difference(c->be, -0.3f, Y.view, T.view, out->view, &got));
+		bool counted = i % 4 < 2;
+		assert_ok(c->ctx, c->be->ops->difference(c->be, -0.3f, Y.view, T.view, out->view, counted ? &got : NULL));
 		sample_expect_within(c, out, want, bound, "difference");
-		assert_true(fabs(got - squares) <= 2 * FLOAT_EPSILON * squares);
+		assert_true(!counted || fabs(got - squares) <= 2 * FLOAT_EPSILON * squares);
 		free(want);
 		free(bound);
 		sample_free(c, &Y);

@@ -105,6 +105,44 @@ static void check_attention(contract *c, fp_attention_shape shape)
 	sample_free(c, &out);
 }
 
+/* Likewise for its gradients. */
+static void check_attention_backward(contract *c, fp_attention_shape shape)
+{
+	int64_t tokens = shape.sequences * shape.length, width = shape.heads * shape.head_dim;
+	fp_use use = c->be->use;
+	sample all[8]; /* Q, K, V, out, dout; dQ, dK, dV */
+	double *want[3];
+	for (int i = 0; i < 8; i++) {
+		bool keys = i == 1 || i == 2 || i > 5;
+		all[i] = sample_normal(c, tokens, keys ? shape.kv_heads * shape.head_dim : width);
+	}
+	shape.scale = (float)(1 / sqrt((double)shape.head_dim));
+	c->be->use = FP_USE_EXACT;
+	for (int round = 0; round < 2; round++) {
+		assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, all[0].view, all[1].view, all[2].view, all[3].view));
+		assert_ok(c->ctx,
+				  c->be->ops->attention_backward(c->be, &shape, all[0].view, all[1].view, all[2].view, all[3].view,
+												 all[4].view, all[5].view, all[6].view, all[7].view));
+		for (int i = 5; i < 8 && round == 0; i++) {
+			want[i - 5] = sample_read(c, &all[i]);
+			assert_ok(c->ctx, c->be->ops->fill(c->be, all[i].view, NAN));
+		}
+		c->be->use = use;
+	}
+	for (int i = 5; i < 8; i++) {
+		/* sums over up to `length` rows, each term off by a few roundings; the first keys gather from all of them */
+		double largest = 0;
+		for (int64_t k = 0; k < fp_matrix_size(all[i].view); k++)
+			largest = fmax(largest, fabs(want[i - 5][k]));
+		sample_expect(c, &all[i], want[i - 5],
+					  largest * (8 * operand_error(use, c->be->precision) + 64 * FLOAT_EPSILON), 0,
+					  "attention_backward, relaxed");
+		free(want[i - 5]);
+	}
+	for (int i = 0; i < 8; i++)
+		sample_free(c, &all[i]);
+}
+
 static void test_relaxed_uses(void **state)
 {
 	contract *c = *state;
@@ -122,6 +160,11 @@ static void test_relaxed_uses(void **state)
 			check_attention(c, (fp_attention_shape){2, 70, 4, 2, 16, 0, 0});
 			check_attention(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0});
 			check_attention(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0});
+			if (fp_backend_has_gradients(c->be)) {
+				check_attention_backward(c, (fp_attention_shape){2, 70, 4, 2, 16, 0, 0});
+				check_attention_backward(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0});
+				check_attention_backward(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0});
+			}
 			fp_backend_use(c->be, before);
 			c->be->precision = FP_PRECISION_FP32;
 		}

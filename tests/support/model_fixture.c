@@ -33,7 +33,10 @@ fp_status open_directory(model_fixture *f, const char *directory)
 	memset(f, 0, sizeof *f);
 	f->ctx = fp_context_new();
 	assert_non_null(f->ctx);
-	assert_ok(f->ctx, fp_backend_open(&f->be, f->ctx, "cpu", 2));
+	const char *device = getenv("FP_TEST_DEVICE"), *precision = getenv("FP_TEST_PRECISION");
+	assert_ok(f->ctx, fp_backend_open(&f->be, f->ctx, device ? device : "cpu", 2));
+	if (precision)
+		assert_ok(f->ctx, fp_backend_set_precision(f->be, precision));
 	fp_status status = fp_checkpoint_open(&f->checkpoint, f->ctx, directory);
 	if (status == FP_OK)
 		status = fp_model_open(&f->model, f->be, f->checkpoint);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_fixture.h: the tiny models of tests/fixtures/model, opened on the CPU, and changed copies of them. */
+/* model_fixture.h: the tiny models of tests/fixtures/model, and changed copies of them, opened on the CPU, or on the
+ * device that FP_TEST_DEVICE names with the precision of FP_TEST_PRECISION. */
 #ifndef FP_TESTS_MODEL_FIXTURE_H
 #define FP_TESTS_MODEL_FIXTURE_H
 

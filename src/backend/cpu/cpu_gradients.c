@@ -125,9 +125,11 @@ fp_status fp_cpu_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix 
 										 fp_cpu_floats(T) + tile.row * T.stride + tile.col, tile.size, scale);
 		}
 	}
-	*squares = 0;
-	for (int s = 0; s < FP_CPU_SUMS; s++)
-		*squares += sums[s];
+	if (squares) {
+		*squares = 0;
+		for (int s = 0; s < FP_CPU_SUMS; s++)
+			*squares += sums[s];
+	}
 	return FP_OK;
 }
 

@@ -112,6 +112,13 @@ static fp_backend_operations make_operations(void)
 	ops.apply_mask = fp_cuda_apply_mask;
 	ops.mask_distance = fp_cuda_mask_distance;
 	ops.sparsegpt_sweep = fp_cuda_sparsegpt_sweep;
+	ops.norm_backward = fp_cuda_norm_backward;
+	ops.activate_backward = fp_cuda_activate_backward;
+	ops.activate_gated_backward = fp_cuda_activate_gated_backward;
+	ops.attention_backward = fp_cuda_attention_backward;
+	ops.column_sums = fp_cuda_column_sums;
+	ops.difference = fp_cuda_difference;
+	ops.adam_step = fp_cuda_adam_step;
 	return ops;
 }
 

@@ -15,6 +15,7 @@ extern "C" {
 }
 
 #include <cublas_v2.h>
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <cusolverDn.h>
 
@@ -214,6 +215,8 @@ fp_status fp_cuda_sum_parts(fp_backend *be, double *out);
 /* How a product is computed (cuda_linear.cu), from what it is for and the setting. */
 enum fp_cuda_product { PRODUCT_FLOAT, PRODUCT_TF32, PRODUCT_BF16, PRODUCT_SPLIT };
 fp_cuda_product fp_cuda_product_of(const fp_backend *be);
+/* out (m's shape, contiguous) ← m rounded to bf16 (cuda_linear.cu). */
+fp_status fp_cuda_round(fp_backend *be, fp_matrix m, __nv_bfloat16 *out);
 
 /* Scores in a rows × cols view: mask ← 0 at the `zeros` smallest magnitudes of the matrix (cuda_select.cu). */
 fp_status fp_cuda_prune_smallest(fp_backend *be, const float *scores, int64_t stride, int64_t rows, int64_t cols,
@@ -267,6 +270,20 @@ fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t 
 /* cuda_attention.cu */
 fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 							fp_matrix out);
+/* cuda_attention_backward.cu */
+fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
+									 fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
+									 fp_matrix dV);
+/* cuda_gradients.cu */
+fp_status fp_cuda_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, float epsilon,
+								fp_matrix dY, fp_matrix dX);
+fp_status fp_cuda_activate_backward(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX);
+fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
+										  fp_matrix dG, fp_matrix dU);
+fp_status fp_cuda_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
+fp_status fp_cuda_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
+/* cuda_adam.cu */
+fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);
 /* cuda_select.cu */
 fp_status fp_cuda_mask_smallest(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 fp_status fp_cuda_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);

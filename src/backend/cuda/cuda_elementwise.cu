@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_elementwise.cu: operations that touch each entry once. All are bound by memory: one pass, nothing kept. */
-#include "backend/cuda/cuda_backend.cuh"
+#include "backend/cuda/cuda_activation.cuh"
 
 fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
 {
@@ -83,34 +83,6 @@ fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
 
 /* --- activations ------------------------------------------------------------------------------------------------- */
 
-__device__ static inline float relu(float x)
-{
-	return x < 0.0f ? 0.0f : x;
-}
-__device__ static inline float silu(float x)
-{
-	return x / (1.0f + expf(-x));
-}
-/* ½x(1 + tanh u) = x / (1 + exp(−2u)), u = √(2/π)(x + 0.044715 x³) */
-__device__ static inline float gelu_tanh(float x)
-{
-	float u = 0.7978845608f * (x + 0.044715f * x * x * x);
-	return x / (1.0f + expf(-2.0f * u));
-}
-__device__ static inline float gelu(float x)
-{
-	return 0.5f * x * (1.0f + erff(x * 0.70710678118f));
-}
-
-template <fp_activation kind> __device__ static inline float activation(float x)
-{
-	if (kind == FP_RELU)
-		return relu(x);
-	if (kind == FP_SILU)
-		return silu(x);
-	return kind == FP_GELU ? gelu(x) : gelu_tanh(x);
-}
-
 /* u may be NULL: then f(g) alone */
 template <fp_activation kind> static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
@@ -128,17 +100,7 @@ template <fp_activation kind> static fp_status activate_as(fp_backend *be, fp_ma
 
 static fp_status activate_any(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
-	switch (kind) {
-	case FP_RELU:
-		return activate_as<FP_RELU>(be, G, U, Y);
-	case FP_SILU:
-		return activate_as<FP_SILU>(be, G, U, Y);
-	case FP_GELU:
-		return activate_as<FP_GELU>(be, G, U, Y);
-	case FP_GELU_TANH:
-		return activate_as<FP_GELU_TANH>(be, G, U, Y);
-	}
-	return fp_fail(be->ctx, FP_ERROR_INTERNAL, "activation %d is unknown", (int)kind);
+	return fp_cuda_by_activation(be, kind, [&](auto k) { return activate_as<decltype(k)::value>(be, G, U, Y); });
 }
 
 fp_status fp_cuda_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y)

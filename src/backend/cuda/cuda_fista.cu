@@ -8,8 +8,6 @@
  */
 #include "backend/cuda/cuda_sums.cuh"
 
-#include <cuda_bf16.h>
-
 struct fista_numbers {
 	const float *g, *r, *w; /* r may be NULL; w and d come together */
 	float *y, *p;

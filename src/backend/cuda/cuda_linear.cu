@@ -12,8 +12,6 @@
  */
 #include "backend/cuda/cuda_backend.cuh"
 
-#include <cuda_bf16.h>
-
 using product = fp_cuda_product;
 
 /* Rows: what a product is for; columns: the setting. */
@@ -55,12 +53,12 @@ static fp_status multiply(fp_backend *be, product how, int64_t m, int64_t n, int
 
 /* --- bf16 --------------------------------------------------------------------------------------------------------- */
 
-/* Two at a time where the rows allow it: the operands of large products do. */
-static fp_status round_to_bf16(fp_backend *be, fp_matrix m, __nv_bfloat16 *out)
+/* Four at a time where the rows allow it: the operands of large products do. */
+fp_status fp_cuda_round(fp_backend *be, fp_matrix m, __nv_bfloat16 *out)
 {
 	const float *x = fp_cuda_floats(m);
 	int64_t stride = m.stride, cols = m.cols;
-	bool even = cols % 4 == 0 && stride % 4 == 0 && (uintptr_t)x % 16 == 0;
+	bool even = cols % 4 == 0 && stride % 4 == 0 && (uintptr_t)x % 16 == 0 && (uintptr_t)out % 8 == 0;
 	if (!even)
 		return fp_cuda_map(be, m.rows, m.cols, fp_cuda_is_contiguous(m), [=] __device__(int64_t i, int64_t j) {
 			out[i * cols + j] = __float2bfloat16_rn(x[i * stride + j]);
@@ -90,25 +88,31 @@ static fp_status split_to_bf16(fp_backend *be, fp_matrix m, bool wide, int patte
 	});
 }
 
-/* The product with its operands in bf16, in space of their own. */
-static fp_status multiply_rounded(fp_backend *be, product how, int64_t m, int64_t n, int64_t k, float alpha,
-								  fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb, float beta, fp_matrix C)
+/* An operand in bf16: as it is, or rounded or split (by `pattern`) in space of its own. */
+static fp_status narrow(fp_backend *be, product how, fp_matrix m, bool wide, int pattern, fp_cuda_scratch *space,
+						operand *out)
 {
 	int times = how == PRODUCT_SPLIT ? 3 : 1;
-	fp_cuda_scratch a, b;
-	FP_OR_RETURN(a.take(be, times * m * k * 2));
-	FP_OR_RETURN(b.take(be, times * k * n * 2));
-	bool a_wide = ta == FP_PLAIN, b_wide = tb == FP_TRANSPOSED; /* does k run along the columns? */
-	if (how == PRODUCT_SPLIT) {
-		FP_OR_RETURN(split_to_bf16(be, A, a_wide, 4, a.as<__nv_bfloat16>()));
-		FP_OR_RETURN(split_to_bf16(be, B, b_wide, 2, b.as<__nv_bfloat16>()));
-	} else {
-		FP_OR_RETURN(round_to_bf16(be, A, a.as<__nv_bfloat16>()));
-		FP_OR_RETURN(round_to_bf16(be, B, b.as<__nv_bfloat16>()));
+	if (m.dtype == FP_BF16) {
+		*out = operand{fp_cuda_at<__nv_bfloat16>(m), leading(m), CUDA_R_16BF};
+		return FP_OK;
 	}
-	operand left = {a.as<void>(), a_wide ? times * k : m, CUDA_R_16BF};
-	operand right = {b.as<void>(), b_wide ? times * k : n, CUDA_R_16BF};
-	return multiply(be, how, m, n, times * k, alpha, left, ta, right, tb, beta, C);
+	FP_OR_RETURN(space->take(be, times * fp_matrix_size(m) * 2));
+	*out = operand{space->as<void>(), wide ? times * m.cols : m.cols, CUDA_R_16BF};
+	return how == PRODUCT_SPLIT ? split_to_bf16(be, m, wide, pattern, space->as<__nv_bfloat16>())
+								: fp_cuda_round(be, m, space->as<__nv_bfloat16>());
+}
+
+/* The product of operands in bf16. */
+static fp_status multiply_narrow(fp_backend *be, product how, int64_t m, int64_t n, int64_t k, float alpha, fp_matrix A,
+								 fp_transpose ta, fp_matrix B, fp_transpose tb, float beta, fp_matrix C)
+{
+	fp_cuda_scratch a, b;
+	operand left, right;
+	bool a_wide = ta == FP_PLAIN, b_wide = tb == FP_TRANSPOSED; /* does k run along the columns? */
+	FP_OR_RETURN(narrow(be, how, A, a_wide, 4, &a, &left));
+	FP_OR_RETURN(narrow(be, how, B, b_wide, 2, &b, &right));
+	return multiply(be, how, m, n, how == PRODUCT_SPLIT ? 3 * k : k, alpha, left, ta, right, tb, beta, C);
 }
 
 static fp_status scale_all(fp_backend *be, float beta, fp_matrix C)
@@ -119,8 +123,9 @@ static fp_status scale_all(fp_backend *be, float beta, fp_matrix C)
 fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					   float beta, fp_matrix C)
 {
-	bool rounded = A.dtype == FP_BF16; /* by the caller */
-	FP_REQUIRE(be, fp_cuda_is_view(A, rounded ? FP_BF16 : FP_F32) && fp_cuda_is_view(B, A.dtype) && fp_cuda_is_f32(C));
+	bool rounded = A.dtype == FP_BF16 || B.dtype == FP_BF16; /* by the caller */
+	FP_REQUIRE(be, fp_cuda_is_f32(A) || fp_cuda_is_view(A, FP_BF16));
+	FP_REQUIRE(be, (fp_cuda_is_f32(B) || fp_cuda_is_view(B, FP_BF16)) && fp_cuda_is_f32(C));
 	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
 	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
 	FP_REQUIRE(be, k == k2 && C.rows == m && C.cols == n);
@@ -128,14 +133,9 @@ fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta
 		return FP_OK;
 	if (k == 0)
 		return scale_all(be, beta, C);
-	if (rounded) {
-		operand left = {fp_cuda_at<__nv_bfloat16>(A), leading(A), CUDA_R_16BF};
-		operand right = {fp_cuda_at<__nv_bfloat16>(B), leading(B), CUDA_R_16BF};
-		return multiply(be, PRODUCT_BF16, m, n, k, alpha, left, ta, right, tb, beta, C);
-	}
-	product how = fp_cuda_product_of(be);
+	product how = rounded ? PRODUCT_BF16 : fp_cuda_product_of(be);
 	if (how == PRODUCT_BF16 || how == PRODUCT_SPLIT)
-		return multiply_rounded(be, how, m, n, k, alpha, A, ta, B, tb, beta, C);
+		return multiply_narrow(be, how, m, n, k, alpha, A, ta, B, tb, beta, C);
 	operand left = {fp_cuda_floats(A), leading(A), CUDA_R_32F}, right = {fp_cuda_floats(B), leading(B), CUDA_R_32F};
 	return multiply(be, how, m, n, k, alpha, left, ta, right, tb, beta, C);
 }
@@ -177,7 +177,7 @@ fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 	fp_cuda_scratch left, right;
 	FP_OR_RETURN(left.take(be, size));
 	if (how == PRODUCT_BF16) {
-		FP_OR_RETURN(round_to_bf16(be, X, left.as<__nv_bfloat16>()));
+		FP_OR_RETURN(fp_cuda_round(be, X, left.as<__nv_bfloat16>()));
 		return gram_panels(be, how, left.as<void>(), CUDA_R_16BF, 2, X.cols, X.rows, beta, A, left.as<void>());
 	}
 	FP_OR_RETURN(right.take(be, size));

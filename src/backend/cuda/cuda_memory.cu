@@ -7,7 +7,6 @@
  */
 #include "backend/cuda/cuda_backend.cuh"
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes)
@@ -142,6 +141,8 @@ fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in)
 {
 	FP_REQUIRE(be, fp_cuda_is_view(out, out.dtype) && fp_cuda_is_view(in, in.dtype));
 	FP_REQUIRE(be, fp_cuda_same_shape(out, in) && converts(out.dtype, in.dtype));
+	if (out.dtype == FP_BF16 && in.dtype == FP_F32 && fp_cuda_is_contiguous(out))
+		return fp_cuda_round(be, in, fp_cuda_at<__nv_bfloat16>(out));
 	return convert(be, view_of(out), view_of(in), in.rows, in.cols);
 }
 

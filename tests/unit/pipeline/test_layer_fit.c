@@ -67,8 +67,10 @@ static void close_run(fit_run *run)
 static void forward(fit_run *run, const fp_layer *layer, fp_matrix out)
 {
 	fp_layer_state state = {.sequences = run->windows.count, .length = LENGTH, .hidden = out};
+	fp_use use = fp_backend_use(run->f.be, FP_USE_ACTIVATION); /* as the fit and the streams do */
 	assert_ok(run->f.ctx, run->f.be->ops->copy(run->f.be, out, run->input));
 	assert_ok(run->f.ctx, fp_layer_forward(layer, &state, run->workspace));
+	fp_backend_use(run->f.be, use);
 }
 
 /* The dense layer's output is the target; then every entry below the median size goes. */
@@ -225,8 +227,10 @@ static void the_held_out_window_is_never_worse(void **unused)
 		read_weights(&run, after);
 		int held = fabs(start[0] - run.result.loss_before) < fabs(start[1] - run.result.loss_before) ? 0 : 1;
 		double end = loss_of(&run, held, held + 1);
-		assert_true(fabs(start[held] - run.result.loss_before) <= 1e-5 * start[held]);
-		assert_true(fabs(end - run.result.loss_after) <= 1e-5 * end);
+		/* another number of windows at once adds in another order, which can turn a rounding to bf16 over */
+		double bound = run.f.be->precision == FP_PRECISION_BF16 ? 2e-3 : 1e-5;
+		assert_true(fabs(start[held] - run.result.loss_before) <= bound * start[held]);
+		assert_true(fabs(end - run.result.loss_after) <= bound * end);
 		assert_true(run.result.loss_after <= run.result.loss_before);
 		if (run.result.steps == 0) {
 			dropped++;

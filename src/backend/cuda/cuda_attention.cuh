@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_attention.cuh: what the two passes of attention share: how they multiply, and the blocks of scores they walk in.
+ *
+ * A block holds the scores of `count` queries of one sequence against the keys that any of them sees, for all heads:
+ * head g·group + j of the queries, which shares head g of the keys, is part j·kv_heads + g. Products go by one call for
+ * each j, batched over g.
+ */
+#ifndef FP_BACKEND_CUDA_ATTENTION_CUH
+#define FP_BACKEND_CUDA_ATTENTION_CUH
+
+#include "backend/cuda/cuda_backend.cuh"
+
+enum { FP_CUDA_ATTENTION_THREADS = 256 };
+
+/* A matrix of heads as the products take it. */
+struct fp_cuda_heads {
+	const char *data;
+	int64_t stride, size; /* elements from row to row, bytes of an element */
+	cudaDataType_t type;
+	const void *at(int64_t row, int64_t col) const
+	{
+		return data + (row * stride + col) * size;
+	}
+};
+
+/* One call of attention. */
+struct fp_cuda_attention_plan {
+	fp_backend *be;
+	const fp_attention_shape *shape;
+	bool round; /* operands are rounded to bf16 */
+	cublasComputeType_t compute;
+	int64_t queries; /* in a block */
+	int64_t entries; /* scores in the largest block */
+};
+
+/* Queries [first, first + count) of the sequence that starts at row `start`, against its keys [begin, end). */
+struct fp_cuda_score_block {
+	int64_t start, first, count, begin, end, window;
+	int64_t rows; /* heads · count */
+	/* Keys that a row sees, counted from begin: [from, to) */
+	__device__ int64_t from(int64_t row) const
+	{
+		int64_t query = first + row % count;
+		return window > 0 && query - window + 1 > begin ? query - window + 1 - begin : 0;
+	}
+	__device__ int64_t to(int64_t row) const
+	{
+		return first + row % count + 1 - begin;
+	}
+};
+
+/* Checks the shapes of one pass; how it multiplies follows be->use. */
+fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
+									fp_matrix V, fp_matrix out, fp_cuda_attention_plan *plan);
+/* Bf16 copies, packed, in `space`; or the matrix itself. */
+fp_status fp_cuda_heads_of(const fp_cuda_attention_plan *plan, fp_matrix m, fp_cuda_scratch *space, fp_cuda_heads *out);
+fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, int64_t sequence, int64_t first);
+
+/* out (a block, of `type`) ← alpha · left[queries] · right[keys]ᵀ */
+fp_status fp_cuda_score(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, float alpha,
+						const fp_cuda_heads *left, const fp_cuda_heads *right, void *out, cudaDataType_t type);
+/* out[queries] ← block · right[keys]; the block's entries have right's type */
+fp_status fp_cuda_mix(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, const void *weights,
+					  const fp_cuda_heads *right, fp_matrix out);
+/* out[keys] ← out[keys] + blockᵀ · left[queries] */
+fp_status fp_cuda_mix_back(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, const void *weights,
+						   const fp_cuda_heads *left, fp_matrix out);
+
+/* f(first position) for every block: all blocks of the first sequence, then the next one's. */
+template <typename F> static inline fp_status fp_cuda_each_block(const fp_cuda_attention_plan *plan, F f)
+{
+	for (int64_t s = 0; s < plan->shape->sequences; s++)
+		for (int64_t first = 0; first < plan->shape->length; first += plan->queries)
+			FP_OR_RETURN(f(fp_cuda_score_block_at(plan, s, first)));
+	return FP_OK;
+}
+
+/* What turns a row's scores into weights: exp(x − largest)·factor. */
+struct fp_cuda_row_scale {
+	float largest, factor;
+};
+
+/* Of x[from, to), for a block of FP_CUDA_ATTENTION_THREADS; `shared` has room for 33 numbers. */
+__device__ static inline fp_cuda_row_scale fp_cuda_scale_row(const float *x, int64_t from, int64_t to, float *shared)
+{
+	const int threads = FP_CUDA_ATTENTION_THREADS;
+	float largest = -INFINITY, sum = 0;
+	for (int64_t j = from + threadIdx.x; j < to; j += threads)
+		largest = fmaxf(largest, x[j]);
+	for (int offset = 16; offset > 0; offset /= 2)
+		largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, offset));
+	if (threadIdx.x % 32 == 0)
+		shared[threadIdx.x / 32] = largest;
+	__syncthreads();
+	largest = shared[0];
+	for (int w = 1; w < threads / 32; w++)
+		largest = fmaxf(largest, shared[w]);
+	__syncthreads();
+	for (int64_t j = from + threadIdx.x; j < to; j += threads)
+		sum += expf(x[j] - largest);
+	return fp_cuda_row_scale{largest, 1.0f / fp_cuda_block_sum(sum, shared)};
+}
+
+#endif

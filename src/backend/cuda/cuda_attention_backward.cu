@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_attention_backward.cu: gradients of causal softmax attention, one block of scores at a time.
+ *
+ *     P = softmax(scale·QKᵀ)     dV = PᵀdO     dP = dO Vᵀ     dS = scale·P∘(dP − rowsum(dO∘O))     dQ = dS K
+ *     dK = dSᵀQ
+ *
+ * The blocks are those of the forward pass. Each holds all keys that its queries see, so P is made again from the
+ * scores alone and dQ is written once; dK and dV grow from block to block in the order of the queries. With operands in
+ * bf16, dP is stored as such and dS takes its place.
+ */
+#include "backend/cuda/cuda_attention.cuh"
+
+enum { THREADS = FP_CUDA_ATTENTION_THREADS };
+
+/* Where the sums over dO∘O come from: row-major matrices of heads. */
+struct output_pair {
+	const float *out, *dout;
+	int64_t out_stride, dout_stride, head_dim, kv_heads, group;
+	float scale;
+};
+
+__device__ static inline float load(float x)
+{
+	return x;
+}
+__device__ static inline float load(__nv_bfloat16 x)
+{
+	return __bfloat162float(x);
+}
+__device__ static inline void store(float *out, float x)
+{
+	*out = x;
+}
+__device__ static inline void store(__nv_bfloat16 *out, float x)
+{
+	*out = __float2bfloat16_rn(x);
+}
+
+/* weights ← P, dscores (dP) ← dS; weights may be the scores themselves. */
+template <typename T>
+__global__ static void soften_backward_kernel(fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
+											  T *dscores)
+{
+	__shared__ float shared[33];
+	__shared__ double wide[33];
+	int64_t keys = b.end - b.begin;
+	for (int64_t r = blockIdx.x; r < b.rows; r += gridDim.x) {
+		int64_t from = b.from(r), to = b.to(r), part = r / b.count, token = b.start + b.first + r % b.count;
+		int64_t head = part % o.kv_heads * o.group + part / o.kv_heads;
+		const float *out = o.out + token * o.out_stride + head * o.head_dim;
+		const float *dout = o.dout + token * o.dout_stride + head * o.head_dim;
+		double sum = 0;
+		for (int64_t e = threadIdx.x; e < o.head_dim; e += THREADS)
+			sum += (double)out[e] * (double)dout[e];
+		float centre = (float)fp_cuda_block_sum(sum, wide);
+		const float *x = scores + r * keys;
+		fp_cuda_row_scale scale = fp_cuda_scale_row(x, from, to, shared);
+		for (int64_t j = threadIdx.x; j < keys; j += THREADS) {
+			bool seen = j >= from && j < to;
+			float weight = seen ? expf(x[j] - scale.largest) * scale.factor : 0.0f;
+			float slope = seen ? o.scale * weight * (load(dscores[r * keys + j]) - centre) : 0.0f;
+			store(weights + r * keys + j, weight);
+			store(dscores + r * keys + j, slope);
+		}
+	}
+}
+
+/* What the blocks work in. */
+struct backward_space {
+	fp_cuda_heads Q, K, V, dO;
+	output_pair outputs;
+	fp_matrix dQ, dK, dV;
+	float *scores;
+	void *weights, *dscores; /* weights: the scores' own space unless rounded */
+};
+
+static fp_status backward_block(const fp_cuda_attention_plan *plan, const backward_space *w, fp_cuda_score_block b)
+{
+	fp_backend *be = plan->be;
+	unsigned blocks = (unsigned)fp_cuda_smaller(b.rows, 1 << 20);
+	FP_OR_RETURN(fp_cuda_score(plan, &b, plan->shape->scale, &w->Q, &w->K, w->scores, CUDA_R_32F));
+	FP_OR_RETURN(fp_cuda_score(plan, &b, 1.0f, &w->dO, &w->V, w->dscores, w->dO.type));
+	if (plan->round)
+		soften_backward_kernel<<<blocks, THREADS, 0, fp_cuda_stream(be)>>>(
+			b, w->outputs, w->scores, (__nv_bfloat16 *)w->weights, (__nv_bfloat16 *)w->dscores);
+	else
+		soften_backward_kernel<<<blocks, THREADS, 0, fp_cuda_stream(be)>>>(b, w->outputs, w->scores,
+																		   (float *)w->weights, (float *)w->dscores);
+	FP_LAUNCHED(be);
+	FP_OR_RETURN(fp_cuda_mix_back(plan, &b, w->weights, &w->dO, w->dV));
+	FP_OR_RETURN(fp_cuda_mix_back(plan, &b, w->dscores, &w->Q, w->dK));
+	return fp_cuda_mix(plan, &b, w->dscores, &w->K, w->dQ);
+}
+
+fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
+									 fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
+									 fp_matrix dV)
+{
+	fp_cuda_attention_plan plan;
+	FP_OR_RETURN(fp_cuda_attention_plan_of(be, shape, Q, K, V, out, &plan));
+	FP_REQUIRE(be, fp_cuda_is_f32(dout) && fp_cuda_is_f32(dQ) && fp_cuda_is_f32(dK) && fp_cuda_is_f32(dV));
+	FP_REQUIRE(be, fp_cuda_same_shape(dout, Q) && fp_cuda_same_shape(dQ, Q));
+	FP_REQUIRE(be, fp_cuda_same_shape(dK, K) && fp_cuda_same_shape(dV, K));
+	if (Q.rows == 0 || shape->heads == 0)
+		return FP_OK;
+	fp_cuda_scratch q, k, v, d, scores, weights, dscores;
+	backward_space w = {};
+	FP_OR_RETURN(fp_cuda_heads_of(&plan, Q, &q, &w.Q));
+	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &w.K));
+	FP_OR_RETURN(fp_cuda_heads_of(&plan, V, &v, &w.V));
+	FP_OR_RETURN(fp_cuda_heads_of(&plan, dout, &d, &w.dO));
+	FP_OR_RETURN(scores.take(be, plan.entries * 4));
+	FP_OR_RETURN(dscores.take(be, plan.entries * w.dO.size));
+	if (plan.round)
+		FP_OR_RETURN(weights.take(be, plan.entries * w.dO.size));
+	w.scores = scores.as<float>();
+	w.dscores = dscores.as<void>();
+	w.weights = plan.round ? weights.as<void>() : (void *)w.scores;
+	w.outputs =
+		output_pair{fp_cuda_floats(out), fp_cuda_floats(dout),           out.stride,  dout.stride, shape->head_dim,
+					shape->kv_heads,     shape->heads / shape->kv_heads, shape->scale};
+	w.dQ = dQ;
+	w.dK = dK;
+	w.dV = dV;
+	FP_OR_RETURN(fp_cuda_fill(be, dK, 0.0f));
+	FP_OR_RETURN(fp_cuda_fill(be, dV, 0.0f));
+	return fp_cuda_each_block(&plan, [&](fp_cuda_score_block b) { return backward_block(&plan, &w, b); });
+}

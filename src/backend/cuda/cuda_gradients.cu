@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_gradients.cu: the backward forms of the operations that go row by row or entry by entry, and the loss.
+ *
+ * A row of a norm is y = (x − c)·s∘w with s = 1/√(mean((x − c)²) + ε), c the mean of x or 0. With g = w∘dy:
+ *     dx = s·(g − a − b·(x − c)),   a = mean(g) (layer norm) or 0,   b = s²·mean(g∘(x − c))
+ */
+#include "backend/cuda/cuda_activation.cuh"
+#include "backend/cuda/cuda_sums.cuh"
+
+/* --- norms -------------------------------------------------------------------------------------------------------- */
+
+struct norm_slope {
+	const float *x, *dy, *weight; /* weight: NULL where absent */
+	float *dx;
+	int64_t rows, cols, xs, dys, dxs;
+	float epsilon;
+	bool centred;
+};
+
+/* A block for each row. dx may be dy: both are read at an entry before it is written. */
+__global__ static void norm_backward_kernel(norm_slope n)
+{
+	__shared__ double shared[33];
+	double count = (double)n.cols;
+	for (int64_t i = blockIdx.x; i < n.rows; i += gridDim.x) {
+		const float *x = n.x + i * n.xs, *dy = n.dy + i * n.dys;
+		float *dx = n.dx + i * n.dxs;
+		double mean = 0, square = 0, plain = 0, along = 0;
+		if (n.centred) {
+			for (int64_t j = threadIdx.x; j < n.cols; j += THREADS)
+				mean += (double)x[j];
+			mean = fp_cuda_block_sum(mean, shared) / count;
+		}
+		for (int64_t j = threadIdx.x; j < n.cols; j += THREADS) {
+			double off = (double)x[j] - mean, g = (n.weight ? (double)n.weight[j] : 1.0) * (double)dy[j];
+			square += off * off;
+			plain += g;
+			along += g * off;
+		}
+		square = 1 / (fp_cuda_block_sum(square, shared) / count + (double)n.epsilon);
+		plain = n.centred ? fp_cuda_block_sum(plain, shared) / count : 0;
+		along = square * fp_cuda_block_sum(along, shared) / count;
+		float centre = (float)mean, factor = (float)sqrt(square), a = (float)plain, b = (float)along;
+		for (int64_t j = threadIdx.x; j < n.cols; j += THREADS) {
+			float g = n.weight ? n.weight[j] * dy[j] : dy[j];
+			dx[j] = factor * (g - a - b * (x[j] - centre));
+		}
+	}
+}
+
+fp_status fp_cuda_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, float epsilon,
+								fp_matrix dY, fp_matrix dX)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(dY) && fp_cuda_is_f32(dX));
+	FP_REQUIRE(be, fp_cuda_same_shape(X, dY) && fp_cuda_same_shape(X, dX));
+	FP_REQUIRE(be, fp_matrix_is_absent(weight) || fp_cuda_is_vector(weight, X.cols));
+	if (fp_matrix_size(X) == 0)
+		return FP_OK;
+	norm_slope n = {};
+	n.x = fp_cuda_floats(X);
+	n.dy = fp_cuda_floats(dY);
+	n.dx = fp_cuda_floats(dX);
+	n.weight = fp_matrix_is_absent(weight) ? nullptr : fp_cuda_floats(weight);
+	n.rows = X.rows;
+	n.cols = X.cols;
+	n.xs = X.stride;
+	n.dys = dY.stride;
+	n.dxs = dX.stride;
+	n.epsilon = epsilon;
+	n.centred = kind == FP_LAYER_NORM;
+	norm_backward_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
+/* --- activations -------------------------------------------------------------------------------------------------- */
+
+template <fp_activation kind> static fp_status slope_as(fp_backend *be, fp_matrix X, fp_matrix dY, fp_matrix dX)
+{
+	const float *x = fp_cuda_floats(X), *dy = fp_cuda_floats(dY);
+	float *dx = fp_cuda_floats(dX);
+	int64_t xs = X.stride, dys = dY.stride, dxs = dX.stride;
+	bool flat = fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(dY) && fp_cuda_is_contiguous(dX);
+	return fp_cuda_map(be, X.rows, X.cols, flat, [=] __device__(int64_t i, int64_t j) {
+		dx[i * dxs + j] = dy[i * dys + j] * activation_slope<kind>(x[i * xs + j]);
+	});
+}
+
+fp_status fp_cuda_activate_backward(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(dY) && fp_cuda_is_f32(dX));
+	FP_REQUIRE(be, fp_cuda_same_shape(X, dY) && fp_cuda_same_shape(X, dX));
+	return fp_cuda_by_activation(be, kind, [&](auto k) { return slope_as<decltype(k)::value>(be, X, dY, dX); });
+}
+
+template <fp_activation kind>
+static fp_status gated_slope_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix dY, fp_matrix dG, fp_matrix dU)
+{
+	const float *g = fp_cuda_floats(G), *u = fp_cuda_floats(U), *dy = fp_cuda_floats(dY);
+	float *dg = fp_cuda_floats(dG), *du = fp_cuda_floats(dU);
+	int64_t gs = G.stride, us = U.stride, dys = dY.stride, dgs = dG.stride, dus = dU.stride;
+	bool flat = fp_cuda_is_contiguous(G) && fp_cuda_is_contiguous(U) && fp_cuda_is_contiguous(dY) &&
+				fp_cuda_is_contiguous(dG) && fp_cuda_is_contiguous(dU);
+	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
+		float gate = g[i * gs + j], up = u[i * us + j], d = dy[i * dys + j];
+		dg[i * dgs + j] = d * up * activation_slope<kind>(gate);
+		du[i * dus + j] = d * activation<kind>(gate);
+	});
+}
+
+fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
+										  fp_matrix dG, fp_matrix dU)
+{
+	const fp_matrix all[] = {G, U, dY, dG, dU};
+	for (const fp_matrix &m : all)
+		FP_REQUIRE(be, fp_cuda_is_f32(m) && fp_cuda_same_shape(m, G));
+	return fp_cuda_by_activation(be, kind,
+								 [&](auto k) { return gated_slope_as<decltype(k)::value>(be, G, U, dY, dG, dU); });
+}
+
+/* --- sums --------------------------------------------------------------------------------------------------------- */
+
+enum { STRIP = 32, LANES = 16 };
+
+/* A block for each strip of columns; lane k adds rows k, k + LANES, …, and the lanes are added in their order. */
+__global__ static void column_sums_kernel(int64_t rows, int64_t cols, const float *x, int64_t stride, float beta,
+										  float *out)
+{
+	__shared__ double sums[LANES][STRIP];
+	int64_t col = (int64_t)blockIdx.x * STRIP + threadIdx.x;
+	double sum = 0;
+	for (int64_t i = threadIdx.y; i < rows && col < cols; i += LANES)
+		sum += (double)x[i * stride + col];
+	sums[threadIdx.y][threadIdx.x] = sum;
+	__syncthreads();
+	if (threadIdx.y > 0 || col >= cols)
+		return;
+	for (int k = 1; k < LANES; k++)
+		sum += sums[k][threadIdx.x];
+	out[col] = (float)(sum + (beta == 0.0f ? 0.0 : (double)beta * (double)out[col]));
+}
+
+fp_status fp_cuda_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_vector(out, X.cols) && X.cols / STRIP < INT32_MAX);
+	if (X.cols == 0)
+		return FP_OK;
+	unsigned strips = (unsigned)((X.cols + STRIP - 1) / STRIP);
+	column_sums_kernel<<<strips, dim3(STRIP, LANES), 0, fp_cuda_stream(be)>>>(X.rows, X.cols, fp_cuda_floats(X),
+																			  X.stride, beta, fp_cuda_floats(out));
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
+fp_status fp_cuda_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(Y) && fp_cuda_is_f32(T) && fp_cuda_is_f32(D));
+	FP_REQUIRE(be, fp_cuda_same_shape(Y, T) && fp_cuda_same_shape(Y, D));
+	const float *y = fp_cuda_floats(Y), *t = fp_cuda_floats(T);
+	float *d = fp_cuda_floats(D);
+	int64_t ys = Y.stride, ts = T.stride, ds = D.stride;
+	bool flat = fp_cuda_is_contiguous(Y) && fp_cuda_is_contiguous(T) && fp_cuda_is_contiguous(D);
+	if (!squares) /* and so no wait for it */
+		return fp_cuda_map(be, Y.rows, Y.cols, flat, [=] __device__(int64_t i, int64_t j) {
+			d[i * ds + j] = scale * (y[i * ys + j] - t[i * ts + j]);
+		});
+	return sum_of(be, span_of(Y.rows, Y.cols, flat), squares, [=] __device__(int64_t i, int64_t j) {
+		float off = y[i * ys + j] - t[i * ts + j];
+		d[i * ds + j] = scale * off;
+		return (double)off * (double)off;
+	});
+}
