@@ -76,6 +76,7 @@ extern "C" {
 	X(REAL, residual_output, 0, 0, 10, "R", "",                                                                        \
 	  "the same for attention's output operator (cross-layer correction only)")                                        \
 	X(REAL, mix, 1, 0, 1, "ALPHA", "", "cross-layer correction: weight of the dense input in the target")              \
+	X(FLAG, bias_update, 0, 0, 1, "", "", "fit the biases of operators that have them along with the weights")         \
 	/* the layer fit */                                                                                                \
 	X(INT, fit_steps, 0, 0, 1000000, "N", "",                                                                          \
 	  "Adam steps on each layer's remaining weights for up to 128 windows, in proportion for up to 512; 0: no fit")    \

@@ -16,22 +16,28 @@ typedef struct inspection {
 	fp_context *ctx;
 	const fp_checkpoint *checkpoint;
 	bool *is_operator;         /* by tensor; all false where the model is unknown */
+	const char **bias_of;      /* by tensor: the operator whose bias it is, or NULL; borrowed from the checkpoint */
 	const fp_audit_rule *rule; /* NULL: none */
 	json_t *tensors;
 	int64_t parameters, counted, zeros, operator_counted, operator_zeros;
 	int64_t negative_zeros, not_finite, violations, broken;
 } inspection;
 
-/* Which tensors are linear operators of the decoder layers: the model knows. */
+/* Which tensors are linear operators of the decoder layers, and which are their biases: the model knows. */
 static void mark_operators(inspection *in, const fp_model *model)
 {
 	int64_t count = fp_checkpoint_tensor_count(in->checkpoint);
 	for (int64_t layer = 0; layer < fp_model_get_config(model)->layers; layer++)
 		for (int role = 0; role < FP_ROLE_COUNT; role++) {
 			const fp_tensor_info *tensor = fp_model_operator(model, layer, (fp_role)role);
-			for (int64_t i = 0; tensor && i < count; i++)
-				if (strcmp(fp_checkpoint_tensor(in->checkpoint, i)->name, tensor->name) == 0)
+			const fp_tensor_info *bias = fp_model_operator_bias(model, layer, (fp_role)role);
+			for (int64_t i = 0; tensor && i < count; i++) {
+				const char *name = fp_checkpoint_tensor(in->checkpoint, i)->name;
+				if (strcmp(name, tensor->name) == 0)
 					in->is_operator[i] = true;
+				if (bias && strcmp(name, bias->name) == 0)
+					in->bias_of[i] = tensor->name;
+			}
 		}
 }
 
@@ -77,6 +83,8 @@ static fp_status inspect_tensor(inspection *in, int64_t index)
 		in->operator_zeros += audit.zeros;
 	}
 	json_t *row = describe_tensor(tensor, &audit, is_operator, in->rule != NULL);
+	if (in->bias_of[index])
+		json_object_set_new(row, "bias_of", json_string(in->bias_of[index]));
 	if (json_array_append_new(in->tensors, row) != 0)
 		return fp_fail(in->ctx, FP_ERROR_MEMORY, "out of memory for the result");
 	return FP_OK;
@@ -160,6 +168,7 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, model_name));
 	in.checkpoint = checkpoint;
 	FP_TRY(FP_NEW(ctx, &in.is_operator, fp_checkpoint_tensor_count(checkpoint)));
+	FP_TRY(FP_NEW(ctx, &in.bias_of, fp_checkpoint_tensor_count(checkpoint)));
 	FP_TRY(fp_backend_open(&backend, ctx, "cpu", 0));
 	status = fp_model_open(&model, backend, checkpoint);
 	/* A checkpoint that cannot be run can still be listed; only the audit needs to know the operators. */
@@ -182,6 +191,7 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 cleanup:
 	json_decref(in.tensors);
 	fp_free(in.is_operator);
+	fp_free(in.bias_of);
 	fp_model_close(model);
 	fp_backend_close(backend);
 	fp_checkpoint_close(checkpoint);

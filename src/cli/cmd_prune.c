@@ -36,6 +36,8 @@ static void render(const json_t *result)
 		printf(", preset %s", fp_cli_text_at(result, "preset"));
 	printf("\nsparsity        %.4f%%\n", 100 * fp_cli_number_at(result, "sparsity"));
 	printf("relative error  %.5f\n", fp_cli_number_at(result, "relative_error"));
+	if (json_object_get(result, "biases_updated"))
+		printf("biases          %.0f updated\n", fp_cli_number_at(result, "biases_updated"));
 	fp_cli_format_bytes(bytes, fp_cli_number_at(result, "peak_memory_bytes"));
 	printf("took            %.1f s, %s at most\n", fp_cli_number_at(result, "seconds"), bytes);
 	render_stages(json_object_get(result, "stages"));

@@ -61,6 +61,8 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	int64_t batch = task->windows->length > 4096 ? task->windows->length : 4096;
 	int64_t floats =
 		2 * weights + 12 * largest + (corrected ? 5 * widest * widest + batch * widest : grams + 2 * widest * widest);
+	if (task->settings->bias_update) /* inputs less their mean: of one group at a time, or of all */
+		floats += (corrected ? 1 : FP_GROUP_COUNT) * batch * widest;
 	bool fitted = calibrated && task->settings->fit_steps > 0;
 	if (fitted) { /* forward, backward by the inputs, backward by the weights; and the layer's input is kept */
 		int64_t windows = task->windows->count, length = task->windows->length;

@@ -110,6 +110,37 @@ static int64_t residual_rows(const layer_job *job, int group)
 	return wanted && job->corrected ? fp_model_get_config(job->task->model)->hidden : 0;
 }
 
+/* The operators' biases take the means upon themselves: asked for, and every operator of the group has one. */
+static bool updates_biases(const layer_job *job, int group)
+{
+	if (!job->task->settings->bias_update || !job->task->streams)
+		return false;
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]) &&
+			fp_matrix_is_absent(job->dense->bias[role]))
+			return false;
+	return true;
+}
+
+/* A changed bias, which is already rounded to the checkpoint's type, on its way out. */
+static fp_status finish_bias(const layer_job *job, fp_role role)
+{
+	const fp_layer_task *task = job->task;
+	fp_backend *be = fp_model_backend(task->model);
+	fp_matrix bias = job->pruned->bias[role];
+	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, job->pruned->index, role);
+	char *bytes = NULL;
+	fp_status status = FP_OK;
+	if (!tensor || !task->bias_done)
+		return FP_OK;
+	FP_TRY(FP_NEW(be->ctx, &bytes, tensor->bytes));
+	FP_TRY(be->ops->download(be, bytes, tensor->dtype, bias.cols, bias));
+	FP_TRY(task->bias_done(task->done_data, tensor, bytes));
+cleanup:
+	fp_free(bytes);
+	return status;
+}
+
 static fp_status solve_group(layer_job *job, int group, const fp_statistics *statistics)
 {
 	const fp_layer_task *task = job->task;
@@ -125,8 +156,10 @@ static fp_status solve_group(layer_job *job, int group, const fp_statistics *sta
 									   .role = (fp_role)role};
 		status = fp_check_interrupt(be->ctx);
 		if (status == FP_OK)
-			status =
-				fp_prune_operator(task, statistics, &gram, job->dense->weight[role], job->pruned->weight[role], result);
+			status = fp_prune_operator(task, statistics, &gram, job->dense->weight[role], job->pruned->weight[role],
+									   job->pruned->bias[role], result);
+		if (status == FP_OK && result->bias_updated && !fp_layer_is_fitted(task))
+			status = finish_bias(job, (fp_role)role);
 	}
 	fp_gram_free(&gram);
 	return status;
@@ -148,16 +181,19 @@ static fp_status prune_corrected_group(layer_job *job, int group)
 	fp_statistics statistics = {0};
 	/* before anything of the layer is pruned the two streams of an independent layer are one, the dense model's */
 	bool one = group == 0 && job->feed == FP_FEED_INTRA;
-	const fp_statistics *kept = one ? fp_dense_statistics_find(task->kept, job->dense->index, group) : NULL;
+	bool centred = updates_biases(job, group);
+	const fp_statistics *kept = one && !centred ? fp_dense_statistics_find(task->kept, job->dense->index, group) : NULL;
 	fp_status status;
 	if (kept)
 		return solve_group(job, group, kept);
 	FP_TRY(fp_statistics_new(&statistics, fp_model_backend(task->model), group_inputs(job, group), !one,
 							 residual_rows(job, group), fp_streams_batch_tokens(task->streams)));
+	if (centred)
+		FP_TRY(fp_statistics_centre(&statistics, fp_streams_batch_tokens(task->streams)));
 	FP_TRY(sweep(job, group, &statistics));
 	FP_TRY(fp_statistics_finish(&statistics));
 	FP_TRY(solve_group(job, group, &statistics));
-	if (one)
+	if (one && !centred)
 		fp_dense_statistics_keep(task->kept, job->dense->index, group, &statistics);
 cleanup:
 	fp_statistics_free(&statistics);
@@ -200,12 +236,15 @@ static fp_status prune_uncorrected(layer_job *job)
 	fp_backend *be = fp_model_backend(task->model);
 	int64_t index = job->dense->index;
 	fp_statistics own[FP_GROUP_COUNT] = {{0}};
-	/* the first layer's inputs are the dense model's in any case */
-	bool dense = job->feed == FP_FEED_NONE || index == 0;
+	/* the first layer's inputs are the dense model's in any case; but centred statistics are not kept */
+	bool dense = (job->feed == FP_FEED_NONE || index == 0) && !task->settings->bias_update;
 	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1);
 	fp_status status = FP_OK;
-	for (int group = 0; !kept && group < FP_GROUP_COUNT; group++)
+	for (int group = 0; !kept && group < FP_GROUP_COUNT; group++) {
 		FP_TRY(fp_statistics_new(&own[group], be, group_inputs(job, group), false, 0, 0));
+		if (updates_biases(job, group))
+			FP_TRY(fp_statistics_centre(&own[group], fp_streams_batch_tokens(task->streams)));
+	}
 	if (!kept && task->streams)
 		FP_TRY(collect(job, own));
 	else if (!kept)
@@ -268,25 +307,6 @@ cleanup:
 	return status;
 }
 
-/* A fitted bias, which is already rounded to the checkpoint's type, on its way out. */
-static fp_status finish_bias(const layer_job *job, fp_role role)
-{
-	const fp_layer_task *task = job->task;
-	fp_backend *be = fp_model_backend(task->model);
-	fp_matrix bias = job->pruned->bias[role];
-	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, job->pruned->index, role);
-	char *bytes = NULL;
-	fp_status status = FP_OK;
-	if (!tensor || !task->bias_done)
-		return FP_OK;
-	FP_TRY(FP_NEW(be->ctx, &bytes, tensor->bytes));
-	FP_TRY(be->ops->download(be, bytes, tensor->dtype, bias.cols, bias));
-	FP_TRY(task->bias_done(task->done_data, tensor, bytes));
-cleanup:
-	fp_free(bytes);
-	return status;
-}
-
 /* Fits the pruned layer, finishes its operators, and takes the pruned stream through it. */
 static fp_status fit(layer_job *job)
 {
@@ -307,7 +327,7 @@ static fp_status fit(layer_job *job)
 		if (fp_matrix_is_absent(job->pruned->weight[role]))
 			continue;
 		FP_TRY(fp_finish_operator(task, job->pruned->weight[role], &job->results[role]));
-		if (result.steps > 0)
+		if (result.steps > 0 || job->results[role].bias_updated)
 			FP_TRY(finish_bias(job, (fp_role)role));
 	}
 	if (task->fit_done)

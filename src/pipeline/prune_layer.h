@@ -29,9 +29,11 @@ typedef struct fp_operator_result {
 	const fp_tensor_info *tensor; /* borrowed */
 	int64_t layer;
 	fp_role role;
-	double squared_error;  /* ‖W*X* − WX‖² */
+	double squared_error;  /* ‖W*X* − WX‖², the change of the bias included */
 	double squared_output; /* ‖WX‖² */
 	int64_t zeros;
+	bool bias_updated;
+	double bias_change; /* root mean square over the outputs */
 	double seconds;
 	fp_solution solution;
 } fp_operator_result;
@@ -39,7 +41,7 @@ typedef struct fp_operator_result {
 /* Called with each operator as it is finished: its new bytes (the tensor's type and shape), borrowed for the call; they
  * are in the free space of task->behind where there is one. */
 typedef fp_status (*fp_operator_done)(void *data, const fp_operator_result *result, const void *bytes);
-/* Called with each bias that a layer fit has changed, likewise. */
+/* Called with each bias that the solve or a layer fit has changed, likewise. */
 typedef fp_status (*fp_bias_done)(void *data, const fp_tensor_info *tensor, const void *bytes);
 /* Called once for each fitted layer. */
 typedef fp_status (*fp_fit_done)(void *data, const fp_fit_result *result);

@@ -149,7 +149,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
 	if (calibrated && !(fp_feed_of(task->settings) == FP_FEED_NONE && task->settings->fit_steps == 0 &&
-						fp_dense_statistics_cover(task->kept, first, end)))
+						!task->settings->bias_update && fp_dense_statistics_cover(task->kept, first, end)))
 		FP_TRY(fp_streams_new(&streams, task->model, task->windows, fp_feed_needs_both(fp_feed_of(task->settings))));
 	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL, pattern, first, end));

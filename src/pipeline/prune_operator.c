@@ -4,12 +4,13 @@
  *
  *     T = W(αX + (1 − α)X*) + rρ      C = WA + R      R = αW·cross + r·residual
  * (statistics.h names the matrices.) α = 1 and r = 0 give the paper's target WX. The error that is reported is always
- * ‖W*X* − WX‖, whatever the target was.
+ * ‖W*X* − WX‖, whatever the target was. With centred statistics all of these are centred; bias_update.c has the means.
  */
 #include "pipeline/prune_operator.h"
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "pipeline/bias_update.h"
 
 #include <math.h>
 #include <string.h>
@@ -171,7 +172,7 @@ cleanup:
 }
 
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_gram *gram, fp_matrix W,
-							fp_matrix V, fp_operator_result *result)
+							fp_matrix V, fp_matrix bias, fp_operator_result *result)
 {
 	fp_backend *be = fp_model_backend(task->model);
 	const fp_settings *settings = task->settings;
@@ -181,12 +182,13 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	double started = fp_clock();
 	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
+	double residual = residual_share(settings, result->role);
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &space.C, W.rows, W.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(measure_output(&space, statistics, W));
-	FP_TRY(make_target(&space, statistics, W, mix, residual_share(settings, result->role)));
+	FP_TRY(make_target(&space, statistics, W, mix, residual));
 	fp_backend_use(be, FP_USE_EXACT);
 
 	fp_problem problem = {
@@ -199,6 +201,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	FP_TRY(take_space(task, result->tensor, &own, &bytes));
 	FP_TRY(round_to_type(bytes, be, V, result));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
+	if (statistics->centred)
+		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, bias, result));
 	result->seconds = fp_clock() - started;
 	if (!fp_layer_is_fitted(task))
 		FP_TRY(deliver(task, result, bytes));

@@ -19,6 +19,8 @@ json_t *fp_report_operator(const fp_operator_result *result, bool with_times)
 							  "search_steps", (json_int_t)solution->search_steps);
 	if (entry && solution->damping > 0)
 		json_object_set_new(entry, "damping", json_real(solution->damping));
+	if (entry && result->bias_updated)
+		json_object_set_new(entry, "bias_change", json_real(result->bias_change));
 	if (entry && with_times)
 		json_object_set_new(entry, "seconds", json_real(result->seconds));
 	return entry;
@@ -65,8 +67,11 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 	fp_context *ctx = fp_model_backend(task->model)->ctx;
 	const fp_settings *settings = task->settings;
 	json_t *operators = json_array();
-	for (int64_t i = 0; operators && i < result->count; i++)
+	json_int_t biases = 0;
+	for (int64_t i = 0; operators && i < result->count; i++) {
 		json_array_append_new(operators, fp_report_operator(&result->operators[i], with_times));
+		biases += result->operators[i].bias_updated;
+	}
 	json_t *report =
 		json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "program", "fistapruner " FP_VERSION, "model",
 				  model, "architecture", fp_model_architecture(task->model), "pattern", settings->pattern, "method",
@@ -80,6 +85,8 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 	}
 	json_object_set_new(report, "settings", fp_report_settings(settings, ctx));
 	json_object_set_new(report, "operators", operators);
+	if (biases > 0)
+		json_object_set_new(report, "biases_updated", json_integer(biases));
 	if (result->fit_count > 0)
 		json_object_set_new(report, "layers", report_fits(result, with_times));
 	if (with_times) {

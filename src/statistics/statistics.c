@@ -33,18 +33,36 @@ cleanup:
 	return status;
 }
 
+fp_status fp_statistics_centre(fp_statistics *statistics, int64_t batch)
+{
+	fp_backend *be = statistics->be;
+	int64_t inputs = statistics->A.rows;
+	fp_status status;
+	statistics->centred = true;
+	FP_TRY(new_zero(be, &statistics->mean, 1, inputs));
+	FP_TRY(new_zero(be, &statistics->shift, 1, inputs));
+	FP_TRY(fp_matrix_new(be, &statistics->shifted, batch, inputs, FP_F32));
+	FP_TRY(fp_matrix_new(be, &statistics->ones, 1, batch, FP_F32));
+	FP_TRY(be->ops->fill(be, statistics->ones, 1.0F));
+	if (!fp_matrix_is_absent(statistics->cross))
+		FP_TRY(new_zero(be, &statistics->mean_delta, 1, inputs));
+	if (!fp_matrix_is_absent(statistics->residual))
+		FP_TRY(new_zero(be, &statistics->mean_gap, 1, statistics->residual.rows));
+cleanup:
+	return status;
+}
+
 void fp_statistics_free(fp_statistics *statistics)
 {
 	fp_backend *be = statistics->be;
+	fp_matrix *all[] = {&statistics->A,      &statistics->cross,      &statistics->difference, &statistics->residual,
+						&statistics->repair, &statistics->delta,      &statistics->gap,        &statistics->mean,
+						&statistics->shift,  &statistics->mean_delta, &statistics->mean_gap,   &statistics->shifted,
+						&statistics->ones};
 	if (!be)
 		return;
-	fp_matrix_free(be, &statistics->A);
-	fp_matrix_free(be, &statistics->cross);
-	fp_matrix_free(be, &statistics->difference);
-	fp_matrix_free(be, &statistics->residual);
-	fp_matrix_free(be, &statistics->repair);
-	fp_matrix_free(be, &statistics->delta);
-	fp_matrix_free(be, &statistics->gap);
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		fp_matrix_free(be, all[i]);
 	memset(statistics, 0, sizeof *statistics);
 }
 
@@ -56,16 +74,51 @@ static fp_status subtract(fp_backend *be, fp_matrix *out, fp_matrix work, fp_mat
 	return status == FP_OK ? be->ops->axpby(be, -1.0F, b, 1.0F, *out) : status;
 }
 
+/* sum ← scale·(the sum of X's rows) + β sum */
+static fp_status sum_rows(fp_statistics *statistics, float scale, fp_matrix X, float beta, fp_matrix sum)
+{
+	fp_backend *be = statistics->be;
+	fp_matrix ones = statistics->ones;
+	ones.cols = X.rows;
+	fp_use use = fp_backend_use(be, FP_USE_EXACT);
+	fp_status status = be->ops->gemm(be, scale, ones, FP_PLAIN, X, FP_PLAIN, beta, sum);
+	fp_backend_use(be, use);
+	return status;
+}
+
+/* X* as it is folded: itself or, in centred statistics, less the mean of the first batch. Without that shift a mean
+ * that is large beside the deviations would leave their squares to the rounding errors of its own. */
+static fp_status shift(fp_statistics *statistics, fp_matrix *Xstar)
+{
+	fp_backend *be = statistics->be;
+	fp_status status = FP_OK;
+	if (!statistics->centred)
+		return FP_OK;
+	fp_matrix shifted = fp_matrix_rows(statistics->shifted, 0, Xstar->rows);
+	if (statistics->tokens == 0)
+		FP_TRY(sum_rows(statistics, -1.0F / (float)Xstar->rows, *Xstar, 0.0F, statistics->shift));
+	FP_TRY(be->ops->copy(be, shifted, *Xstar));
+	FP_TRY(be->ops->add_bias(be, statistics->shift, shifted));
+	FP_TRY(sum_rows(statistics, 1.0F, shifted, 1.0F, statistics->mean));
+	*Xstar = shifted;
+cleanup:
+	return status;
+}
+
 fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix Xstar)
 {
 	fp_backend *be = statistics->be;
+	fp_matrix unshifted = Xstar;
 	fp_status status;
+	FP_TRY(shift(statistics, &Xstar));
 	FP_TRY(be->ops->gram(be, Xstar, 1.0F, statistics->A));
 	if (!fp_matrix_is_absent(statistics->cross)) {
 		fp_matrix delta;
-		FP_TRY(subtract(be, &delta, statistics->delta, X, Xstar));
+		FP_TRY(subtract(be, &delta, statistics->delta, X, unshifted));
 		FP_TRY(be->ops->gemm(be, 1.0F, delta, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->cross));
 		FP_TRY(be->ops->gram(be, delta, 1.0F, statistics->difference));
+		if (statistics->centred)
+			FP_TRY(sum_rows(statistics, 1.0F, delta, 1.0F, statistics->mean_delta));
 	}
 	statistics->tokens += Xstar.rows;
 cleanup:
@@ -80,9 +133,13 @@ fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidde
 	double energy;
 	fp_status status;
 	FP_TRY(subtract(be, &gap, statistics->gap, hidden, hidden_star));
+	if (statistics->centred) {
+		Xstar = fp_matrix_rows(statistics->shifted, 0, Xstar.rows); /* left there by fp_statistics_fold() */
+		FP_TRY(sum_rows(statistics, 1.0F, gap, 1.0F, statistics->mean_gap));
+	}
 	FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
 	if (!fp_matrix_is_absent(statistics->repair)) {
-		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, Xstar.rows); /* left there by fp_statistics_fold() */
+		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, Xstar.rows); /* likewise */
 		FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->repair));
 	}
 	FP_TRY(be->ops->dot(be, gap, gap, &energy));
@@ -104,11 +161,48 @@ cleanup:
 	return status;
 }
 
+/* The sums become means, and what they add to each matrix is taken out: Σ(a − ā)(b − b̄)ᵀ = Σabᵀ − ΣaΣbᵀ/p. Before the
+ * triangles are mirrored: the products alone would not be symmetric to the last bit. */
+static fp_status take_means_out(fp_statistics *statistics)
+{
+	fp_backend *be = statistics->be;
+	float share = statistics->tokens > 0 ? 1.0F / (float)statistics->tokens : 0.0F;
+	fp_matrix mean = statistics->mean, delta = statistics->mean_delta, gap = statistics->mean_gap;
+	const struct {
+		fp_matrix out, left, right;
+	} products[] = {{statistics->A, mean, mean},
+					{statistics->cross, delta, mean},
+					{statistics->difference, delta, delta},
+					{statistics->residual, gap, mean},
+					{statistics->repair, gap, delta}};
+	fp_matrix *sums[] = {&mean, &delta, &gap};
+	double energy;
+	fp_status status = FP_OK;
+	fp_use use = fp_backend_use(be, FP_USE_EXACT);
+	for (size_t i = 0; i < sizeof products / sizeof products[0]; i++)
+		if (!fp_matrix_is_absent(products[i].out))
+			FP_TRY(be->ops->gemm(be, -share, products[i].left, FP_TRANSPOSED, products[i].right, FP_PLAIN, 1.0F,
+								 products[i].out));
+	for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
+		if (!fp_matrix_is_absent(*sums[i]))
+			FP_TRY(be->ops->axpby(be, 0.0F, *sums[i], share, *sums[i]));
+	FP_TRY(be->ops->axpby(be, -1.0F, statistics->shift, 1.0F, mean));
+	if (!fp_matrix_is_absent(gap)) {
+		FP_TRY(be->ops->dot(be, gap, gap, &energy));
+		statistics->gap_energy -= (double)statistics->tokens * energy;
+	}
+cleanup:
+	fp_backend_use(be, use);
+	return status;
+}
+
 fp_status fp_statistics_finish(fp_statistics *statistics)
 {
 	fp_backend *be = statistics->be;
 	int finite;
 	fp_status status;
+	if (statistics->centred)
+		FP_TRY(take_means_out(statistics));
 	FP_TRY(be->ops->mirror(be, statistics->A));
 	if (!fp_matrix_is_absent(statistics->difference))
 		FP_TRY(be->ops->mirror(be, statistics->difference));

@@ -8,6 +8,9 @@
  * error of a good fit is small beside ‖WX‖² and would drown in its rounding. For an operator that writes into the
  * residual stream, with ρ = h − h* the error already in it: residual = ρX*ᵀ and repair = ρΔᵀ (m × n), and ‖ρ‖², so that
  * the error of a target with ρ in it is known too and not only up to a constant.
+ *
+ * Centred statistics are for operators with a bias, which takes the means upon itself: every matrix is then that of
+ * X*, Δ and ρ less their means over all tokens, and the means are kept.
  */
 #ifndef FP_STATISTICS_STATISTICS_H
 #define FP_STATISTICS_STATISTICS_H
@@ -24,6 +27,13 @@ typedef struct fp_statistics {
 	double gap_energy;    /* ‖ρ‖² */
 	fp_matrix delta;      /* work space: Δ of a batch */
 	fp_matrix gap;        /* work space: ρ of a batch */
+	bool centred;
+	fp_matrix mean; /* 1 × n: of X*; absent unless centred, like those below; sums until fp_statistics_finish() */
+	fp_matrix mean_delta; /* 1 × n: of Δ; absent where the two streams are one */
+	fp_matrix mean_gap;   /* 1 × m: of ρ; absent where it is not wanted */
+	fp_matrix shift;      /* 1 × n: less the mean of the first batch's X* */
+	fp_matrix shifted;    /* work space: X* of a batch, shifted */
+	fp_matrix ones;       /* 1 × batch */
 	int64_t tokens;
 } fp_statistics;
 
@@ -33,6 +43,8 @@ typedef struct fp_statistics {
  */
 fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, int64_t inputs, bool two_streams,
 							int64_t residual_outputs, int64_t batch);
+/* Before the first fold: the statistics will be centred. */
+fp_status fp_statistics_centre(fp_statistics *statistics, int64_t batch);
 void fp_statistics_free(fp_statistics *statistics);
 
 /* Folds a batch: X and X* are tokens × n; with one stream X is ignored. */
@@ -42,7 +54,8 @@ fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidde
 									  fp_matrix Xstar);
 /* Instead of folding anything: A = I, so that errors are those of the weights themselves. */
 fp_status fp_statistics_identity(fp_statistics *statistics);
-/* After the last batch: completes the symmetric matrices. Non-finite statistics are an error. */
+/* After the last batch: takes the means out and completes the symmetric matrices. Non-finite statistics are an error.
+ */
 fp_status fp_statistics_finish(fp_statistics *statistics);
 
 #endif

@@ -40,9 +40,13 @@ for model in qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistr
 	expect 0 "" prune "$model" -o "$model-pruned" --calibration words.txt --samples 8 --sequence-length 24 --pattern 2:4 --threads 1
 	expect_json "d['violations'] == 0 and d['negative_zeros'] == 0" inspect "$model-pruned" --pattern 2:4
 	expect 5 "" inspect "$model" --pattern 2:4
+	biases=$(case $model in qwen2*) echo 6 ;; *) echo 0 ;; esac) # of q, k and v in two layers
+	expect_json "sum('bias_of' in t for t in d['tensors']) == $biases" inspect "$model"
+	expect_json "d.get('biases_updated', 0) == $biases" prune "$model" -o "$model-json" --calibration words.txt --samples 8 \
+		--sequence-length 24 --pattern 2:4 --threads 1
 	expect_json "1 < d['perplexity'] < 1e6" eval "$model-pruned" --text words.txt --sequence-length 24 --threads 1
 	cmp -s "$model/config.json" "$model-pruned/config.json" || complain "$model: config changed"
-	# Everything that is no operator of a layer (biases, norms, embedding) stays as it was.
+	# Everything that is no operator of a layer or its bias (norms, embedding) stays as it was.
 	python3 - "$model" "$model-pruned" <<'PYTHON' || complain "$model: other tensors changed"
 import json, struct, sys
 
@@ -56,7 +60,7 @@ def tensors(folder):
 
 before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
 changed = {name for name in before if before[name] != after[name]}
-wanted = {name for name in before if name.endswith("_proj.weight")}
+wanted = {name for name in before if name.endswith(("_proj.weight", "_proj.bias"))}
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
 PYTHON
 done

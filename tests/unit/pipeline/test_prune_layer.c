@@ -21,6 +21,8 @@ typedef struct layer_run {
 	fp_layer_task task;
 	fp_operator_result results[FP_ROLE_COUNT];
 	void *bytes[FP_ROLE_COUNT];
+	void *biases[FP_ROLE_COUNT];
+	int64_t layer; /* being pruned */
 	int count;
 } layer_run;
 
@@ -36,11 +38,27 @@ static fp_status take(void *data, const fp_operator_result *result, const void *
 	return FP_OK;
 }
 
+static fp_status take_bias(void *data, const fp_tensor_info *tensor, const void *bytes)
+{
+	layer_run *run = data;
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (fp_model_operator_bias(run->f.model, run->layer, (fp_role)role) == tensor) {
+			assert_null(run->biases[role]);
+			run->biases[role] = malloc((size_t)tensor->bytes);
+			memcpy(run->biases[role], bytes, (size_t)tensor->bytes);
+			return FP_OK;
+		}
+	fail_msg("%s is no bias of layer %d", tensor->name, (int)run->layer);
+	return FP_OK;
+}
+
 static void forget(layer_run *run)
 {
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
 		free(run->bytes[role]);
+		free(run->biases[role]);
 		run->bytes[role] = NULL;
+		run->biases[role] = NULL;
 	}
 	run->count = 0;
 }
@@ -55,8 +73,12 @@ static void start(layer_run *run, const char *const *assignments)
 	assert_ok(ctx, fp_settings_resolve(run->settings, ctx, "llama"));
 	assert_ok(
 		ctx, fp_streams_new(&run->streams, run->f.model, &run->windows, fp_feed_needs_both(fp_feed_of(run->settings))));
-	run->task = (fp_layer_task){
-		.model = run->f.model, .settings = run->settings, .streams = &run->streams, .done = take, .done_data = run};
+	run->task = (fp_layer_task){.model = run->f.model,
+								.settings = run->settings,
+								.streams = &run->streams,
+								.done = take,
+								.bias_done = take_bias,
+								.done_data = run};
 	fp_pattern *pattern = &run->task.pattern;
 	assert_ok(ctx, fp_parse_sparsity(ctx, run->settings->pattern, &pattern->sparsity, &pattern->kept, &pattern->group));
 }
@@ -136,6 +158,49 @@ static float *pruned_weights(layer_run *run, walk *w, int role)
 	return download(run, weight);
 }
 
+/* What the solve added to each bias of a role, in double; zeros where it left it alone. */
+static double *bias_change(layer_run *run, walk *w, int role)
+{
+	fp_matrix bias = w->layer[FP_PRUNED]->bias[role];
+	double *change = calloc((size_t)w->layer[FP_PRUNED]->weight[role].rows, sizeof *change);
+	assert_int_equal(run->results[role].bias_updated, run->biases[role] != NULL);
+	if (!run->biases[role])
+		return change;
+	const fp_tensor_info *tensor = fp_model_operator_bias(run->f.model, w->layer[FP_PRUNED]->index, (fp_role)role);
+	float *before = download(run, w->layer[FP_DENSE]->bias[role]);
+	assert_ok(run->f.ctx, run->f.be->ops->upload(run->f.be, bias, run->biases[role], tensor->dtype, bias.cols));
+	float *after = download(run, bias);
+	double square = 0;
+	for (int64_t i = 0; i < bias.cols; i++) {
+		change[i] = (double)after[i] - (double)before[i];
+		square += change[i] * change[i];
+	}
+	assert_true(fabs(run->results[role].bias_change - sqrt(square / (double)bias.cols)) <= 1e-5 * sqrt(square) + 1e-9);
+	free(before);
+	free(after);
+	return change;
+}
+
+/* ‖VX* + c1ᵀ − WX‖ by appending c to V and a one to each input. */
+static double residual_with_change(const double *V, const double *Xstar, const double *W, const double *X,
+								   const double *change, int64_t m, int64_t n, int64_t p)
+{
+	const double *from[] = {V, W, Xstar, X};
+	double *wide[4];
+	for (int k = 0; k < 4; k++) {
+		int64_t rows = k < 2 ? m : p;
+		wide[k] = malloc((size_t)(rows * (n + 1)) * sizeof *wide[k]);
+		for (int64_t i = 0; i < rows; i++) {
+			memcpy(wide[k] + i * (n + 1), from[k] + i * n, (size_t)n * sizeof *wide[k]);
+			wide[k][i * (n + 1) + n] = k == 0 ? change[i] : k == 1 ? 0.0 : 1.0;
+		}
+	}
+	double out = verify_residual(wide[0], wide[2], wide[1], wide[3], m, n + 1, p);
+	for (int k = 0; k < 4; k++)
+		free(wide[k]);
+	return out;
+}
+
 static void check_operator(layer_run *run, walk *w, int role, int corrected, const char *what)
 {
 	fp_matrix weight = w->layer[FP_DENSE]->weight[role];
@@ -148,7 +213,8 @@ static void check_operator(layer_run *run, walk *w, int role, int corrected, con
 	double *W = to_double(dense, m * n), *V = to_double(pruned, m * n);
 	double *X = to_double(x, p * n), *Xstar = to_double(xstar, p * n);
 	double *zero = calloc((size_t)(m * n), sizeof *zero);
-	double direct = verify_residual(V, Xstar, W, X, m, n, p);
+	double *change = bias_change(run, w, role);
+	double direct = residual_with_change(V, Xstar, W, X, change, m, n, p);
 	double output = verify_residual(zero, Xstar, W, X, m, n, p);
 	double got = sqrt(result->squared_error);
 	if (!(fabs(got - direct) <= 1e-4 * direct + 1e-5 * output))
@@ -166,17 +232,20 @@ static void check_operator(layer_run *run, walk *w, int role, int corrected, con
 	free(X);
 	free(Xstar);
 	free(zero);
+	free(change);
 }
 
+typedef void (*operator_check)(layer_run *run, walk *w, int role, int corrected, const char *what);
+
 /* Prunes layer `index` (those before it too) and checks every operator of it. */
-static void check_layer(layer_run *run, int64_t index, const char *what)
+static void walk_layer(layer_run *run, int64_t index, const char *what, operator_check check)
 {
 	fp_feed feed = fp_feed_of(run->settings);
 	int corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
 	fp_context *ctx = run->f.ctx;
 	walk w = {0};
-	for (int64_t i = 0; i < index; i++) {
-		assert_ok(ctx, fp_prune_layer(&run->task, i));
+	for (run->layer = 0; run->layer < index; run->layer++) {
+		assert_ok(ctx, fp_prune_layer(&run->task, run->layer));
 		forget(run);
 	}
 	/* without correction the layer reads one stream; alone, Wanda and SparseGPT read the pruned model's */
@@ -190,7 +259,7 @@ static void check_layer(layer_run *run, int64_t index, const char *what)
 			assert_ok(ctx, fp_layer_input(w.layer[s], group, &w.state[s], w.workspace[s], &w.input[s]));
 		for (int role = 0; role < FP_ROLE_COUNT; role++)
 			if (fp_role_group((fp_role)role) == group && run->bytes[role])
-				check_operator(run, &w, role, corrected, what);
+				check(run, &w, role, corrected, what);
 		for (int s = 0; s < FP_STREAM_COUNT; s++)
 			assert_ok(ctx, fp_layer_advance(w.layer[s], group, w.input[s], &w.state[s], w.workspace[s]));
 	}
@@ -207,12 +276,150 @@ static void check_layer(layer_run *run, int64_t index, const char *what)
 	walk_stop(run, &w);
 }
 
+static void check_layer(layer_run *run, int64_t index, const char *what)
+{
+	walk_layer(run, index, what, check_operator);
+}
+
+/* The first rows of the target T + b, p × rows. */
+static double *direct_target(layer_run *run, walk *w, int role, int64_t rows)
+{
+	const fp_settings *settings = run->settings;
+	bool cross = fp_feed_of(settings) == FP_FEED_CROSS;
+	double mix = cross ? settings->mix : 1.0;
+	double share = role == FP_DOWN ? settings->residual : role == FP_OUTPUT && cross ? settings->residual_output : 0;
+	int64_t n = w->layer[FP_DENSE]->weight[role].cols, p = w->input[FP_DENSE].rows;
+	int64_t hidden = w->state[FP_DENSE].hidden.cols;
+	float *W = download(run, w->layer[FP_DENSE]->weight[role]), *b = download(run, w->layer[FP_DENSE]->bias[role]);
+	float *X = download(run, w->input[FP_DENSE]), *Xstar = download(run, w->input[FP_PRUNED]);
+	float *h = download(run, w->state[FP_DENSE].hidden), *hstar = download(run, w->state[FP_PRUNED].hidden);
+	double *target = calloc((size_t)(p * rows), sizeof *target);
+	for (int64_t t = 0; t < p; t++)
+		for (int64_t i = 0; i < rows; i++) {
+			double sum = b[i];
+			for (int64_t j = 0; j < n; j++)
+				sum += (double)W[i * n + j] * (mix * X[t * n + j] + (1 - mix) * Xstar[t * n + j]);
+			if (share > 0)
+				sum += share * ((double)h[t * hidden + i] - (double)hstar[t * hidden + i]);
+			target[t * rows + i] = sum;
+		}
+	float *all[] = {W, b, X, Xstar, h, hstar};
+	for (int k = 0; k < 6; k++)
+		free(all[k]);
+	return target;
+}
+
+/* Weights and bias together against least squares with an intercept on the same support, in double. */
+static void check_intercept(layer_run *run, walk *w, int role, int corrected, const char *what)
+{
+	enum { ROWS = 6 };
+	int64_t n = w->layer[FP_DENSE]->weight[role].cols, p = w->input[FP_DENSE].rows, wide = n + 1;
+	float *pruned = pruned_weights(run, w, role);
+	double *change = bias_change(run, w, role), *target = direct_target(run, w, role, ROWS);
+	float *b = download(run, w->layer[FP_DENSE]->bias[role]), *xstar = download(run, w->input[FP_PRUNED]);
+	double *X = malloc((size_t)(p * wide) * sizeof *X), *A = malloc((size_t)(wide * wide) * sizeof *A);
+	double *C = malloc((size_t)(ROWS * wide) * sizeof *C), *best = malloc((size_t)(ROWS * wide) * sizeof *best);
+	double *V = malloc((size_t)(ROWS * wide) * sizeof *V);
+	unsigned char *mask = malloc((size_t)(ROWS * wide));
+	(void)corrected;
+	for (int64_t t = 0; t < p; t++)
+		for (int64_t j = 0; j < wide; j++)
+			X[t * wide + j] = j < n ? xstar[t * n + j] : 1.0;
+	for (int64_t i = 0; i < ROWS; i++)
+		for (int64_t j = 0; j < wide; j++) {
+			V[i * wide + j] = j < n ? pruned[i * n + j] : (double)b[i] + change[i];
+			mask[i * wide + j] = j == n || pruned[i * n + j] != 0.0F;
+		}
+	verify_inner(A, X, X, p, wide, wide);
+	verify_inner(C, target, X, p, ROWS, wide);
+	for (int64_t j = 0; j < wide; j++) /* as good as nothing, but the support may hold inputs that never fire */
+		A[j * wide + j] += 1e-9 * A[n * wide + n];
+	verify_least_squares(best, A, C, mask, ROWS, wide);
+	double energy = verify_dot(target, target, p * ROWS);
+	double got = verify_gram_error(V, A, C, ROWS, wide, energy);
+	double least = verify_gram_error(best, A, C, ROWS, wide, energy);
+	if (!(got <= 1.002 * least + 1e-9 * energy))
+		fail_msg("%s %s: squared error %.7g, with an intercept it could be %.7g", what, fp_role_name((fp_role)role),
+				 got, least);
+	for (int64_t i = 0; i < ROWS; i++) { /* the intercept is the best for these weights: their errors have mean zero */
+		double mean = 0, square = 0;
+		for (int64_t t = 0; t < p; t++) {
+			double error = verify_dot(V + i * wide, X + t * wide, wide) - target[t * ROWS + i];
+			mean += error / (double)p;
+			square += target[t * ROWS + i] * target[t * ROWS + i] / (double)p;
+		}
+		assert_true(fabs(mean) <= 1e-3 * sqrt(square));
+	}
+	free(pruned);
+	free(change);
+	free(target);
+	free(b);
+	free(xstar);
+	free(X);
+	free(A);
+	free(C);
+	free(best);
+	free(V);
+	free(mask);
+}
+
+static void an_updated_bias_is_the_best_intercept(void **unused)
+{
+	(void)unused;
+	static const char *const variants[][8] = {
+		{"pattern=2:4", "ridge=0", "refit_steps=300", "search_steps=30"},
+		{"pattern=60%", "ridge=0", "refit_steps=300", "search_steps=30", "correction=intra"}};
+	int seen = 0;
+	for (int i = 0; i < real_source_count; i++)
+		for (int v = 0; v < 2 && strstr(real_sources[i].model, "opt-demo"); v++) {
+			layer_run run = {0};
+			assert_true(open_real(&run.f, &run.windows, &real_sources[i], 8, 256));
+			start(&run, variants[v]);
+			walk_layer(&run, 1, real_sources[i].name, check_intercept);
+			for (int role = 0; role < FP_ROLE_COUNT; role++)
+				assert_int_equal(run.bytes[role] != NULL, run.biases[role] != NULL);
+			seen++;
+			stop(&run);
+			fp_windows_free(&run.windows);
+			close_fixture(&run.f);
+		}
+	assert_int_equal(seen, 2);
+}
+
+/* A bias changes only where the model has one, every operator of the group has, and the settings ask for it. */
+static void only_biases_that_are_there_change(void **unused)
+{
+	(void)unused;
+	static const struct {
+		const char *model, *preset;
+		int biases;
+	} cases[] = {{"opt-plain", "preset=fast", 6},   {"opt-plain", "preset=paper", 0}, {"opt-no-bias", "preset=fast", 0},
+				 {"llama-plain", "preset=fast", 0}, {"llama-bias", "preset=fast", 7}, {"qwen2-plain", "preset=fast", 3},
+				 {"opt-plain", "preset=best", 6}};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		layer_run run;
+		const char *const all[] = {cases[i].preset, "iterations=2", "search_steps=3", "fit_steps=0", NULL};
+		int changed = 0;
+		open_tiny(&run, cases[i].model);
+		start(&run, all);
+		run.layer = 0;
+		assert_ok(run.f.ctx, fp_prune_layer(&run.task, 0));
+		for (int role = 0; role < FP_ROLE_COUNT; role++)
+			changed += run.biases[role] != NULL;
+		if (changed != cases[i].biases)
+			fail_msg("%s, %s: %d biases change", cases[i].model, cases[i].preset, changed);
+		stop(&run);
+		close_tiny(&run);
+	}
+}
+
 static const char *const feeds[][5] = {
 	{"preset=paper", "correction=none"},
 	{"preset=paper", "correction=intra"},
 	{"preset=paper", "correction=cross"},
 	{"preset=fast", "search_steps=9"},
 	{"preset=fast", "correction=intra", "search_steps=9"},
+	{"preset=fast", "bias_update=0", "search_steps=9"},
 	{"method=wanda"},
 	{"method=sparsegpt"},
 	{"method=magnitude"},
@@ -282,6 +489,7 @@ static void nothing_to_prune_changes_nothing(void **unused)
 			bool drops = fp_is(run.settings->method, "sparsegpt");
 			for (int64_t index = 0; index < 2; index++) {
 				fp_layer *layer;
+				run.layer = index;
 				assert_ok(run.f.ctx, fp_prune_layer(&run.task, index));
 				assert_ok(run.f.ctx, fp_layer_load(&layer, run.f.model, index));
 				for (int role = 0; role < FP_ROLE_COUNT; role++) {
@@ -341,14 +549,15 @@ static void every_allocation_may_fail(void **unused)
 	(void)unused;
 	static const char *const recipes[][8] = {
 		{"preset=fast", "search_steps=3", "refit_steps=2"},
+		{"preset=fast", "search_steps=3", "refit_steps=2"},
 		{"preset=paper", "warm_start=sparsegpt", "iterations=2", "patience=1"},
 		{"method=sparsegpt"},
 	};
-	for (int r = 0; r < 3; r++) {
+	for (int r = 0; r < 4; r++) {
 		fp_status status = FP_ERROR_MEMORY;
 		layer_run run;
 		int64_t n = 0;
-		open_tiny(&run, "llama-gqa");
+		open_tiny(&run, r == 1 ? "opt-plain" : "llama-gqa");
 		while (status != FP_OK) {
 			const char *all[10] = {"tolerance=1"};
 			for (int j = 0; j < 8; j++)
@@ -371,6 +580,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_feed_reports_the_direct_error),
 		cmocka_unit_test(real_layers_report_the_direct_error),
+		cmocka_unit_test(an_updated_bias_is_the_best_intercept),
+		cmocka_unit_test(only_biases_that_are_there_change),
 		cmocka_unit_test(nothing_to_prune_changes_nothing),
 		cmocka_unit_test(skipping_a_layer_leaves_the_streams_identical),
 		cmocka_unit_test(every_allocation_may_fail),
