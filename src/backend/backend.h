@@ -262,6 +262,26 @@ static inline bool fp_matrix_is_absent(fp_matrix m)
 {
 	return m.buffer == NULL;
 }
+/* For backends: true when a view has this type and lies within a buffer of so many bytes. */
+static inline bool fp_matrix_lies_within(fp_matrix m, fp_dtype dtype, int64_t bytes)
+{
+	if (m.dtype != dtype || m.rows < 0 || m.cols < 0 || m.offset < 0)
+		return false;
+	if (m.rows == 0 || m.cols == 0)
+		return true;
+	if (m.rows > 1 && m.stride < m.cols)
+		return false;
+	int64_t last = 0;
+	int64_t room = bytes / fp_dtype_size(dtype);
+	return !__builtin_mul_overflow(m.rows - 1, m.stride, &last) && !__builtin_add_overflow(last, m.offset, &last) &&
+		   !__builtin_add_overflow(last, m.cols, &last) && last <= room;
+}
+/* For backends: true when sparsegpt_sweep() may be asked for this; groups up to `longest`. */
+static inline bool fp_sweep_fits(fp_matrix U, fp_matrix W, const fp_pattern *pattern, int64_t block, int64_t longest)
+{
+	return U.rows == W.cols && U.cols == W.cols && block > 0 && pattern->group >= 0 && pattern->group <= longest &&
+		   pattern->kept <= pattern->group && (pattern->group == 0 || block % pattern->group == 0);
+}
 /* Rows [first, first + rows) and columns likewise. */
 fp_matrix fp_matrix_rows(fp_matrix m, int64_t first, int64_t rows);
 fp_matrix fp_matrix_cols(fp_matrix m, int64_t first, int64_t cols);

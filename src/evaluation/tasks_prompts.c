@@ -134,52 +134,61 @@ cleanup:
 	return status;
 }
 
-/* RTE and WNLI ask alike, but name their labels in opposite orders. */
-static fp_status true_or_false(fp_task_examples *examples, const json_t *record, const char *const *labels,
-							   const fp_piece *choices)
+/* Two texts of a record in one question, and two answers in the order of the labels. */
+typedef struct pair_prompt {
+	const char *first, *second; /* keys */
+	fp_piece between, after;
+	const char *labels[3]; /* ends with NULL */
+	fp_piece choices[2];
+} pair_prompt;
+
+static fp_status ask_of_a_pair(fp_task_examples *examples, const json_t *record, const pair_prompt *prompt)
 {
 	fp_status status;
-	fp_piece premise, hypothesis;
+	fp_piece first, second;
 	fp_task_text context;
 	int64_t gold;
-	FP_TRY(fp_task_text_at(examples, record, "sentence1", &premise));
-	FP_TRY(fp_task_text_at(examples, record, "sentence2", &hypothesis));
-	FP_TRY(fp_task_label_at(examples, record, "label", labels, &gold));
-	FP_TRY(FP_COMPOSE(examples, &context, premise, FP_PIECE("\nQuestion: "), hypothesis,
-					  FP_PIECE(" True or False?\nAnswer:")));
-	FP_TRY(fp_task_add_choices(examples, context, choices, 2, gold));
+	FP_TRY(fp_task_text_at(examples, record, prompt->first, &first));
+	FP_TRY(fp_task_text_at(examples, record, prompt->second, &second));
+	FP_TRY(fp_task_label_at(examples, record, "label", prompt->labels, &gold));
+	FP_TRY(FP_COMPOSE(examples, &context, first, prompt->between, second, prompt->after));
+	FP_TRY(fp_task_add_choices(examples, context, prompt->choices, 2, gold));
 cleanup:
 	return status;
 }
 
+/* RTE and WNLI ask alike, but name their labels in opposite orders. */
 static fp_status rte(fp_task_examples *examples, const json_t *record)
 {
-	static const char *const labels[] = {"entailment", "not_entailment", NULL};
-	return true_or_false(examples, record, labels, (const fp_piece[]){FP_PIECE("True"), FP_PIECE("False")});
+	const pair_prompt prompt = {"sentence1",
+								"sentence2",
+								FP_PIECE("\nQuestion: "),
+								FP_PIECE(" True or False?\nAnswer:"),
+								{"entailment", "not_entailment"},
+								{FP_PIECE("True"), FP_PIECE("False")}};
+	return ask_of_a_pair(examples, record, &prompt);
 }
 
 static fp_status wnli(fp_task_examples *examples, const json_t *record)
 {
-	static const char *const labels[] = {"not_entailment", "entailment", NULL};
-	return true_or_false(examples, record, labels, (const fp_piece[]){FP_PIECE("False"), FP_PIECE("True")});
+	const pair_prompt prompt = {"sentence1",
+								"sentence2",
+								FP_PIECE("\nQuestion: "),
+								FP_PIECE(" True or False?\nAnswer:"),
+								{"not_entailment", "entailment"},
+								{FP_PIECE("False"), FP_PIECE("True")}};
+	return ask_of_a_pair(examples, record, &prompt);
 }
 
 static fp_status qnli(fp_task_examples *examples, const json_t *record)
 {
-	static const char *const labels[] = {"entailment", "not_entailment", NULL};
-	fp_status status;
-	const fp_piece choices[] = {FP_PIECE("yes"), FP_PIECE("no")};
-	fp_piece question, sentence;
-	fp_task_text context;
-	int64_t gold;
-	FP_TRY(fp_task_text_at(examples, record, "question", &question));
-	FP_TRY(fp_task_text_at(examples, record, "sentence", &sentence));
-	FP_TRY(fp_task_label_at(examples, record, "label", labels, &gold));
-	FP_TRY(FP_COMPOSE(examples, &context, question, FP_PIECE("\n"), sentence,
-					  FP_PIECE("\nQuestion: Does this response answer the question?\nAnswer:")));
-	FP_TRY(fp_task_add_choices(examples, context, choices, 2, gold));
-cleanup:
-	return status;
+	const pair_prompt prompt = {"question",
+								"sentence",
+								FP_PIECE("\n"),
+								FP_PIECE("\nQuestion: Does this response answer the question?\nAnswer:"),
+								{"entailment", "not_entailment"},
+								{FP_PIECE("yes"), FP_PIECE("no")}};
+	return ask_of_a_pair(examples, record, &prompt);
 }
 
 static fp_status hellaswag(fp_task_examples *examples, const json_t *record)

@@ -77,9 +77,10 @@ cleanup:
 	return status;
 }
 
-/* Takes every batch of both streams past the group before (none for the first) and folds the inputs of `group` (none
- * past the last). */
-static fp_status sweep(const layer_job *job, int group, fp_statistics *statistics)
+/* What is done with each batch of windows; `statistics`: the caller's, one or one for each group. */
+typedef fp_status (*batch_step)(const layer_job *job, int group, int64_t first, fp_statistics *statistics);
+
+static fp_status each_batch(const layer_job *job, batch_step step, int group, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
 	fp_backend *be = fp_model_backend(job->task->model);
@@ -89,15 +90,48 @@ static fp_status sweep(const layer_job *job, int group, fp_statistics *statistic
 	fp_status status = FP_OK;
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		FP_TRY(fp_check_interrupt(ctx));
-		if (group > 0)
-			for (int s = 0; s < FP_STREAM_COUNT; s++)
-				FP_TRY(advance(job, s, group - 1, first));
-		if (statistics)
-			FP_TRY(fold(job, group, first, statistics));
+		FP_TRY(step(job, group, first, statistics));
 	}
 cleanup:
 	fp_backend_use(be, use);
 	fp_stage_enter(ctx, stage);
+	return status;
+}
+
+/* Takes both streams past the group before (none for the first) and folds the inputs of `group` (none past the last).
+ */
+static fp_status sweep(const layer_job *job, int group, int64_t first, fp_statistics *statistics)
+{
+	fp_status status = FP_OK;
+	if (group > 0)
+		for (int s = 0; s < FP_STREAM_COUNT; s++)
+			FP_TRY(advance(job, s, group - 1, first));
+	if (statistics)
+		FP_TRY(fold(job, group, first, statistics));
+cleanup:
+	return status;
+}
+
+/* Without correction nothing depends on what is pruned: one pass folds the inputs of all groups and takes the dense
+ * stream behind the layer. */
+static fp_status collect(const layer_job *job, int group, int64_t first, fp_statistics *statistics)
+{
+	fp_streams *streams = job->task->streams;
+	fp_context *ctx = fp_model_backend(job->task->model)->ctx;
+	fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
+	fp_status status = FP_OK;
+	for (; group < FP_GROUP_COUNT; group++) {
+		fp_matrix X;
+		FP_TRY(fp_layer_input(job->dense, group, &state, streams->workspace[FP_DENSE], &X));
+		fp_stage stage = fp_stage_enter(ctx, FP_STAGE_STATISTICS);
+		status = fp_statistics_fold(&statistics[group], X, X);
+		fp_stage_enter(ctx, stage);
+		if (status == FP_OK)
+			status = fp_layer_advance(job->dense, group, X, &state, streams->workspace[FP_DENSE]);
+		if (status != FP_OK)
+			goto cleanup;
+	}
+cleanup:
 	return status;
 }
 
@@ -190,7 +224,7 @@ static fp_status prune_corrected_group(layer_job *job, int group)
 							 residual_rows(job, group), fp_streams_batch_tokens(task->streams)));
 	if (centred)
 		FP_TRY(fp_statistics_centre(&statistics, fp_streams_batch_tokens(task->streams)));
-	FP_TRY(sweep(job, group, &statistics));
+	FP_TRY(each_batch(job, sweep, group, &statistics));
 	FP_TRY(fp_statistics_finish(&statistics));
 	FP_TRY(solve_group(job, group, &statistics));
 	if (one && !centred)
@@ -200,36 +234,7 @@ cleanup:
 	return status;
 }
 
-/* Without correction nothing depends on what is pruned: one pass folds the inputs of all groups and takes the dense
- * stream behind the layer. */
-static fp_status collect(const layer_job *job, fp_statistics statistics[FP_GROUP_COUNT])
-{
-	fp_streams *streams = job->task->streams;
-	fp_backend *be = fp_model_backend(job->task->model);
-	fp_context *ctx = be->ctx;
-	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
-	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
-	fp_status status = FP_OK;
-	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
-		fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
-		FP_TRY(fp_check_interrupt(ctx));
-		for (int group = 0; group < FP_GROUP_COUNT; group++) {
-			fp_matrix X;
-			FP_TRY(fp_layer_input(job->dense, group, &state, streams->workspace[FP_DENSE], &X));
-			fp_stage_enter(ctx, FP_STAGE_STATISTICS);
-			FP_TRY(fp_statistics_fold(&statistics[group], X, X));
-			fp_stage_enter(ctx, FP_STAGE_FORWARD);
-			FP_TRY(fp_layer_advance(job->dense, group, X, &state, streams->workspace[FP_DENSE]));
-		}
-	}
-	for (int group = 0; group < FP_GROUP_COUNT; group++)
-		FP_TRY(fp_statistics_finish(&statistics[group]));
-cleanup:
-	fp_backend_use(be, use);
-	fp_stage_enter(ctx, stage);
-	return status;
-}
-
+/* Without correction. */
 static fp_status prune_uncorrected(layer_job *job)
 {
 	const fp_layer_task *task = job->task;
@@ -245,9 +250,11 @@ static fp_status prune_uncorrected(layer_job *job)
 		if (updates_biases(job, group))
 			FP_TRY(fp_statistics_centre(&own[group], fp_streams_batch_tokens(task->streams)));
 	}
-	if (!kept && task->streams)
-		FP_TRY(collect(job, own));
-	else if (!kept)
+	if (!kept && task->streams) {
+		FP_TRY(each_batch(job, collect, 0, own));
+		for (int group = 0; group < FP_GROUP_COUNT; group++)
+			FP_TRY(fp_statistics_finish(&own[group]));
+	} else if (!kept)
 		for (int group = 0; group < FP_GROUP_COUNT; group++)
 			FP_TRY(fp_statistics_identity(&own[group]));
 	else if (task->streams && (job->feed == FP_FEED_NONE || fp_layer_is_fitted(task)))
@@ -359,7 +366,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	if (!job.corrected)
 		FP_TRY(prune_uncorrected(&job));
 	if (job.corrected && (fp_layer_is_fitted(task) || !task->last))
-		FP_TRY(sweep(&job, FP_GROUP_COUNT, NULL));
+		FP_TRY(each_batch(&job, sweep, FP_GROUP_COUNT, NULL));
 	if (fp_layer_is_fitted(task))
 		FP_TRY(fit(&job));
 	else if (streams && job.feed == FP_FEED_SEQUENTIAL && !task->last)

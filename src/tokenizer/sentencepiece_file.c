@@ -4,8 +4,8 @@
  * A merge there is "two neighbours whose joined text is a piece", best score first; here every way to split a piece
  * into two pieces becomes a merge ranked by the piece's score, which is the same and needs no text while merging.
  */
+#include "base/file.h"
 #include "base/memory.h"
-#include "base/whole_file.h"
 #include "tokenizer/tokenizer_parts.h"
 
 #include <math.h>
@@ -301,7 +301,7 @@ fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const char *path, bool 
 	int64_t size;
 	fp_status status = FP_OK;
 	tokenizer->kind = "SentencePiece BPE";
-	FP_TRY(fp_read_whole_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT));
+	FP_TRY(fp_read_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT));
 	FP_TRY(read_model(ctx, &model, bytes, size, path));
 	FP_TRY(check_model(ctx, &model, path));
 	status = fill_tokenizer(tokenizer, &model, legacy);

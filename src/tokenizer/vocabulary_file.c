@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vocab.json and merges.txt: GPT-2's and OPT's byte-level BPE. */
+#include "base/file.h"
 #include "base/memory.h"
-#include "base/whole_file.h"
 #include "tokenizer/tokenizer_parts.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ fp_status fp_load_json(json_t **out, fp_context *ctx, const char *path, size_t f
 	char *bytes;
 	int64_t size;
 	*out = NULL;
-	fp_status status = fp_read_whole_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT);
+	fp_status status = fp_read_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT);
 	if (status != FP_OK)
 		return status;
 	json_error_t error;
@@ -58,7 +58,7 @@ static fp_status read_merges(fp_tokenizer *tokenizer, const char *path)
 	char *bytes = NULL;
 	int64_t size, rank = 0, line_number = 0;
 	fp_status status = FP_OK;
-	FP_TRY(fp_read_whole_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT));
+	FP_TRY(fp_read_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT));
 	for (char *line = bytes, *end = bytes + size; line < end;) {
 		char *stop = memchr(line, '\n', (size_t)(end - line));
 		char *next = stop ? stop + 1 : end;

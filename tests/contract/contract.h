@@ -38,6 +38,8 @@ sample sample_normal(contract *c, int64_t rows, int64_t cols);
 sample sample_filled(contract *c, int64_t rows, int64_t cols, double value);
 /* From given numbers, which are rounded to float. */
 sample sample_from(contract *c, int64_t rows, int64_t cols, const double *value);
+/* Normal numbers times `scale`, and one in ten of the special ones. */
+sample sample_mixed(contract *c, int64_t rows, int64_t cols, double scale, const double *special, size_t count);
 /* A U8 matrix, 0 or 1 with even chance. */
 sample sample_mask(contract *c, int64_t rows, int64_t cols);
 void sample_free(contract *c, sample *s);
@@ -53,6 +55,8 @@ void sample_expect_within(contract *c, const sample *s, const double *want, cons
 /* An integer in [low, high]. */
 int64_t contract_random(contract *c, int64_t low, int64_t high);
 double *new_doubles(int64_t count);
+/* By the definition. */
+double plain_activation(fp_activation kind, double x);
 
 /* One list of tests per file. */
 extern const struct CMUnitTest contract_memory_tests[], contract_linear_tests[], contract_factor_tests[],

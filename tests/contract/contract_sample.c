@@ -74,6 +74,33 @@ sample sample_normal(contract *c, int64_t rows, int64_t cols)
 	return s;
 }
 
+sample sample_mixed(contract *c, int64_t rows, int64_t cols, double scale, const double *special, size_t count)
+{
+	double *values = new_doubles(rows * cols);
+	for (int64_t k = 0; k < rows * cols; k++) {
+		values[k] = scale * (double)random_normal(&c->seed);
+		if (contract_random(c, 0, 9) == 0)
+			values[k] = special[contract_random(c, 0, (int64_t)count - 1)];
+	}
+	sample s = sample_from(c, rows, cols, values);
+	free(values);
+	return s;
+}
+
+double plain_activation(fp_activation kind, double x)
+{
+	switch (kind) {
+	case FP_RELU:
+		return x > 0 ? x : 0;
+	case FP_SILU:
+		return x / (1 + exp(-x));
+	case FP_GELU:
+		return 0.5 * x * erfc(-x / sqrt(2));
+	default:
+		return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+	}
+}
+
 sample sample_mask(contract *c, int64_t rows, int64_t cols)
 {
 	sample s = {.value = new_doubles(rows * cols)};

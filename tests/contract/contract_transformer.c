@@ -69,20 +69,6 @@ static void test_add_bias(void **state)
 	}
 }
 
-static double activation(fp_activation kind, double x)
-{
-	switch (kind) {
-	case FP_RELU:
-		return x > 0 ? x : 0;
-	case FP_SILU:
-		return x / (1 + exp(-x));
-	case FP_GELU:
-		return 0.5 * x * erfc(-x / sqrt(2));
-	default:
-		return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-	}
-}
-
 /* exp in float is good to a few ε, but its argument is rounded first: an error of ε·|argument|, at most 90. Near zero
  * results the error is that of x/(1+exp(−x)) with a large exponential, or of 1 + erf: absolute. */
 static double activation_bound(double x, double want)
@@ -93,15 +79,7 @@ static double activation_bound(double x, double want)
 static sample sample_wide(contract *c, int64_t rows, int64_t cols)
 {
 	static const double special[] = {0, -0.0, 1e-30, -1e-30, 20, -20, 87, -87, 90, -90, 300, -300, 1e4, -1e4};
-	double *values = new_doubles(rows * cols);
-	for (int64_t k = 0; k < rows * cols; k++) {
-		values[k] = 5 * (double)random_normal(&c->seed);
-		if (contract_random(c, 0, 9) == 0)
-			values[k] = special[contract_random(c, 0, (int64_t)(sizeof special / sizeof *special) - 1)];
-	}
-	sample s = sample_from(c, rows, cols, values);
-	free(values);
-	return s;
+	return sample_mixed(c, rows, cols, 5, special, sizeof special / sizeof *special);
 }
 
 static void test_activate(void **state)
@@ -113,7 +91,7 @@ static void test_activate(void **state)
 		sample X = sample_wide(c, rows, cols), Y = sample_normal(c, rows, cols);
 		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
 		for (int64_t k = 0; k < rows * cols; k++) {
-			want[k] = activation(kind, X.value[k]);
+			want[k] = plain_activation(kind, X.value[k]);
 			bound[k] = kind == FP_RELU ? 0 : activation_bound(X.value[k], want[k]);
 		}
 		assert_ok(c->ctx, c->be->ops->activate(c->be, kind, X.view, Y.view));
@@ -137,7 +115,7 @@ static void test_activate_gated(void **state)
 		sample G = sample_wide(c, rows, cols), U = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols);
 		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
 		for (int64_t k = 0; k < rows * cols; k++) {
-			double f = activation(kind, G.value[k]);
+			double f = plain_activation(kind, G.value[k]);
 			want[k] = f * U.value[k];
 			bound[k] = activation_bound(G.value[k], f) * fabs(U.value[k]) + FLOAT_EPSILON * fabs(want[k]);
 		}

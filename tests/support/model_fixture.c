@@ -82,6 +82,14 @@ void read_expected(expected_output *out, const char *name)
 	free(bytes);
 }
 
+fp_windows read_windows(const char *name)
+{
+	expected_output expected;
+	read_expected(&expected, name);
+	free(expected.logits);
+	return (fp_windows){.ids = expected.ids, .count = expected.sequences, .length = expected.length};
+}
+
 void run_model(model_fixture *f, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix *hidden)
 {
 	const fp_model_config *c = fp_model_get_config(f->model);

@@ -7,6 +7,7 @@
 #include "support.h"
 
 #include "model/layer.h"
+#include "text/windows.h"
 
 typedef struct model_fixture {
 	fp_context *ctx;
@@ -28,6 +29,8 @@ typedef struct expected_output {
 	float *logits;
 } expected_output;
 void read_expected(expected_output *out, const char *name);
+/* Its ids alone. Freed with free() of ids. */
+fp_windows read_windows(const char *name);
 
 /* ids through all layers; hidden is the caller's to free with fp_matrix_free(). */
 void run_model(model_fixture *f, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix *hidden);

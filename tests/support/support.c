@@ -54,6 +54,37 @@ void write_file(const char *folder, const char *name, const void *bytes, size_t 
 		fail_msg("%s: could not be written", path);
 }
 
+int context_set_up(void **state)
+{
+	*state = fp_context_new();
+	return *state ? 0 : -1;
+}
+
+int context_tear_down(void **state)
+{
+	fp_context_free(*state);
+	return 0;
+}
+
+int folder_set_up(void **state)
+{
+	folder_fixture *test = malloc(sizeof *test);
+	test->ctx = fp_context_new();
+	test->folder = temporary_folder();
+	*state = test;
+	return 0;
+}
+
+int folder_tear_down(void **state)
+{
+	folder_fixture *test = *state;
+	remove_folder(test->folder);
+	free(test->folder);
+	fp_context_free(test->ctx);
+	free(test);
+	return 0;
+}
+
 float random_uniform(uint64_t *seed)
 {
 	*seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;

@@ -37,6 +37,17 @@ void remove_folder(const char *path);
 /* Writes bytes into folder/name. */
 void write_file(const char *folder, const char *name, const void *bytes, size_t size);
 
+/* For cmocka's set-up and tear-down: *state is a context. */
+int context_set_up(void **state);
+int context_tear_down(void **state);
+/* *state is a folder_fixture: a context and an empty folder. */
+typedef struct folder_fixture {
+	fp_context *ctx;
+	char *folder;
+} folder_fixture;
+int folder_set_up(void **state);
+int folder_tear_down(void **state);
+
 /* A uniform number in [-1, 1) from a small generator with its state in *seed: the same on every machine. */
 float random_uniform(uint64_t *seed);
 /* About normal, mean 0, deviation 1. */

@@ -117,17 +117,3 @@ cleanup:
 	fp_free(be);
 	return status;
 }
-
-bool fp_cpu_is_view(fp_matrix m, fp_dtype dtype)
-{
-	if (!m.buffer || m.dtype != dtype || m.rows < 0 || m.cols < 0 || m.offset < 0)
-		return false;
-	if (m.rows == 0 || m.cols == 0)
-		return true;
-	if (m.rows > 1 && m.stride < m.cols)
-		return false;
-	int64_t last = 0;
-	int64_t room = m.buffer->bytes / fp_dtype_size(dtype);
-	return !__builtin_mul_overflow(m.rows - 1, m.stride, &last) && !__builtin_add_overflow(last, m.offset, &last) &&
-		   !__builtin_add_overflow(last, m.cols, &last) && last <= room;
-}

@@ -34,7 +34,10 @@ static inline uint8_t *fp_cpu_bytes(fp_matrix m)
 }
 
 /* True when a view has this type and lies inside its buffer. */
-bool fp_cpu_is_view(fp_matrix m, fp_dtype dtype);
+static inline bool fp_cpu_is_view(fp_matrix m, fp_dtype dtype)
+{
+	return m.buffer && fp_matrix_lies_within(m, dtype, m.buffer->bytes);
+}
 static inline bool fp_cpu_is_f32(fp_matrix m)
 {
 	return fp_cpu_is_view(m, FP_F32);
@@ -87,6 +90,17 @@ static inline fp_cpu_tile fp_cpu_tile_at(const fp_cpu_tiles *tiles, int64_t inde
 	fp_cpu_tile tile = {.row = index / tiles->per_row, .col = index % tiles->per_row * FP_CPU_TILE};
 	tile.size = tiles->cols - tile.col < FP_CPU_TILE ? tiles->cols - tile.col : FP_CPU_TILE;
 	return tile;
+}
+
+/* Two views of one shape. */
+static inline fp_cpu_tiles fp_cpu_cut_both(fp_matrix X, fp_matrix Y)
+{
+	return fp_cpu_cut(X.rows, X.cols, fp_cpu_is_contiguous(X) && fp_cpu_is_contiguous(Y));
+}
+
+static inline float *fp_cpu_tile_floats(fp_matrix m, fp_cpu_tile tile)
+{
+	return fp_cpu_floats(m) + tile.row * m.stride + tile.col;
 }
 
 /* --- the operations, by file ------------------------------------------------------------------------------------ */

@@ -7,14 +7,11 @@
 fp_status fp_cpu_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(Y) && fp_cpu_same_shape(X, Y));
-	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
-	const float *x = fp_cpu_floats(X);
-	float *y = fp_cpu_floats(Y);
-	fp_cpu_tiles tiles = fp_cpu_cut(X.rows, X.cols, fp_cpu_is_contiguous(X) && fp_cpu_is_contiguous(Y));
+	const fp_cpu_tiles tiles = fp_cpu_cut_both(X, Y);
 #pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
 	for (int64_t t = 0; t < tiles.count; t++) {
 		fp_cpu_tile tile = fp_cpu_tile_at(&tiles, t);
-		loops->axpby(y + tile.row * Y.stride + tile.col, x + tile.row * X.stride + tile.col, tile.size, alpha, beta);
+		fp_cpu_loops_of(be)->axpby(fp_cpu_tile_floats(Y, tile), fp_cpu_tile_floats(X, tile), tile.size, alpha, beta);
 	}
 	return FP_OK;
 }

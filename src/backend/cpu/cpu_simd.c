@@ -10,6 +10,21 @@
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
+/* Floats as integers, for loops that go by the order of their bits. */
+static inline int32_t bits_of(float value)
+{
+	int32_t bits;
+	memcpy(&bits, &value, sizeof bits);
+	return bits;
+}
+
+static inline float float_of(int32_t bits)
+{
+	float value;
+	memcpy(&value, &bits, sizeof value);
+	return value;
+}
+
 #define LOOP(name) scalar_##name
 #define TARGET
 #define LOOPS_NAME "scalar"

@@ -46,22 +46,14 @@ LOOP_INLINE float LOOP(exponential)(float x)
  * NaN to mind, and every compiler makes vectors of it. */
 TARGET static float LOOP(maximum)(const float *x, int64_t n)
 {
-	union {
-		float f;
-		int32_t i;
-	} bits = {.f = -INFINITY};
-	int32_t largest = bits.i ^ 0x7fffffff;
+	int32_t largest = bits_of(-INFINITY) ^ 0x7fffffff;
 #pragma omp simd reduction(max : largest)
 	for (int64_t i = 0; i < n; i++) {
-		union {
-			float f;
-			int32_t i;
-		} value = {.f = x[i]};
-		int32_t key = value.i ^ ((value.i >> 31) & 0x7fffffff);
+		int32_t value = bits_of(x[i]);
+		int32_t key = value ^ ((value >> 31) & 0x7fffffff);
 		largest = key > largest ? key : largest;
 	}
-	bits.i = largest ^ ((largest >> 31) & 0x7fffffff);
-	return bits.f;
+	return float_of(largest ^ ((largest >> 31) & 0x7fffffff));
 }
 
 /* Float sums of pieces this short lose nothing that matters; the pieces are added in double. */
@@ -138,18 +130,10 @@ TARGET static float LOOP(max_abs)(const float *x, int64_t n)
 	int32_t largest = 0;
 #pragma omp simd reduction(max : largest)
 	for (int64_t i = 0; i < n; i++) {
-		union {
-			float f;
-			int32_t i;
-		} value = {.f = x[i]};
-		int32_t key = value.i & 0x7fffffff;
+		int32_t key = bits_of(x[i]) & 0x7fffffff;
 		largest = key > largest ? key : largest;
 	}
-	union {
-		int32_t i;
-		float f;
-	} bits = {.i = largest};
-	return bits.f;
+	return float_of(largest);
 }
 
 TARGET static double LOOP(sum)(const float *x, int64_t n)

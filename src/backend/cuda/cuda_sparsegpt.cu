@@ -142,9 +142,7 @@ fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern 
 								  fp_matrix mask)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(U) && fp_cuda_is_f32(W) && fp_cuda_is_u8(mask) && fp_cuda_same_shape(W, mask));
-	FP_REQUIRE(be, U.rows == W.cols && U.cols == W.cols && block > 0);
-	FP_REQUIRE(be, pattern->group >= 0 && pattern->group <= GROUP_MOST && pattern->kept <= pattern->group);
-	FP_REQUIRE(be, pattern->group == 0 || block % pattern->group == 0);
+	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, block, GROUP_MOST));
 	if (fp_matrix_size(W) == 0)
 		return FP_OK;
 	if (block > W.cols)

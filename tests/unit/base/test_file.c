@@ -16,20 +16,11 @@ static char path[4200], other[4200];
 
 static int set_up(void **state)
 {
-	(void)state;
-	ctx = fp_context_new();
-	folder = temporary_folder();
+	folder_set_up(state);
+	ctx = ((folder_fixture *)*state)->ctx;
+	folder = ((folder_fixture *)*state)->folder;
 	snprintf(path, sizeof path, "%s/file", folder);
 	snprintf(other, sizeof other, "%s/other", folder);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	remove_folder(folder);
-	free(folder);
-	fp_context_free(ctx);
 	return 0;
 }
 
@@ -129,7 +120,7 @@ static void a_write_that_fails_leaves_nothing(void **state)
 
 int main(void)
 {
-#define FILE_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define FILE_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, folder_tear_down)
 	const struct CMUnitTest tests[] = {
 		FILE_TEST(reading),
 		FILE_TEST(joining),

@@ -77,18 +77,6 @@ static void products_and_sums_are_checked(void **state)
 	assert_true(out == INT64_MAX);
 }
 
-static int make_context(void **state)
-{
-	*state = fp_context_new();
-	return *state ? 0 : -1;
-}
-
-static int free_context(void **state)
-{
-	fp_context_free(*state);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -98,5 +86,5 @@ int main(void)
 		cmocka_unit_test(the_chosen_allocation_fails),
 		cmocka_unit_test(products_and_sums_are_checked),
 	};
-	return cmocka_run_group_tests(tests, make_context, free_context);
+	return cmocka_run_group_tests(tests, context_set_up, context_tear_down);
 }

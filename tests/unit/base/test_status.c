@@ -109,28 +109,16 @@ static void interrupt_flag_stops(void **state)
 	assert_fails(ctx, FP_ERROR_INTERRUPTED, "interrupted", fp_check_interrupt(ctx));
 }
 
-static int make_context(void **state)
-{
-	*state = fp_context_new();
-	return *state ? 0 : -1;
-}
-
-static int free_context(void **state)
-{
-	fp_context_free(*state);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(exit_codes_are_those_of_the_manual),
 		cmocka_unit_test(unknown_status_is_a_defect),
-		cmocka_unit_test_setup_teardown(failure_keeps_message_and_prefix, make_context, free_context),
-		cmocka_unit_test_setup_teardown(long_messages_are_cut_not_overrun, make_context, free_context),
-		cmocka_unit_test_setup_teardown(log_respects_its_level, make_context, free_context),
-		cmocka_unit_test_setup_teardown(progress_reaches_the_listener, make_context, free_context),
-		cmocka_unit_test_setup_teardown(interrupt_flag_stops, make_context, free_context),
+		cmocka_unit_test_setup_teardown(failure_keeps_message_and_prefix, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(long_messages_are_cut_not_overrun, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(log_respects_its_level, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(progress_reaches_the_listener, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(interrupt_flag_stops, context_set_up, context_tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,18 +14,9 @@ static char *folder;
 
 static int set_up(void **state)
 {
-	(void)state;
-	ctx = fp_context_new();
-	folder = temporary_folder();
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	remove_folder(folder);
-	free(folder);
-	fp_context_free(ctx);
+	folder_set_up(state);
+	ctx = ((folder_fixture *)*state)->ctx;
+	folder = ((folder_fixture *)*state)->folder;
 	return 0;
 }
 
@@ -224,7 +215,7 @@ static void real_models_open(void **state)
 
 int main(void)
 {
-#define CHECKPOINT_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define CHECKPOINT_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, folder_tear_down)
 	const struct CMUnitTest tests[] = {
 		CHECKPOINT_TEST(one_file),
 		CHECKPOINT_TEST(shards_with_an_index),

@@ -25,20 +25,11 @@ static void shell(const char *text)
 
 static int set_up(void **state)
 {
-	(void)state;
-	ctx = fp_context_new();
-	folder = temporary_folder();
+	folder_set_up(state);
+	ctx = ((folder_fixture *)*state)->ctx;
+	folder = ((folder_fixture *)*state)->folder;
 	snprintf(in, sizeof in, "%s/in", folder);
 	snprintf(out, sizeof out, "%s/out", folder);
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	(void)state;
-	remove_folder(folder);
-	free(folder);
-	fp_context_free(ctx);
 	return 0;
 }
 
@@ -360,7 +351,7 @@ static void no_memory_leaves_nothing(void **state)
 
 int main(void)
 {
-#define WRITER_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define WRITER_TEST(test) cmocka_unit_test_setup_teardown(test, set_up, folder_tear_down)
 	const struct CMUnitTest tests[] = {
 		WRITER_TEST(an_untouched_model_is_the_same_bytes),
 		WRITER_TEST(only_replaced_bytes_change),

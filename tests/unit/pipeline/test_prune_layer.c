@@ -93,12 +93,9 @@ static void stop(layer_run *run)
 
 static void open_tiny(layer_run *run, const char *name)
 {
-	expected_output expected;
 	memset(run, 0, sizeof *run);
 	open_fixture(&run->f, name);
-	read_expected(&expected, name);
-	free(expected.logits);
-	run->windows = (fp_windows){.ids = expected.ids, .count = expected.sequences, .length = expected.length};
+	run->windows = read_windows(name);
 }
 
 static void close_tiny(layer_run *run)

@@ -9,36 +9,13 @@
 #include <zlib.h>
 #include <zstd.h>
 
-typedef struct fixture {
-	fp_context *ctx;
-	char *folder;
-	char path[4096];
-} fixture;
-
-static int set_up(void **state)
+/* The file's path, until the next call. */
+static const char *put(const folder_fixture *test, const char *name, const void *bytes, size_t size)
 {
-	fixture *test = calloc(1, sizeof *test);
-	test->ctx = fp_context_new();
-	test->folder = temporary_folder();
-	*state = test;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	fixture *test = *state;
-	remove_folder(test->folder);
-	free(test->folder);
-	fp_context_free(test->ctx);
-	free(test);
-	return 0;
-}
-
-static const char *put(fixture *test, const char *name, const void *bytes, size_t size)
-{
+	static char path[4200];
 	write_file(test->folder, name, bytes, size);
-	snprintf(test->path, sizeof test->path, "%s/%s", test->folder, name);
-	return test->path;
+	snprintf(path, sizeof path, "%s/%s", test->folder, name);
+	return path;
 }
 
 static size_t pack_gzip(const char *text, size_t size, unsigned char *out, size_t capacity)
@@ -73,7 +50,7 @@ static void assert_document(const fp_corpus *corpus, int64_t index, const char *
 	assert_memory_equal(document.text, text, length);
 }
 
-static void check_two_lines(fixture *test, const char *name, const void *bytes, size_t size)
+static void check_two_lines(folder_fixture *test, const char *name, const void *bytes, size_t size)
 {
 	fp_corpus *corpus;
 	assert_ok(test->ctx, fp_corpus_read(&corpus, test->ctx, put(test, name, bytes, size)));
@@ -89,7 +66,7 @@ static const char two_lines[] =
 
 static void test_json_lines(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	size_t size = sizeof two_lines - 1;
 	unsigned char packed[1024];
 	check_two_lines(test, "a.jsonl", two_lines, size);
@@ -104,7 +81,7 @@ static void test_json_lines(void **state)
 
 static void test_members_and_frames_follow_each_other(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	unsigned char packed[1024];
 	size_t half = 20, size = sizeof two_lines - 1;
 	size_t first = pack_gzip(two_lines, half, packed, sizeof packed);
@@ -117,7 +94,7 @@ static void test_members_and_frames_follow_each_other(void **state)
 
 static void test_plain_text(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_corpus *corpus;
 	static const char text[] = "  \nplain\0text \xFF\n";
 	assert_ok(test->ctx, fp_corpus_read(&corpus, test->ctx, put(test, "a.txt", text, sizeof text - 1)));
@@ -130,7 +107,7 @@ static void test_plain_text(void **state)
 /* Longer than the reader's steps, so that lines and packed data cross their borders. */
 static void test_long_files(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	enum { LINES = 3000, LETTERS = 700 };
 	size_t size = 0, capacity = (size_t)LINES * (LETTERS + 32);
 	char *text = malloc(capacity);
@@ -171,7 +148,7 @@ static void test_long_files(void **state)
 
 static void test_invalid_utf8_in_json_lines(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_corpus *corpus;
 	static const char text[] = "{\"text\": \"a\xE2\x82!\xFF\"}\n";
 	assert_ok(test->ctx, fp_corpus_read(&corpus, test->ctx, put(test, "a.jsonl", text, sizeof text - 1)));
@@ -181,7 +158,7 @@ static void test_invalid_utf8_in_json_lines(void **state)
 
 static void test_errors(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_corpus *corpus;
 	static const struct {
@@ -208,12 +185,12 @@ static void test_errors(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_json_lines, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_members_and_frames_follow_each_other, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_plain_text, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_long_files, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_invalid_utf8_in_json_lines, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_errors, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_json_lines, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_members_and_frames_follow_each_other, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_plain_text, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_long_files, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_invalid_utf8_in_json_lines, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_errors, folder_set_up, folder_tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

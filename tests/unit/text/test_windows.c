@@ -8,32 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct fixture {
-	fp_context *ctx;
-	char *folder;
-} fixture;
-
-static int set_up(void **state)
-{
-	fixture *test = malloc(sizeof *test);
-	test->ctx = fp_context_new();
-	test->folder = temporary_folder();
-	*state = test;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	fixture *test = *state;
-	remove_folder(test->folder);
-	free(test->folder);
-	fp_context_free(test->ctx);
-	free(test);
-	return 0;
-}
-
 /* Ids are bytes: the smallest tokenizer there is, with <s> = 256 in front. */
-static fp_tokenizer *byte_tokenizer(const fixture *test, bool adds_bos)
+static fp_tokenizer *byte_tokenizer(const folder_fixture *test, bool adds_bos)
 {
 	char *json = malloc(1 << 16), *at = json;
 	at += sprintf(at, "{\"added_tokens\": [{\"id\": 256, \"content\": \"<s>\", \"special\": true}],"
@@ -54,7 +30,7 @@ static fp_tokenizer *byte_tokenizer(const fixture *test, bool adds_bos)
 	return tokenizer;
 }
 
-static const char *put_text(const fixture *test, const char *name, const char *text)
+static const char *put_text(const folder_fixture *test, const char *name, const char *text)
 {
 	static char path[4096];
 	write_file(test->folder, name, text, strlen(text));
@@ -91,7 +67,7 @@ static void check_count(fp_context *ctx, const char *model, const char *text, co
 
 static void test_document_counts(void **state)
 {
-	fp_context *ctx = ((fixture *)*state)->ctx;
+	fp_context *ctx = ((folder_fixture *)*state)->ctx;
 	check_count(ctx, "models/stories15M", "data/tinystories-eval.jsonl", "documents", 256, 287);
 	check_count(ctx, "models/opt-stories-26m", "data/tinystories-eval.jsonl", "documents", 256, 264);
 	check_count(ctx, "models/stories260K", "data/tinystories-eval.jsonl", "documents", 256, 542);
@@ -100,7 +76,7 @@ static void test_document_counts(void **state)
 /* 341,469 tokens with LLaMA-2's tokenizer and 289,076 (+ BOS, which this file does not add) with LLaMA-3's. */
 static void test_wikitext2_counts(void **state)
 {
-	fp_context *ctx = ((fixture *)*state)->ctx;
+	fp_context *ctx = ((folder_fixture *)*state)->ctx;
 	check_count(ctx, "models/stories15M", "data/wikitext2-test.raw", "wikitext2", 4096, 83);
 	check_count(ctx, "models/stories15M", "data/wikitext2-test.raw", "wikitext2", 341469, 1);
 	check_count(ctx, "tokenizers/llama3", "data/wikitext2-test.raw", "wikitext2", 4096, 70);
@@ -109,7 +85,7 @@ static void test_wikitext2_counts(void **state)
 
 static void test_protocol_texts(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
 	fp_windows windows;
@@ -135,7 +111,7 @@ static void test_protocol_texts(void **state)
 
 static void test_c4_takes_1100_documents_and_256_windows(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer = byte_tokenizer(test, false);
 	fp_windows windows;
@@ -155,7 +131,7 @@ static void test_c4_takes_1100_documents_and_256_windows(void **state)
 
 static void test_evaluation_errors(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
 	fp_windows windows;
@@ -173,7 +149,7 @@ static void test_evaluation_errors(void **state)
 
 static void test_packed(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
 	fp_windows windows;
@@ -201,7 +177,7 @@ static char letter_of(int document, int place)
 	return (char)('A' + (document * 7 + place * 3) % 50);
 }
 
-static const char *put_draw_documents(const fixture *test)
+static const char *put_draw_documents(const folder_fixture *test)
 {
 	char *text = malloc(1 << 16), *at = text;
 	for (int i = 0; i < DRAW_DOCUMENTS; i++) {
@@ -221,7 +197,7 @@ static const char *put_draw_documents(const fixture *test)
 
 static void test_c4_draws_as_the_peers_do(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
 	const char *path = put_draw_documents(test);
@@ -244,7 +220,7 @@ static void test_c4_draws_as_the_peers_do(void **state)
 
 static void test_c4_without_a_long_document(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
 	fp_windows windows;
@@ -263,14 +239,14 @@ static void test_c4_without_a_long_document(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_document_counts, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_wikitext2_counts, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_protocol_texts, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_c4_takes_1100_documents_and_256_windows, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_evaluation_errors, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_packed, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_c4_draws_as_the_peers_do, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_c4_without_a_long_document, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_document_counts, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_wikitext2_counts, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_protocol_texts, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_c4_takes_1100_documents_and_256_windows, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_evaluation_errors, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_packed, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_c4_draws_as_the_peers_do, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_c4_without_a_long_document, folder_set_up, folder_tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,16 @@ static uint64_t hash_ids(const fp_tokens *tokens)
 	return value;
 }
 
+/* The tokenizer that an entry of a fixture is about; NULL: it is not here. */
+static fp_tokenizer *open_entry(fp_context *ctx, const json_t *entry)
+{
+	fp_tokenizer *tokenizer = NULL;
+	const char *folder = shared_path(json_string_value(json_object_get(entry, "folder")));
+	if (folder)
+		assert_ok(ctx, fp_tokenizer_open(&tokenizer, ctx, folder));
+	return tokenizer;
+}
+
 /* Bytes written as hexadecimal digits; the caller frees them. */
 static char *read_hex(const char *digits, int64_t *length)
 {
@@ -86,11 +96,9 @@ static void test_hostile_strings(void **state)
 	bool checked = false;
 	json_array_foreach(json_object_get(fixture, "tokenizers"), index, entry)
 	{
-		const char *folder = shared_path(json_string_value(json_object_get(entry, "folder")));
-		if (!folder)
+		fp_tokenizer *tokenizer = open_entry(ctx, entry);
+		if (!tokenizer)
 			continue;
-		fp_tokenizer *tokenizer;
-		assert_ok(ctx, fp_tokenizer_open(&tokenizer, ctx, folder));
 		for (int pass = 0; pass < 2; pass++)
 			check_strings(ctx, tokenizer, json_string_value(json_object_get(entry, "name")),
 						  json_object_get(fixture, "strings"), json_object_get(entry, "ids"));
@@ -129,11 +137,9 @@ static void test_whole_files(void **state)
 	int checked = 0;
 	json_array_foreach(json_object_get(fixture, "tokenizers"), index, entry)
 	{
-		const char *folder = shared_path(json_string_value(json_object_get(entry, "folder")));
-		if (!folder)
+		fp_tokenizer *tokenizer = open_entry(ctx, entry);
+		if (!tokenizer)
 			continue;
-		fp_tokenizer *tokenizer;
-		assert_ok(ctx, fp_tokenizer_open(&tokenizer, ctx, folder));
 		json_array_foreach(json_object_get(entry, "files"), file_index, file)
 		{
 			const char *path = shared_path(json_string_value(json_object_get(file, "file")));

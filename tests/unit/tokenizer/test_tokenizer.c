@@ -8,37 +8,13 @@
 #include <string.h>
 #include <time.h>
 
-typedef struct fixture {
-	fp_context *ctx;
-	char *folder;
-} fixture;
-
-static int set_up(void **state)
-{
-	fixture *test = malloc(sizeof *test);
-	test->ctx = fp_context_new();
-	test->folder = temporary_folder();
-	*state = test;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	fixture *test = *state;
-	remove_folder(test->folder);
-	free(test->folder);
-	fp_context_free(test->ctx);
-	free(test);
-	return 0;
-}
-
-static void put(const fixture *test, const char *name, const char *text)
+static void put(const folder_fixture *test, const char *name, const char *text)
 {
 	write_file(test->folder, name, text, strlen(text));
 }
 
 /* Opens the folder, encodes, and compares with ids that end with −1. */
-static void check_ids(const fixture *test, const char *text, bool with_special, const int32_t *wanted)
+static void check_ids(const folder_fixture *test, const char *text, bool with_special, const int32_t *wanted)
 {
 	fp_tokenizer *tokenizer;
 	fp_tokens tokens = {0};
@@ -58,7 +34,7 @@ static void check_ids(const fixture *test, const char *text, bool with_special, 
 static const char small_vocabulary[] =
 	"{\"a\": 0, \"b\": 1, \"c\": 2, \"ab\": 3, \"bc\": 4, \"\\u0120\": 5, \"</s>\": 6, \"abc\": 7, \"\\u0120a\": 8}";
 
-static void put_gpt2(const fixture *test, const char *config)
+static void put_gpt2(const folder_fixture *test, const char *config)
 {
 	put(test, "vocab.json", small_vocabulary);
 	put(test, "merges.txt", "#version: 0.2\r\nb c\na b\nab c\nĠ a\n");
@@ -67,7 +43,7 @@ static void put_gpt2(const fixture *test, const char *config)
 
 static void test_merges_by_rank(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	put_gpt2(test, "{}");
 	check_ids(test, "abc", true, IDS(0, 4)); /* "b c" comes before "a b", and "a bc" is no merge */
 	check_ids(test, "ab", true, IDS(3));
@@ -77,7 +53,7 @@ static void test_merges_by_rank(void **state)
 
 static void test_what_surrounds_a_text(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	put_gpt2(test, "{\"bos_token\": \"</s>\", \"eos_token\": {\"content\": \"</s>\"}, \"add_bos_token\": true}");
 	check_ids(test, "ab", true, IDS(6, 3));
 	check_ids(test, "ab", false, IDS(3));
@@ -108,14 +84,14 @@ static void test_what_surrounds_a_text(void **state)
 /* A special token that the vocabulary lacks gets the next id, as in Hugging Face. */
 static void test_new_special_token(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	put_gpt2(test, "{\"pad_token\": {\"content\": \"<pad>\", \"rstrip\": true}}");
 	check_ids(test, "ab<pad>  ab", true, IDS(3, 9, 3));
 }
 
 static void test_damaged_files(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer;
 	assert_fails(ctx, FP_ERROR_INPUT, "no tokenizer: needs tokenizer.json",
@@ -148,7 +124,7 @@ static void test_damaged_files(void **state)
 }
 
 /* One piece "a" and the specs given as protocol-buffer bytes. */
-static void check_model_refused(const fixture *test, const char *specs, size_t size, const char *message)
+static void check_model_refused(const folder_fixture *test, const char *specs, size_t size, const char *message)
 {
 	static const char piece[] = "\x0A\x03\x0A\x01"
 								"a";
@@ -162,7 +138,7 @@ static void check_model_refused(const fixture *test, const char *specs, size_t s
 
 static void test_unsupported_sentencepiece(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	check_model_refused(test, "", 0, "model type 1 is not supported; BPE (2) is");
 	check_model_refused(test, "\x12\x02\x18\x02\x1A\x05\x12\x03map", 11,
 						"a normalizer with a character map (such as nmt_nfkc)");
@@ -178,7 +154,7 @@ static void test_unsupported_sentencepiece(void **state)
 
 static void test_unsupported_components(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	static const struct {
 		const char *parts, *message;
 	} cases[] = {
@@ -213,7 +189,7 @@ static void test_unsupported_components(void **state)
 /* A megabyte without a break must merge in a second or so, not in hours: the work is O(n log n) in the piece. */
 static void test_long_piece(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	put_gpt2(test, "{}");
 	enum { LENGTH = 3000000 };
 	char *text = malloc(LENGTH);
@@ -237,7 +213,7 @@ static void test_long_piece(void **state)
 /* Every allocation in turn fails once: a clean error each time, nothing lost (the sanitizer watches). */
 static void test_no_memory(void **state)
 {
-	fixture *test = *state;
+	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	put_gpt2(test, "{\"bos_token\": \"</s>\", \"pad_token\": \"<pad>\"}");
 	int failures = 0;
@@ -263,14 +239,14 @@ static void test_no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_merges_by_rank, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_what_surrounds_a_text, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_new_special_token, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_damaged_files, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_unsupported_sentencepiece, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_unsupported_components, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_long_piece, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_no_memory, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_merges_by_rank, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_what_surrounds_a_text, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_new_special_token, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_damaged_files, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_unsupported_sentencepiece, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_unsupported_components, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_long_piece, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_no_memory, folder_set_up, folder_tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
