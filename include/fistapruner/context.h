@@ -22,6 +22,7 @@ typedef void (*fp_progress_function)(void *data, const char *stage, int64_t done
 
 /* Makes a context. The caller frees it with fp_context_free(). NULL when there is no memory. */
 FP_API fp_context *fp_context_new(void);
+/* NULL is allowed. */
 FP_API void fp_context_free(fp_context *ctx);
 
 /* Why the last failing call with this context failed; "" if none did. Borrowed until the next call. */
@@ -29,6 +30,7 @@ FP_API const char *fp_context_message(const fp_context *ctx);
 
 /* Without a function nothing is logged; the library never prints. */
 FP_API void fp_context_set_log(fp_context *ctx, fp_log_function log, void *data, fp_log_level level);
+/* NULL: nobody is told. */
 FP_API void fp_context_set_progress(fp_context *ctx, fp_progress_function progress, void *data);
 
 /* `flag` is borrowed; set it to non-zero (from a signal handler, say) and the running call ends soon, cleanly. */

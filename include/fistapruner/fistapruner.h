@@ -39,6 +39,7 @@ typedef struct fp_prune_request {
 	fp_metrics_function metrics;
 	void *metrics_data;
 } fp_prune_request;
+/* Runs the request; *json: the report, which is also written as pruning_report.json. */
 FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings);
 
 /* Perplexity of `model` on the text file: perplexity, windows, tokens, sequence_length, protocol, model, seconds. */
@@ -56,6 +57,7 @@ typedef struct fp_tasks_request {
 	fp_metrics_function sampled;
 	void *sampled_data;
 } fp_tasks_request;
+/* Runs the request; *json: tasks[] with samples, acc, acc_stderr and what else the task has. */
 FP_API fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_request *request,
 								   const fp_settings *settings);
 
@@ -75,6 +77,7 @@ typedef struct fp_compare_request {
 	const char *methods, *presets, *corrections, *patterns, *samples, *seeds;
 	const char *journal;
 } fp_compare_request;
+/* Runs the request, or what is left of it. */
 FP_API fp_status fp_compare(char **json, fp_context *ctx, const fp_compare_request *request,
 							const fp_settings *settings);
 
@@ -112,6 +115,7 @@ typedef struct fp_matrix_report {
 	double lambda;      /* of the best solution; 0 where no λ was involved */
 	int64_t iterations; /* FISTA steps in all */
 } fp_matrix_report;
+/* Solves the problem; *report says how well. */
 FP_API fp_status fp_prune_matrix(float *result, fp_matrix_report *report, fp_context *ctx,
 								 const fp_matrix_problem *problem, const fp_settings *settings);
 

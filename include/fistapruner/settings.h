@@ -111,6 +111,7 @@ typedef struct fp_setting_info {
 
 /* Settings with their defaults. The caller frees them with fp_settings_free(). */
 FP_API fp_status fp_settings_new(fp_settings **out, fp_context *ctx);
+/* NULL is allowed. */
 FP_API void fp_settings_free(fp_settings *settings);
 
 /* Sets one by name ('-' counts as '_') from text. The message of a failure gives the rule and a value that works.

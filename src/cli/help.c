@@ -61,10 +61,11 @@ static void print_exit_codes(FILE *out, const fp_cli_command *command)
 {
 	fputs("\nExit codes:\n", out);
 	for (size_t i = 0; i < EXIT_CODE_COUNT; i++) {
-		bool noted = exit_codes[i].code == 5 && command && command->exit_note;
-		if (command && exit_codes[i].code == 5 && !noted)
-			continue;
-		fprintf(out, "  %-4d %s\n", exit_codes[i].code, noted ? command->exit_note : exit_codes[i].meaning);
+		const char *meaning = exit_codes[i].meaning;
+		if (command && exit_codes[i].code == 5)
+			meaning = command->exit_note;
+		if (meaning)
+			fprintf(out, "  %-4d %s\n", exit_codes[i].code, meaning);
 	}
 }
 

@@ -139,7 +139,7 @@ static bool has_letter(const char *commands, char letter)
 static void flag_name(char out[static 64], const char *setting)
 {
 	size_t i = 0;
-	for (; setting[i] && i < 63; i++)
+	for (; i < 63 && setting[i]; i++)
 		out[i] = setting[i];
 	out[i] = '\0';
 	for (; i > 0; i--)

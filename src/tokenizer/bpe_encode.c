@@ -195,7 +195,7 @@ static int64_t word_end(const char *word, int64_t length)
 	while (length - i >= 3 && memcmp(word + i, FP_SPACE_MARK, 3) == 0)
 		i += 3;
 	while (i < length) {
-		const char *mark = memchr(word + i, FP_SPACE_MARK[0], (size_t)(length - i));
+		const char *mark = memchr(word + i, (unsigned char)FP_SPACE_MARK[0], (size_t)(length - i));
 		if (!mark || word + length - mark < 3)
 			return length;
 		if (memcmp(mark, FP_SPACE_MARK, 3) == 0)

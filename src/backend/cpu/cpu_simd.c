@@ -25,6 +25,12 @@ static inline float float_of(int32_t bits)
 	return value;
 }
 
+/* Integers whose order is that of the floats with these bits; its own inverse. */
+static inline int32_t ordered(int32_t bits)
+{
+	return bits ^ (bits < 0 ? 0x7fffffff : 0);
+}
+
 #define LOOP(name) scalar_##name
 #define TARGET
 #define LOOPS_NAME "scalar"

@@ -42,18 +42,16 @@ LOOP_INLINE float LOOP(exponential)(float x)
 
 /* --- softmax ---------------------------------------------------------------------------------------------------- */
 
-/* By integers, whose order is that of the floats once the negative ones are turned round: a maximum of integers has no
- * NaN to mind, and every compiler makes vectors of it. */
+/* By integers: a maximum of them has no NaN to mind, and every compiler makes vectors of it. */
 TARGET static float LOOP(maximum)(const float *x, int64_t n)
 {
-	int32_t largest = bits_of(-INFINITY) ^ 0x7fffffff;
+	int32_t largest = ordered(bits_of(-INFINITY));
 #pragma omp simd reduction(max : largest)
 	for (int64_t i = 0; i < n; i++) {
-		int32_t value = bits_of(x[i]);
-		int32_t key = value ^ ((value >> 31) & 0x7fffffff);
+		int32_t key = ordered(bits_of(x[i]));
 		largest = key > largest ? key : largest;
 	}
-	return float_of(largest ^ ((largest >> 31) & 0x7fffffff));
+	return float_of(ordered(largest));
 }
 
 /* Float sums of pieces this short lose nothing that matters; the pieces are added in double. */

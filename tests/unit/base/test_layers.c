@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rules of the house that a machine can keep: who may include whom (the table of src/README.md), unique file names,
- * file lengths, and what the library must never call.
+ * file lengths, what the library must never call, and a comment on everything public.
  */
 #include "support.h"
 
@@ -137,6 +137,28 @@ static void check_file(const char *path)
 		complain("%s: %d lines; %d at most, about 400 as a rule", path, number, MAX_LINES);
 }
 
+/* A declaration has a comment of its own on the line before it. */
+static void check_public(const char *path, int number, const char *before, const char *line)
+{
+	if (strncmp(line, "FP_API ", 7) == 0 && !strstr(before, "*/"))
+		complain("%s:%d: a public function has no comment", path, number);
+}
+
+static int check_public_header(const char *path, const struct stat *info, int type, struct FTW *walk)
+{
+	(void)info;
+	(void)walk;
+	if (type != FTW_F)
+		return 0;
+	FILE *file = fopen(path, "r");
+	assert_non_null(file);
+	char line[2][4096] = {"", ""};
+	for (int number = 1; fgets(line[number % 2], sizeof line[0], file); number++)
+		check_public(path, number, line[1 - number % 2], line[number % 2]);
+	fclose(file);
+	return 0;
+}
+
 static void the_house_rules_hold(void **state)
 {
 	(void)state;
@@ -150,6 +172,7 @@ static void the_house_rules_hold(void **state)
 		for (int j = 0; j < i; j++)
 			if (strcmp(strrchr(files[i], '/'), strrchr(files[j], '/')) == 0)
 				complain("%s and %s have the same name", files[j], files[i]);
+	nftw(source_path("include"), check_public_header, 16, FTW_PHYS);
 	assert_int_equal(complaints, 0);
 	for (int i = 0; i < file_count; i++)
 		free(files[i]);
@@ -162,19 +185,21 @@ static void the_checks_see_what_they_should(void **state)
 	int before = complaints;
 	int base = room_of("base/x.c");
 	int cli = room_of("cli/x.c");
-	fputs("(six complaints follow on purpose)\n", stderr);
+	fputs("(seven complaints follow on purpose)\n", stderr);
 	check_include("example", 1, "#include \"solver/fista.h\"\n", base);
 	check_include("example", 2, "#include \"base/memory.h\"\n", cli);
 	check_include("example", 3, "#include \"nowhere/x.h\"\n", base);
 	check_calls("example", 4, "	printf(\"x\");\n", base);
 	check_calls("example", 5, "	p = malloc(3);\n", base);
 	check_calls("example", 6, "	if (x) exit(1);\n", base);
-	assert_int_equal(complaints, before + 6);
+	check_public("example", 7, "int x;\n", "FP_API int fp_x(void);\n");
+	assert_int_equal(complaints, before + 7);
+	check_public("example", 7, " * why */\n", "FP_API int fp_x(void);\n");
 	check_include("example", 7, "#include \"base/memory.h\"\n", room_of("solver/x.c"));
 	check_include("example", 8, "#include <jansson.h>\n", base);
 	check_calls("example", 9, "	snprintf(a, b, c); be->exit(1); fp_free(x); printf(\"\");\n", cli);
 	check_calls("example", 10, "	snprintf(a, b, c);\n", base);
-	assert_int_equal(complaints, before + 6);
+	assert_int_equal(complaints, before + 7);
 }
 
 int main(void)
