@@ -34,18 +34,20 @@ static const size_t field_offset[FP_SETTING_COUNT] = {
 	"correction=cross mix=0.7 residual=1 residual_output=0.5 bias_update=1"
 
 /*
- * The presets: what differs from the table's defaults, for a family ("" : any). Later rows win. A stand-alone method is
+ * The presets: what differs from the table's defaults, for a family and a start ("" : any). Later rows win and see what
+ * the earlier ones chose. A stand-alone method is
  * a preset of its own: what its authors run.
  */
 static const struct {
-	const char *preset, *method, *family, *assignments;
+	const char *preset, *method, *family, *start, *assignments;
 } preset_table[] = {
-	{"paper", "fista", "",
+	{"paper", "fista", "", "",
 	 "warm_start=wanda tolerance=1e-3 iterations=20 patience=3 rounding_share=0.3 lambda_start=1e-5 "
 	 "lambda_low=0 lambda_high=1e6 lambda_search=bisection momentum=literal reset_patience=0 correction=intra"},
-	{"paper", "fista", "opt", "warm_start=sparsegpt tolerance=1e-6"},
-	{"fast", "fista", "", FAST_SETTINGS},
-	{"best", "fista", "", FAST_SETTINGS " fit_steps=200"},
+	{"paper", "fista", "opt", "", "warm_start=sparsegpt"},
+	{"paper", "fista", "", "sparsegpt", "tolerance=1e-6"}, /* the paper's other pair of start and ε */
+	{"fast", "fista", "", "", FAST_SETTINGS},
+	{"best", "fista", "", "", FAST_SETTINGS " fit_steps=200"},
 };
 
 bool fp_is(const char *choice, const char *word)
@@ -228,7 +230,8 @@ fp_status fp_settings_resolve(fp_settings *settings, fp_context *ctx, const char
 	for (size_t row = 0; row < sizeof preset_table / sizeof preset_table[0]; row++) {
 		if (!fp_is(preset_table[row].method, settings->method) ||
 			(*preset_table[row].preset && !fp_is(preset_table[row].preset, settings->preset)) ||
-			(*preset_table[row].family && !fp_is(preset_table[row].family, family)))
+			(*preset_table[row].family && !fp_is(preset_table[row].family, family)) ||
+			(*preset_table[row].start && !fp_is(preset_table[row].start, settings->warm_start)))
 			continue;
 		fp_status status = apply_row(settings, ctx, preset_table[row].assignments);
 		if (status != FP_OK)

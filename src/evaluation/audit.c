@@ -90,17 +90,42 @@ static void check_groups(fp_audit_result *result, group_walk *walk, const uint64
 	}
 }
 
+/* A walk along the rows that counts how many have fewer zeros than `wanted`. */
+typedef struct row_walk {
+	int64_t column, zeros, wanted, short_rows;
+} row_walk;
+
+static void check_rows(row_walk *walk, const uint64_t *bits, const bit_layout *layout, int64_t count, int64_t columns)
+{
+	for (int64_t i = 0; i < count; i++) {
+		walk->zeros += (bits[i] & ~layout->sign) == 0;
+		if (++walk->column < columns)
+			continue;
+		walk->short_rows += walk->zeros < walk->wanted;
+		walk->column = 0;
+		walk->zeros = 0;
+	}
+}
+
+static int64_t share_of(double sparsity, int64_t entries)
+{
+	return (int64_t)floor(sparsity * (double)entries);
+}
+
 fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkpoint *checkpoint,
 						  const fp_tensor_info *tensor, const fp_audit_rule *rule)
 {
 	bit_layout layout;
 	uint64_t bits[PIECE];
 	group_walk walk = {0, 0, 0};
+	row_walk rows = {0, 0, 0, 0};
 	memset(out, 0, sizeof *out);
 	if (!layout_of(tensor->dtype, &layout))
 		return FP_OK;
 	out->counted = true;
 	int64_t columns = tensor->rank > 0 ? tensor->shape[tensor->rank - 1] : 1;
+	if (rule && rule->group == 0)
+		rows.wanted = share_of(rule->sparsity, columns);
 	const unsigned char *bytes = fp_checkpoint_data(checkpoint, tensor);
 	for (int64_t at = 0; at < tensor->elements; at += PIECE) {
 		int64_t count = tensor->elements - at < PIECE ? tensor->elements - at : PIECE;
@@ -108,12 +133,14 @@ fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkp
 		count_zeros(out, bits, &layout, count);
 		if (rule && rule->group > 0)
 			check_groups(out, &walk, bits, &layout, count, columns, rule);
+		else if (rule)
+			check_rows(&rows, bits, &layout, count, columns);
 		fp_status status = fp_check_interrupt(ctx);
 		if (status != FP_OK)
 			return status;
 	}
 	if (rule && rule->group == 0)
-		out->violations = out->zeros < (int64_t)floor(rule->sparsity * (double)tensor->elements);
+		out->violations = out->zeros < share_of(rule->sparsity, tensor->elements) && rows.short_rows > 0;
 	fp_checkpoint_forget(checkpoint, tensor);
 	return FP_OK;
 }

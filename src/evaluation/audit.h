@@ -9,7 +9,8 @@
 #include "checkpoint/checkpoint.h"
 
 typedef struct fp_audit_rule {
-	double sparsity;     /* unstructured: at least ⌊sparsity·entries⌋ zeros in the matrix */
+	double sparsity; /* unstructured: at least ⌊sparsity·entries⌋ zeros in the matrix, or ⌊sparsity·columns⌋ in each
+						of its rows, as Wanda counts */
 	int64_t kept, group; /* N:M: at most N non-zeros in M consecutive entries of a row, ⌈N·M'/M⌉ in a last group of M'.
 							group == 0: unstructured */
 } fp_audit_rule;

@@ -16,10 +16,14 @@ static fp_status start_magnitude(const fp_problem *problem, const fp_settings *s
 	return status == FP_OK ? fp_round(problem, V, mask) : status;
 }
 
-/* Wanda (Sun et al. 2023): score |W|·‖xⱼ‖, compared within each output row; weights are not changed. */
+/*
+ * Wanda (Sun et al. 2023): score |W|·‖xⱼ‖, compared within each output row; weights are not changed. Unstructured, its
+ * authors prune ⌊s·n⌋ of each row; as a start the matrix's smallest scores are added until its own count is exact.
+ */
 static fp_status start_wanda(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
 {
-	(void)settings;
+	bool by_rows = problem->pattern.group == 0;
+	bool alone = fp_is(settings->method, "wanda");
 	fp_backend *be = problem->gram->be;
 	int64_t n = V.cols;
 	float *norms = NULL;
@@ -34,12 +38,12 @@ static fp_status start_wanda(const fp_problem *problem, const fp_settings *setti
 		norms[i] = sqrtf(fmaxf(norms[i], 0.0F));
 	FP_TRY(be->ops->upload(be, scale, norms, FP_F32, n));
 	FP_TRY(be->ops->scale_columns(be, scale, problem->W, score));
-	if (problem->pattern.group == 0) {
-		/* ⌊s·n⌋ in each row, then the matrix's smallest scores until its own count is exact */
+	if (by_rows) {
 		FP_TRY(be->ops->mask_rows(be, score, &problem->pattern, mask));
 		FP_TRY(be->ops->apply_mask(be, mask, score));
 	}
-	FP_TRY(be->ops->mask_smallest(be, score, &problem->pattern, mask));
+	if (!by_rows || !alone)
+		FP_TRY(be->ops->mask_smallest(be, score, &problem->pattern, mask));
 	FP_TRY(be->ops->copy(be, V, problem->W));
 	FP_TRY(be->ops->apply_mask(be, mask, V));
 cleanup:

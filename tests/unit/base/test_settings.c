@@ -93,7 +93,7 @@ static void long_texts_are_refused(void **state)
 	assert_fails(f->ctx, FP_ERROR_USAGE, "at most", fp_settings_set(f->settings, f->ctx, "device", text));
 }
 
-static void paper_preset_depends_on_the_family(void **state)
+static void paper_preset_depends_on_the_family_and_the_start(void **state)
 {
 	fixture *f = *state;
 	assert_ok(f->ctx, fp_settings_set(f->settings, f->ctx, "preset", "paper"));
@@ -105,6 +105,9 @@ static void paper_preset_depends_on_the_family(void **state)
 	assert_ok(f->ctx, fp_settings_resolve(f->settings, f->ctx, "llama"));
 	assert_string_equal(value_of(f, "warm_start"), "wanda");
 	assert_string_equal(value_of(f, "tolerance"), "0.001");
+	assert_ok(f->ctx, fp_settings_set(f->settings, f->ctx, "warm_start", "sparsegpt"));
+	assert_ok(f->ctx, fp_settings_resolve(f->settings, f->ctx, "llama"));
+	assert_string_equal(value_of(f, "tolerance"), "1e-06");
 }
 
 static void a_flag_overrides_the_preset(void **state)
@@ -184,7 +187,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(every_row_is_whole),          TEST(bounds_of_numbers_are_kept),
 		TEST(choices_are_whole_words),     TEST(names_take_dashes_and_unknown_ones_fail),
-		TEST(long_texts_are_refused),      TEST(paper_preset_depends_on_the_family),
+		TEST(long_texts_are_refused),      TEST(paper_preset_depends_on_the_family_and_the_start),
 		TEST(a_flag_overrides_the_preset), TEST(patterns_parse),
 		TEST(sizes_and_ranges_parse),
 	};

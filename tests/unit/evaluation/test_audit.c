@@ -116,6 +116,21 @@ static void shares_count_in_the_matrix(void **state)
 	assert_int_equal(audit(f, tensor, &missing).violations, 1);
 }
 
+/* Wanda prunes ⌊s·columns⌋ of each row, which may be fewer than ⌊s·entries⌋ of the matrix. */
+static void shares_may_count_in_each_row(void **state)
+{
+	fixture *f = *state;
+	const fp_audit_rule share = {.sparsity = 0.47}; /* ⌊4.7⌋ = 4 of a row, ⌊14.1⌋ = 14 of the matrix */
+	float w[ROWS][COLUMNS];
+	for (int i = 0; i < ROWS; i++)
+		for (int j = 0; j < COLUMNS; j++)
+			w[i][j] = (i + j) % COLUMNS < 4 ? 0.0F : 1.0F;
+	assert_int_equal(audit(f, open_tensor(f, "F32", w, sizeof w), &share).violations, 0);
+	w[1][9] = 1.0F; /* one zero of its row less, and one more in another */
+	w[0][5] = 0.0F;
+	assert_int_equal(audit(f, open_tensor(f, "F32", w, sizeof w), &share).violations, 1);
+}
+
 static void integers_are_left_alone(void **state)
 {
 	fixture *f = *state;
@@ -145,8 +160,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
-		TEST(zeros_are_counted_by_their_bits), TEST(half_types_are_read_too), TEST(groups_end_with_the_row),
-		TEST(shares_count_in_the_matrix),      TEST(integers_are_left_alone),
+		TEST(zeros_are_counted_by_their_bits), TEST(half_types_are_read_too),      TEST(groups_end_with_the_row),
+		TEST(shares_count_in_the_matrix),      TEST(shares_may_count_in_each_row), TEST(integers_are_left_alone),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

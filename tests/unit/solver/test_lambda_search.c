@@ -45,7 +45,7 @@ static void follow_pseudocode(solver_fixture *f, expected *out)
 		double before = error_of(f, candidate);
 		assert_ok(f->ctx, fp_round(&f->problem, candidate, f->mask));
 		double total = error_of(f, candidate);
-		double gain = (out->error - total) / out->error;
+		double gain = 1 - pow(total / out->error, 2);
 		out->rounds++;
 		if (total < out->error) {
 			out->error = total;

@@ -171,7 +171,7 @@ static void magnitude_and_wanda_equal_plain_loops(void **unused)
 
 /* ⌊s·n⌋ a row is less than ⌊s·m·n⌋ in all where s·n is no whole number: the rest comes from the smallest scores left.
  */
-static void wanda_has_the_exact_count_of_the_matrix(void **unused)
+static void wanda_as_a_start_has_the_exact_count_of_the_matrix(void **unused)
 {
 	(void)unused;
 	solver_fixture f;
@@ -181,6 +181,20 @@ static void wanda_has_the_exact_count_of_the_matrix(void **unused)
 	assert_int_equal(verify_zeros(got, 9 * 13), 58);
 	for (int r = 0; r < 9; r++)
 		assert_true(verify_zeros(got + (ptrdiff_t)r * 13, 13) >= 6);
+	free(got);
+	free_fixture(&f);
+}
+
+static void wanda_alone_has_the_same_count_in_each_row(void **unused)
+{
+	(void)unused;
+	solver_fixture f;
+	make_fixture(&f, 9, 13, 50, 0, 2, "50%");
+	fixture_set(&f, "method=wanda");
+	assert_ok(f.ctx, fp_warm_start(&f.problem, "wanda", f.settings, f.V, f.mask));
+	float *got = fixture_floats(&f, f.V);
+	for (int r = 0; r < 9; r++)
+		assert_int_equal(verify_zeros(got + (ptrdiff_t)r * 13, 13), 6);
 	free(got);
 	free_fixture(&f);
 }
@@ -266,7 +280,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(magnitude_and_wanda_equal_plain_loops),
-		cmocka_unit_test(wanda_has_the_exact_count_of_the_matrix),
+		cmocka_unit_test(wanda_as_a_start_has_the_exact_count_of_the_matrix),
+		cmocka_unit_test(wanda_alone_has_the_same_count_in_each_row),
 		cmocka_unit_test(sparsegpt_equals_plain_loops),
 		cmocka_unit_test(agree_with_a_transcription_in_torch),
 		cmocka_unit_test(dense_and_unknown_names),
