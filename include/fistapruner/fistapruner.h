@@ -28,6 +28,10 @@ FP_API void fp_text_free(char *text);
  * directory `output`, which must not exist. calibration: one or more text files. With dry_run nothing is written and
  * the document says what would be done. metrics (may be NULL) is called with one JSON line per operator as it is
  * finished.
+ *
+ * Finished layers are kept in a hidden folder beside the output until it is whole. When the call fails, or the process
+ * is killed, a later one with resume goes on and gives the same bytes as an undisturbed run would have; it is refused
+ * when the model, the text or the settings are others. Without resume an unfinished run is an error.
  */
 typedef void (*fp_metrics_function)(void *data, const char *line);
 typedef struct fp_prune_request {
@@ -36,8 +40,10 @@ typedef struct fp_prune_request {
 	const char *const *calibration;
 	int calibration_count;
 	int dry_run;
+	int resume;
 	fp_metrics_function metrics;
 	void *metrics_data;
+	int64_t *kept; /* may be NULL; after a failure: how many layers are kept for a resume */
 } fp_prune_request;
 /* Runs the request; *json: the report, which is also written as pruning_report.json. */
 FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings);

@@ -102,14 +102,15 @@ def _paths(value: Union[None, Path, Sequence[Path]]) -> Sequence[Path]:
 
 
 def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[None, Path, Sequence[Path]] = None, *,
-                     dry_run: bool = False, progress: Optional[Progress] = None,
+                     dry_run: bool = False, resume: bool = False, progress: Optional[Progress] = None,
                      metrics: Optional[Callable[[Dict[str, Any]], None]] = None, log: Optional[Log] = None,
                      **settings: Any) -> Dict[str, Any]:
     """Prunes `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes the directory `output`, which must not
     exist. Returns the document that `fistapruner prune --json` prints.
 
     calibration   a text file or several
-    progress      called with (stage, done, total); what it raises ends the run, and nothing is written
+    resume        go on with an earlier call that was interrupted or killed; it must have been the same one
+    progress      called with (stage, done, total); what it raises ends the run, and no output is written
     metrics       called with one dictionary for each operator as it is finished
     log           called with (level, text)
     """
@@ -118,7 +119,7 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
         listener = _library.MetricsFunction(session.guarded(lambda _, line: metrics(json.loads(line)))) if metrics else \
             _library.MetricsFunction()
         request = _library.PruneRequest(encode(model), None if output is None else encode(output), text_list(texts), len(texts),
-                                        int(dry_run), listener, None)
+                                        int(dry_run), int(resume), listener, None, None)
         return session.document(library.fp_prune, ctypes.byref(request), session.settings)
 
 

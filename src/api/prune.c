@@ -4,7 +4,11 @@
 #include <fistapruner/fistapruner.h>
 
 #include "api/result_text.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "checkpoint/working_folder.h"
 #include "checkpoint/writer.h"
+#include "pipeline/layer_journal.h"
 #include "pipeline/report.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,12 +25,14 @@ typedef struct prune_session {
 	fp_tokenizer *tokenizer;
 	fp_windows windows;
 	fp_writer *writer;
+	fp_layer_journal *journal;
 	fp_prune_result result;
 } prune_session;
 
 static void session_close(prune_session *session)
 {
 	fp_prune_result_free(&session->result);
+	fp_layer_journal_close(session->journal);
 	fp_writer_close(session->writer);
 	fp_windows_free(&session->windows);
 	fp_tokenizer_free(session->tokenizer);
@@ -152,11 +158,81 @@ cleanup:
 	return status;
 }
 
+/* *out ← the report of an output that is there already and was made by the same request: the process was killed after
+ * its last step. NULL: there is none. */
+static fp_status find_finished(prune_session *session, const fp_prune_task *task, json_t **out)
+{
+	enum { MOST_BYTES = 1 << 28 };
+	static const char *const same[] = {"program", "model", "calibration_digest", "settings"};
+	char *path = NULL, *text = NULL;
+	int64_t size;
+	json_t *wanted = NULL, *found = NULL;
+	fp_status status;
+	*out = NULL;
+	FP_TRY(fp_join_path(&path, session->ctx, session->request->output, "pruning_report.json"));
+	if (!fp_is_file(path))
+		goto cleanup;
+	FP_TRY(fp_read_file(&text, &size, session->ctx, path, MOST_BYTES));
+	found = json_loadb(text, (size_t)size, 0, NULL);
+	wanted = fp_report_result(task, &session->result, session->request->model, false);
+	bool equal = found && wanted;
+	for (size_t i = 0; equal && i < sizeof same / sizeof same[0]; i++)
+		equal = json_equal(json_object_get(found, same[i]), json_object_get(wanted, same[i]));
+	if (equal) {
+		fp_log(session->ctx, FP_LOG_INFO, "%s: is there already, whole", session->request->output);
+		fp_working_folder_forget(session->ctx, session->request->output);
+		*out = json_incref(found);
+	}
+cleanup:
+	json_decref(found);
+	json_decref(wanted);
+	fp_free(text);
+	fp_free(path);
+	return status;
+}
+
+static fp_status open_output(prune_session *session, fp_prune_task *task)
+{
+	const fp_prune_request *request = session->request;
+	bool begun = false;
+	fp_status status;
+	FP_TRY(request->resume
+			   ? fp_writer_resume(&session->writer, session->ctx, session->checkpoint, request->output, &begun)
+			   : fp_writer_open(&session->writer, session->ctx, session->checkpoint, request->output));
+	task->writer = session->writer;
+	FP_TRY(fp_layer_journal_open(&session->journal, task, begun));
+	task->journal = session->journal;
+	if (begun)
+		fp_log(session->ctx, FP_LOG_INFO, "resuming: %lld layers are finished",
+			   (long long)fp_layer_journal_count(session->journal));
+cleanup:
+	return status;
+}
+
+static fp_status run(prune_session *session, fp_prune_task *task, json_t **document)
+{
+	fp_status status;
+	if (session->request->resume) {
+		FP_TRY(find_finished(session, task, document));
+		if (*document)
+			return FP_OK;
+	}
+	FP_TRY(open_output(session, task));
+	FP_TRY(fp_prune_model(&session->result, task));
+	FP_TRY(write_report(session, task));
+	*document = fp_report_result(task, &session->result, session->request->model, true);
+cleanup:
+	return status;
+}
+
 fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings)
 {
 	prune_session session = {.ctx = ctx, .request = request, .settings = *settings};
+	json_t *document = NULL;
 	fp_status status;
 	*json = NULL;
+	if (request->kept)
+		*request->kept = 0;
 	FP_TRY(session_open(&session));
 	fp_prune_task task = {.model = session.model,
 						  .settings = &session.settings,
@@ -167,19 +243,18 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 		FP_TRY(plan(&session, &task, json));
 		goto cleanup;
 	}
-	FP_TRY(fp_writer_open(&session.writer, ctx, session.checkpoint, request->output));
-	task.writer = session.writer;
-	FP_TRY(fp_prune_model(&session.result, &task));
-	FP_TRY(write_report(&session, &task));
-	json_t *document = fp_report_result(&task, &session.result, request->model, true);
+	FP_TRY(run(&session, &task, &document));
 	if (document)
 		json_object_set_new(document, "output", json_string(request->output));
 	FP_TRY(fp_result_text(json, ctx, document));
-	FP_TRY(fp_writer_commit(session.writer));
+	if (session.writer)
+		FP_TRY(fp_writer_commit(session.writer));
 cleanup:
 	if (status != FP_OK) {
 		fp_text_free(*json);
 		*json = NULL;
+		if (request->kept && session.journal)
+			*request->kept = fp_layer_journal_count(session.journal);
 	}
 	session_close(&session);
 	return status;

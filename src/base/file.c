@@ -135,7 +135,7 @@ bool fp_is_file(const char *path)
 
 fp_status fp_create_file(int *out, fp_context *ctx, const char *path, int64_t size)
 {
-	int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (file < 0)
 		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be created: %s", path, strerror(errno));
 	/* A file system without reservations says later that it is full. */
@@ -159,6 +159,37 @@ fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *b
 			continue;
 		if (count <= 0)
 			return fp_fail(ctx, FP_ERROR_IO, "%s: writing failed: %s", path, strerror(count < 0 ? errno : ENOSPC));
+		done += count;
+	}
+	return FP_OK;
+}
+
+fp_status fp_open_for_update(int *out, fp_context *ctx, const char *path, int64_t size)
+{
+	struct stat about;
+	int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (file < 0)
+		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+	bool known = fstat(file, &about) == 0;
+	if (!known || !S_ISREG(about.st_mode) || (int64_t)about.st_size != size) {
+		close(file);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: has %lld bytes where %lld are expected", path,
+					   known ? (long long)about.st_size : -1, (long long)size);
+	}
+	*out = file;
+	return FP_OK;
+}
+
+fp_status fp_read_at(fp_context *ctx, int file, const char *path, void *bytes, int64_t size, int64_t offset)
+{
+	char *to = bytes;
+	for (int64_t done = 0; done < size;) {
+		ssize_t count = pread(file, to + done, (size_t)(size - done), (off_t)(offset + done));
+		if (count < 0 && errno == EINTR)
+			continue;
+		if (count <= 0)
+			return fp_fail(ctx, FP_ERROR_IO, "%s: reading failed: %s", path,
+						   count < 0 ? strerror(errno) : "it is shorter than it was");
 		done += count;
 	}
 	return FP_OK;

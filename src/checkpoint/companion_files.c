@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* The one folder that transformers keeps tokenizer files in. Others (original/, onnx/, …) hold more weights. */
 static const char templates_folder[] = "additional_chat_templates";
@@ -152,6 +153,7 @@ fp_status fp_companion_files_copy(const fp_companion_files *files, fp_context *c
 			}
 			*slash = '/';
 		}
+		unlink(target); /* left by a run that is going on now */
 		FP_TRY(fp_copy_file(ctx, source, target));
 	}
 cleanup:

@@ -4,11 +4,10 @@
 #include "base/memory.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/companion_files.h"
+#include "checkpoint/working_folder.h"
 #include "checkpoint/writer_layout.h"
 #include <dirent.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,17 +15,18 @@
 struct fp_writer {
 	fp_context *ctx;
 	const fp_checkpoint *source;
-	char *parent;  /* the real directory that holds the target */
-	char *target;  /* the final name */
-	char *partial; /* what is written into meanwhile; exists iff made */
-	bool made;
+	fp_working_folder folder;
+	bool keep;      /* finished parts are recorded: the folder stays when the writer is closed */
+	bool joined;    /* the folder is another process's, which also commits */
+	bool committed; /* the target is there */
 	fp_output_layout layout;
 	int *files;    /* open, or −1; one for each shard */
+	bool *changed; /* for each shard: written since the last sync */
 	bool *written; /* for each tensor: has new bytes */
 };
 
 /* Room for the report and for what the file system itself needs. */
-enum { SPARE_ROOM = 16 << 20, MAX_PARTIAL_TRIES = 100, COPY_BLOCK = 64 << 20 };
+enum { SPARE_ROOM = 16 << 20, COPY_BLOCK = 64 << 20 };
 
 static bool is_empty_directory(const char *path)
 {
@@ -46,53 +46,19 @@ static bool is_inside(const char *path, const char *directory)
 	return strncmp(path, directory, length) == 0 && (path[length] == '/' || path[length] == '\0');
 }
 
-/* Splits the wish into a real parent and a last name, without trailing slashes. */
-static fp_status resolve_target(fp_writer *writer, const char *directory)
-{
-	fp_context *ctx = writer->ctx;
-	fp_status status;
-	char *wish = NULL, *real = realpath(directory, NULL);
-	FP_TRY(fp_copy_text(ctx, &wish, real ? real : directory));
-	size_t length = strlen(wish);
-	while (length > 1 && wish[length - 1] == '/')
-		wish[--length] = '\0';
-	char *slash = strrchr(wish, '/');
-	const char *name = slash ? slash + 1 : wish;
-	if (name[0] == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-		status = fp_fail(ctx, FP_ERROR_USAGE, "'%s' cannot be the output: give the name of a new directory", directory);
-		goto cleanup;
-	}
-	free(real);
-	if (slash)
-		*slash = '\0';
-	const char *parent = !slash ? "." : slash == wish ? "/" : wish;
-	real = realpath(parent, NULL);
-	if (!real || !fp_is_directory(real)) {
-		status = fp_fail(ctx, FP_ERROR_USAGE, "%s: no such directory for the output '%s': create it first", parent,
-						 directory);
-		goto cleanup;
-	}
-	FP_TRY(fp_copy_text(ctx, &writer->parent, real));
-	FP_TRY(fp_join_path(&writer->target, ctx, real, name));
-cleanup:
-	free(real);
-	fp_free(wish);
-	return status;
-}
-
 static fp_status check_target(const fp_writer *writer)
 {
 	struct stat about;
 	const char *source = writer->source->directory;
-	if (strcmp(writer->target, source) == 0)
+	if (strcmp(writer->folder.target, source) == 0)
 		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: is the input; give another directory for the output",
-					   writer->target);
-	if (is_inside(writer->target, source))
+					   writer->folder.target);
+	if (is_inside(writer->folder.target, source))
 		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: lies in the input %s; give a directory outside it",
-					   writer->target, source);
-	if (lstat(writer->target, &about) == 0 && !is_empty_directory(writer->target))
+					   writer->folder.target, source);
+	if (lstat(writer->folder.target, &about) == 0 && !is_empty_directory(writer->folder.target))
 		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: exists already; remove it or give the name of a new directory",
-					   writer->target);
+					   writer->folder.target);
 	return FP_OK;
 }
 
@@ -102,7 +68,7 @@ static fp_status check_room(const fp_writer *writer, int64_t companion_bytes)
 	bool fits = fp_add_checked(wanted, companion_bytes, &wanted);
 	for (int i = 0; i < writer->layout.file_count; i++)
 		fits = fits && fp_add_checked(wanted, writer->layout.files[i].size, &wanted);
-	fp_status status = fp_free_space(&room, writer->ctx, writer->parent);
+	fp_status status = fp_free_space(&room, writer->ctx, writer->folder.parent);
 	if (status != FP_OK)
 		return status;
 	if (!fits || wanted > room)
@@ -110,32 +76,13 @@ static fp_status check_room(const fp_writer *writer, int64_t companion_bytes)
 			writer->ctx, FP_ERROR_IO,
 			"%s: the output needs %.1f MiB and its disk has %.1f MiB free; free some space or choose another "
 			"disk",
-			writer->target, (double)wanted / 1048576.0, (double)room / 1048576.0);
+			writer->folder.target, (double)wanted / 1048576.0, (double)room / 1048576.0);
 	return FP_OK;
 }
 
-/* A hidden folder beside the target: on the same disk, so that the rename at the end is one step. */
-static fp_status make_partial(fp_writer *writer)
-{
-	int64_t size = (int64_t)strlen(writer->target) + 64;
-	const char *name = strrchr(writer->target, '/') + 1;
-	fp_status status = FP_NEW(writer->ctx, &writer->partial, size);
-	if (status != FP_OK)
-		return status;
-	for (int i = 0; i < MAX_PARTIAL_TRIES; i++) {
-		snprintf(writer->partial, (size_t)size, "%s/.%s.partial-%ld-%d",
-				 strcmp(writer->parent, "/") ? writer->parent : "", name, (long)getpid(), i);
-		if (mkdir(writer->partial, 0777) == 0) {
-			writer->made = true;
-			return FP_OK;
-		}
-		if (errno != EEXIST)
-			break;
-	}
-	return fp_fail(writer->ctx, FP_ERROR_IO, "%s: cannot be created: %s", writer->partial, strerror(errno));
-}
-
-static fp_status create_shards(fp_writer *writer)
+/* Opens the shards, or creates them. Headers are written again: only the bytes of recorded tensors are sure to have
+ * reached the disk before. */
+static fp_status open_shards(fp_writer *writer, bool existing)
 {
 	fp_status status = FP_OK;
 	char *path = NULL;
@@ -143,40 +90,89 @@ static fp_status create_shards(fp_writer *writer)
 		const fp_output_file *file = &writer->layout.files[i];
 		fp_free(path);
 		path = NULL;
-		FP_TRY(fp_join_path(&path, writer->ctx, writer->partial, file->name));
-		FP_TRY(fp_create_file(&writer->files[i], writer->ctx, path, file->size));
-		FP_TRY(fp_write_at(writer->ctx, writer->files[i], path, file->header, file->header_size, 0));
+		FP_TRY(fp_join_path(&path, writer->ctx, writer->folder.output, file->name));
+		if (existing)
+			FP_TRY(fp_open_for_update(&writer->files[i], writer->ctx, path, file->size));
+		else
+			FP_TRY(fp_create_file(&writer->files[i], writer->ctx, path, file->size));
+		if (!writer->joined)
+			FP_TRY(fp_write_at(writer->ctx, writer->files[i], path, file->header, file->header_size, 0));
+		writer->changed[i] = !writer->joined;
 	}
-	if (writer->layout.index)
-		FP_TRY(fp_writer_add_file(writer, "model.safetensors.index.json", writer->layout.index,
-								  (int64_t)strlen(writer->layout.index)));
 cleanup:
 	fp_free(path);
 	return status;
 }
 
-fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+/* A file system without reservations gives a new file no size; a run that goes on expects the whole of it. */
+static fp_status set_sizes(fp_writer *writer)
+{
+	for (int i = 0; i < writer->layout.file_count; i++)
+		if (ftruncate(writer->files[i], (off_t)writer->layout.files[i].size) != 0)
+			return fp_fail(writer->ctx, FP_ERROR_IO, "%s: writing failed: %s", writer->layout.files[i].name,
+						   strerror(errno));
+	return FP_OK;
+}
+
+/* Everything that is not a tensor. */
+static fp_status prepare(fp_writer *writer, const fp_companion_files *companions, bool existing)
+{
+	fp_context *ctx = writer->ctx;
+	fp_status status;
+	FP_TRY(fp_companion_files_copy(companions, ctx, writer->source->directory, writer->folder.output));
+	FP_TRY(open_shards(writer, existing));
+	FP_TRY(set_sizes(writer));
+	if (writer->layout.index)
+		FP_TRY(fp_writer_add_file(writer, "model.safetensors.index.json", writer->layout.index,
+								  (int64_t)strlen(writer->layout.index)));
+	FP_TRY(fp_sync_directory(ctx, writer->folder.output));
+	FP_TRY(fp_sync_directory(ctx, writer->folder.path));
+	FP_TRY(fp_sync_directory(ctx, writer->folder.parent));
+cleanup:
+	return status;
+}
+
+static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+{
+	fp_status status;
+	fp_writer *writer = NULL;
+	*out = NULL;
+	FP_TRY(FP_NEW(ctx, &writer, 1));
+	*out = writer;
+	writer->ctx = ctx;
+	writer->source = source;
+	FP_TRY(fp_working_folder_resolve(&writer->folder, ctx, directory));
+	FP_TRY(check_target(writer));
+	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source));
+	FP_TRY(FP_NEW(ctx, &writer->written, source->tensors.count));
+	FP_TRY(FP_NEW(ctx, &writer->changed, writer->layout.file_count));
+	FP_TRY(FP_NEW(ctx, &writer->files, writer->layout.file_count));
+	for (int i = 0; i < writer->layout.file_count; i++)
+		writer->files[i] = -1;
+cleanup:
+	return status;
+}
+
+static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
+							 bool resume, bool *begun)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
 	fp_companion_files companions = {0};
 	*out = NULL;
-	FP_TRY(FP_NEW(ctx, &writer, 1));
-	writer->ctx = ctx;
-	writer->source = source;
-	FP_TRY(resolve_target(writer, directory));
-	FP_TRY(check_target(writer));
-	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source));
+	*begun = false;
+	FP_TRY(writer_new(&writer, ctx, source, directory));
 	FP_TRY(
 		fp_companion_files_list(&companions, ctx, source->directory, source->safetensors ? source->index_name : NULL));
-	FP_TRY(check_room(writer, companions.bytes));
-	FP_TRY(FP_NEW(ctx, &writer->written, source->tensors.count));
-	FP_TRY(FP_NEW(ctx, &writer->files, writer->layout.file_count));
-	for (int i = 0; i < writer->layout.file_count; i++)
-		writer->files[i] = -1;
-	FP_TRY(make_partial(writer));
-	FP_TRY(fp_companion_files_copy(&companions, ctx, source->directory, writer->partial));
-	FP_TRY(create_shards(writer));
+	FP_TRY(fp_working_folder_take(&writer->folder, resume, begun));
+	writer->keep = *begun;
+	if (!*begun)
+		FP_TRY(check_room(writer, companions.bytes));
+	status = prepare(writer, &companions, *begun);
+	if (status != FP_OK && *begun)
+		fp_fail_in(ctx, status, "%s cannot be resumed; remove it to begin anew", writer->folder.path);
+	if (status != FP_OK)
+		goto cleanup;
 	*out = writer;
 	writer = NULL;
 cleanup:
@@ -185,28 +181,108 @@ cleanup:
 	return status;
 }
 
+fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+{
+	bool begun;
+	return writer_open(out, ctx, source, directory, false, &begun);
+}
+
+fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
+						   bool *begun)
+{
+	return writer_open(out, ctx, source, directory, true, begun);
+}
+
+fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+{
+	fp_status status;
+	fp_writer *writer = NULL;
+	*out = NULL;
+	FP_TRY(writer_new(&writer, ctx, source, directory));
+	writer->joined = true;
+	FP_TRY(open_shards(writer, true));
+	*out = writer;
+	writer = NULL;
+cleanup:
+	fp_writer_close(writer);
+	return status;
+}
+
 static fp_status write_tensor(fp_writer *writer, int64_t index, const void *bytes)
 {
 	const fp_tensor_info *tensor = &writer->source->tensors.items[index];
+	writer->changed[tensor->shard] = true;
 	return fp_write_at(writer->ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name, bytes,
 					   tensor->bytes, writer->layout.offsets[index]);
 }
 
-fp_status fp_writer_replace(fp_writer *writer, const fp_tensor_info *tensor, const void *bytes)
+/* The number of a tensor that has bytes of its own in the output. */
+static fp_status find_tensor(int64_t *out, const fp_writer *writer, const fp_tensor_info *tensor)
 {
 	const fp_tensor_list *tensors = &writer->source->tensors;
 	const fp_tensor_info *known = fp_tensor_list_find(tensors, tensor->name);
 	if (!known || known->bytes != tensor->bytes || known->dtype != tensor->dtype)
 		return fp_fail(writer->ctx, FP_ERROR_INTERNAL, "tensor '%s' is not one of %s", tensor->name,
 					   writer->source->directory);
-	int64_t index = known - tensors->items;
-	if (writer->layout.offsets[index] < 0)
+	*out = known - tensors->items;
+	if (writer->layout.offsets[*out] < 0)
 		return fp_fail(writer->ctx, FP_ERROR_USAGE, "tensor '%s' is tied to the embedding and has no bytes of its own",
 					   tensor->name);
-	fp_status status = write_tensor(writer, index, bytes);
+	return FP_OK;
+}
+
+fp_status fp_writer_replace(fp_writer *writer, const fp_tensor_info *tensor, const void *bytes)
+{
+	int64_t index = -1;
+	fp_status status = find_tensor(&index, writer, tensor);
+	if (status == FP_OK)
+		status = write_tensor(writer, index, bytes);
 	if (status == FP_OK)
 		writer->written[index] = true;
 	return status;
+}
+
+fp_status fp_writer_mark(fp_writer *writer, const fp_tensor_info *tensor)
+{
+	int64_t index = -1;
+	fp_status status = find_tensor(&index, writer, tensor);
+	if (status == FP_OK)
+		writer->written[index] = true;
+	return status;
+}
+
+fp_status fp_writer_read(fp_writer *writer, const fp_tensor_info *tensor, void *bytes)
+{
+	int64_t index = -1;
+	fp_status status = find_tensor(&index, writer, tensor);
+	if (status != FP_OK)
+		return status;
+	int shard = writer->source->tensors.items[index].shard;
+	return fp_read_at(writer->ctx, writer->files[shard], writer->layout.files[shard].name, bytes, tensor->bytes,
+					  writer->layout.offsets[index]);
+}
+
+fp_status fp_writer_sync(fp_writer *writer)
+{
+	for (int i = 0; i < writer->layout.file_count; i++) {
+		if (!writer->changed[i])
+			continue;
+		if (fsync(writer->files[i]) != 0)
+			return fp_fail(writer->ctx, FP_ERROR_IO, "%s: writing failed: %s", writer->layout.files[i].name,
+						   strerror(errno));
+		writer->changed[i] = false;
+	}
+	return FP_OK;
+}
+
+const char *fp_writer_folder(const fp_writer *writer)
+{
+	return writer->folder.path;
+}
+
+void fp_writer_keep(fp_writer *writer)
+{
+	writer->keep = true;
 }
 
 void fp_writer_report_to(fp_writer *writer, fp_context *ctx)
@@ -224,7 +300,7 @@ fp_status fp_writer_add_file(fp_writer *writer, const char *name, const void *by
 	for (int i = 0; i < writer->layout.file_count; i++)
 		if (strcmp(writer->layout.files[i].name, name) == 0)
 			return fp_fail(ctx, FP_ERROR_USAGE, "'%s' is the name of a file of weights; give another", name);
-	FP_TRY(fp_join_path(&path, ctx, writer->partial, name));
+	FP_TRY(fp_join_path(&path, ctx, writer->folder.output, name));
 	unlink(path); /* the source's file of this name, copied before */
 	FP_TRY(fp_write_file(ctx, path, bytes, size));
 cleanup:
@@ -266,13 +342,9 @@ fp_status fp_writer_commit(fp_writer *writer)
 		writer->files[i] = -1;
 		FP_TRY(fp_close_synced(writer->ctx, file, writer->layout.files[i].name));
 	}
-	FP_TRY(fp_sync_directory(writer->ctx, writer->partial));
-	if (rename(writer->partial, writer->target) != 0) {
-		status = fp_fail(writer->ctx, FP_ERROR_IO, "%s: cannot be put in place: %s", writer->target, strerror(errno));
-		goto cleanup;
-	}
-	writer->made = false;
-	FP_TRY(fp_sync_directory(writer->ctx, writer->parent));
+	FP_TRY(fp_sync_directory(writer->ctx, writer->folder.output));
+	FP_TRY(fp_working_folder_commit(&writer->folder));
+	writer->committed = true;
 cleanup:
 	return status;
 }
@@ -284,13 +356,10 @@ void fp_writer_close(fp_writer *writer)
 	for (int i = 0; writer->files && i < writer->layout.file_count; i++)
 		if (writer->files[i] >= 0)
 			close(writer->files[i]);
-	if (writer->made)
-		fp_remove_tree(writer->partial);
+	fp_working_folder_close(&writer->folder, writer->keep && !writer->committed);
 	fp_output_layout_free(&writer->layout);
 	fp_free(writer->files);
+	fp_free(writer->changed);
 	fp_free(writer->written);
-	fp_free(writer->parent);
-	fp_free(writer->target);
-	fp_free(writer->partial);
 	fp_free(writer);
 }

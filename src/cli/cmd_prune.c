@@ -38,6 +38,8 @@ static void render(const json_t *result)
 	printf("relative error  %.5f\n", fp_cli_number_at(result, "relative_error"));
 	if (json_object_get(result, "biases_updated"))
 		printf("biases          %.0f updated\n", fp_cli_number_at(result, "biases_updated"));
+	if (!json_object_get(result, "seconds")) /* found finished */
+		return;
 	fp_cli_format_bytes(bytes, fp_cli_number_at(result, "peak_memory_bytes"));
 	printf("took            %.1f s, %s at most\n", fp_cli_number_at(result, "seconds"), bytes);
 	render_stages(json_object_get(result, "stages"));
@@ -66,21 +68,51 @@ static void write_line(void *data, const char *line)
 	fflush(file); /* people follow it while the run goes on */
 }
 
+/* One word as a shell reads it. */
+static void print_quoted(const char *word)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:=,%@";
+	if (*word && word[strspn(word, plain)] == '\0') {
+		fputs(word, stderr);
+		return;
+	}
+	fputc('\'', stderr);
+	for (; *word; word++)
+		fputs(*word == '\'' ? "'\\''" : (char[]){*word, '\0'}, stderr);
+	fputc('\'', stderr);
+}
+
+/* What was finished is not lost: says how to go on. */
+static void tell_resume(const fp_cli_options *options, int64_t kept)
+{
+	fprintf(stderr, "%lld finished layer%s kept; go on with:\n ", (long long)kept, kept == 1 ? " is" : "s are");
+	for (char *const *word = options->words; *word; word++) {
+		fputc(' ', stderr);
+		print_quoted(*word);
+	}
+	fputs(options->resume ? "\n" : " --resume\n", stderr);
+}
+
 static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, FILE *metrics)
 {
+	int64_t kept = 0;
 	const fp_prune_request request = {
 		.model = options->operands[0],
 		.output = options->output,
 		.calibration = options->calibration,
 		.calibration_count = options->calibration_count,
 		.dry_run = options->dry_run,
+		.resume = options->resume,
 		.metrics = metrics ? write_line : NULL,
 		.metrics_data = metrics,
+		.kept = &kept,
 	};
 	char *json = NULL;
 	fp_status status = fp_prune(&json, ctx, &request, options->settings);
 	if (status != FP_OK)
 		fp_cli_failed(ctx, status);
+	if (status != FP_OK && kept > 0)
+		tell_resume(options, kept);
 	if (status == FP_OK && !options->dry_run)
 		status = fp_cli_report_write(ctx, options, json);
 	if (status == FP_OK)

@@ -157,7 +157,7 @@ static void let_threads_sleep(char **words)
 
 static fp_status run_command(const fp_cli_command *command, int count, char **words)
 {
-	fp_cli_options options = {.command = command};
+	fp_cli_options options = {.command = command, .words = words - 2};
 	fp_cli_progress progress;
 	fp_context *ctx = fp_context_new();
 	if (!ctx)

@@ -53,6 +53,8 @@ static const struct own_flag {
 	 "here as fistapruner-compare.jsonl"},
 	{"report", 0, FLAG_TEXT, FIELD(report), "pc", "FILE.html", "the result as one HTML page with tables and charts"},
 	{"set", 0, FLAG_ASSIGNMENT, 0, "pc", "name=value", "any setting by its name; may be given several times"},
+	{"resume", 0, FLAG_SWITCH, FIELD(resume), "p", NULL,
+	 "go on with a run that was killed or failed: same command, same bytes in the end"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
 	/* from here on: what help puts last */
 	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecd", "auto|always|never",

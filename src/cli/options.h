@@ -35,8 +35,9 @@ struct fp_cli_options {
 	int calibration_count;
 	const char *tasks[FP_CLI_MAX_FILES]; /* NAME=FILE */
 	int task_count;
-	bool dry_run, json, quiet, verbose, help, man;
+	bool dry_run, resume, json, quiet, verbose, help, man;
 	fp_settings *settings; /* owned by main */
+	char *const *words;    /* the whole command line, NULL at the end */
 };
 
 /* The commands, in the order of the help text; NULL past the end. Borrowed. */

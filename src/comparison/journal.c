@@ -6,10 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define MOST_BYTES ((int64_t)1 << 30)
@@ -21,30 +19,14 @@ struct fp_journal {
 	bool unended; /* the file's last line was cut off */
 };
 
-/* FNV-1a */
-static fp_journal_key fold(fp_journal_key key, const void *bytes, size_t size)
-{
-	const unsigned char *at = bytes;
-	for (size_t i = 0; i < size; i++)
-		key = (key ^ at[i]) * UINT64_C(1099511628211);
-	return key;
-}
-
 fp_journal_key fp_journal_key_text(fp_journal_key key, const char *text)
 {
-	return fold(key, text, strlen(text) + 1); /* with the NUL: "ab","c" is not "a","bc" */
+	return fp_digest_text(key, text);
 }
 
 fp_journal_key fp_journal_key_file(fp_journal_key key, const char *path)
 {
-	struct stat info;
-	int64_t facts[3] = {-1, 0, 0};
-	if (stat(path, &info) == 0) {
-		facts[0] = info.st_size;
-		facts[1] = info.st_mtim.tv_sec;
-		facts[2] = info.st_mtim.tv_nsec;
-	}
-	return fold(fp_journal_key_text(key, path), facts, sizeof facts);
+	return fp_digest_file(fp_digest_text(key, path), path);
 }
 
 fp_journal_key fp_journal_key_settings(fp_journal_key key, const fp_settings *settings, fp_context *ctx)
@@ -59,11 +41,6 @@ fp_journal_key fp_journal_key_settings(fp_journal_key key, const fp_settings *se
 		key = fp_journal_key_text(fp_journal_key_text(key, info->name), value);
 	}
 	return key;
-}
-
-static void spell_key(char out[static 17], fp_journal_key key)
-{
-	snprintf(out, 17, "%016" PRIx64, key);
 }
 
 /* A line that is no row (cut off, or of another program) is passed over. */
@@ -142,8 +119,8 @@ void fp_journal_close(fp_journal *journal)
 
 json_t *fp_journal_find(const fp_journal *journal, fp_journal_key key)
 {
-	char name[17];
-	spell_key(name, key);
+	char name[FP_DIGEST_TEXT_SIZE];
+	fp_digest_spell(name, key);
 	return json_object_get(journal->rows, name);
 }
 
@@ -171,8 +148,8 @@ static fp_status append(fp_journal *journal, const char *line)
 
 fp_status fp_journal_add(fp_journal *journal, fp_journal_key key, json_t *row)
 {
-	char name[17];
-	spell_key(name, key);
+	char name[FP_DIGEST_TEXT_SIZE];
+	fp_digest_spell(name, key);
 	if (!journal->path)
 		return FP_OK;
 	json_t *entry = json_pack("{s:s, s:O}", "key", name, "row", row);

@@ -6,12 +6,13 @@
 #ifndef FP_COMPARISON_JOURNAL_H
 #define FP_COMPARISON_JOURNAL_H
 
+#include "base/digest.h"
 #include "base/settings.h"
 #include <jansson.h>
 
 /* What the figures depend on, folded into 64 bits. */
 typedef uint64_t fp_journal_key;
-#define FP_JOURNAL_START UINT64_C(14695981039346656037)
+#define FP_JOURNAL_START FP_DIGEST_START
 fp_journal_key fp_journal_key_text(fp_journal_key key, const char *text);
 /* The file's path, size and time of change; a file that is not there counts as well. */
 fp_journal_key fp_journal_key_file(fp_journal_key key, const char *path);

@@ -24,6 +24,11 @@ bool fp_feed_needs_both(fp_feed feed)
 	return feed != FP_FEED_NONE;
 }
 
+bool fp_feed_passes_on(fp_feed feed)
+{
+	return feed == FP_FEED_SEQUENTIAL || feed == FP_FEED_CROSS;
+}
+
 /* One layer being pruned. */
 typedef struct layer_job {
 	const fp_layer_task *task;
@@ -378,15 +383,27 @@ cleanup:
 	return status;
 }
 
-fp_status fp_skip_layer(const fp_layer_task *task, int64_t index)
+static fp_status pass_stream(const fp_layer_task *task, int64_t index, int stream, const fp_overlay *overlay)
 {
 	fp_layer *layer = NULL;
 	fp_status status;
-	FP_TRY(load(&layer, task, index));
-	FP_TRY(fp_streams_forward(task->streams, FP_DENSE, layer));
-	if (fp_feed_needs_both(fp_feed_of(task->settings)))
-		FP_TRY(fp_streams_forward(task->streams, FP_PRUNED, layer));
-cleanup:
+	fp_model_set_overlay(task->model, overlay);
+	status = load(&layer, task, index);
+	fp_model_set_overlay(task->model, NULL);
+	if (status == FP_OK)
+		status = fp_streams_forward(task->streams, stream, layer);
 	fp_layer_free(layer);
+	return status;
+}
+
+fp_status fp_pass_layer(const fp_layer_task *task, int64_t index, const fp_overlay *pruned)
+{
+	fp_feed feed = fp_feed_of(task->settings);
+	fp_status status = FP_OK;
+	if (feed != FP_FEED_SEQUENTIAL) /* else each layer begins with a copy of the pruned stream */
+		FP_TRY(pass_stream(task, index, FP_DENSE, NULL));
+	if (fp_feed_passes_on(feed)) /* else with a copy of the dense one */
+		FP_TRY(pass_stream(task, index, FP_PRUNED, pruned));
+cleanup:
 	return status;
 }

@@ -23,6 +23,8 @@ typedef enum fp_feed {
 
 fp_feed fp_feed_of(const fp_settings *settings);
 bool fp_feed_needs_both(fp_feed feed);
+/* What a pruned layer gives is the next one's input; else layers are independent of each other. */
+bool fp_feed_passes_on(fp_feed feed);
 
 /* What is known of a pruned operator, for the report. The error is that of its solve: a layer fit comes after it. */
 typedef struct fp_operator_result {
@@ -66,7 +68,8 @@ bool fp_layer_is_fitted(const fp_layer_task *task);
 
 /* Prunes layer `index` and moves the streams on to the next layer. */
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index);
-/* Moves the streams through a layer that stays as it is. */
-fp_status fp_skip_layer(const fp_layer_task *task, int64_t index);
+/* Moves the streams past a layer that is not to be pruned now: the dense stream through its dense weights, the pruned
+ * one through those with the overlay (NULL: it stays as it is). Only streams that the next layer needs are moved. */
+fp_status fp_pass_layer(const fp_layer_task *task, int64_t index, const fp_overlay *pruned);
 
 #endif

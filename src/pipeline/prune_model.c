@@ -2,6 +2,7 @@
 #include "pipeline/prune_model.h"
 
 #include "base/memory.h"
+#include "pipeline/layer_journal.h"
 
 #include <math.h>
 #include <string.h>
@@ -10,6 +11,8 @@ typedef struct model_run {
 	const fp_prune_task *task;
 	fp_prune_result *result;
 	fp_write_behind *behind;
+	const fp_tensor_info **replaced; /* of the layer that is being pruned */
+	int64_t replaced_count, replaced_capacity;
 } model_run;
 
 /* A device works behind the host's back; its time belongs to the stage that asked for the work. */
@@ -17,6 +20,24 @@ static void settle(void *data)
 {
 	fp_backend *be = data;
 	(void)be->ops->synchronize(be); /* a failure comes again with the next operation */
+}
+
+/* Takes note of a tensor whose new bytes are on their way. */
+static fp_status note_replaced(model_run *run, const fp_tensor_info *tensor)
+{
+	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_status status = FP_GROW(ctx, &run->replaced, &run->replaced_capacity, run->replaced_count + 1);
+	if (status == FP_OK)
+		run->replaced[run->replaced_count++] = tensor;
+	return status;
+}
+
+void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *added)
+{
+	result->squared_error += added->squared_error;
+	result->squared_output += added->squared_output;
+	result->zeros += added->zeros;
+	result->entries += added->tensor->elements;
 }
 
 static fp_status operator_done(void *data, const fp_operator_result *done, const void *bytes)
@@ -29,11 +50,9 @@ static fp_status operator_done(void *data, const fp_operator_result *done, const
 		FP_TRY(fp_overlay_replace(run->task->overlay, done->tensor, bytes));
 	FP_TRY(fp_write_behind_put(run->behind, done->tensor)); /* hands the space over that holds the bytes */
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
+	FP_TRY(note_replaced(run, done->tensor));
 	result->operators[result->count++] = *done;
-	result->squared_error += done->squared_error;
-	result->squared_output += done->squared_output;
-	result->zeros += done->zeros;
-	result->entries += done->tensor->elements;
+	fp_prune_result_count(result, done);
 	fp_log(ctx, FP_LOG_DEBUG, "layer %lld %s: sparsity %.4f, error %.4f, %.1f s", (long long)done->layer,
 		   fp_role_name(done->role), (double)done->zeros / (double)done->tensor->elements,
 		   done->squared_output > 0 ? sqrt(done->squared_error / done->squared_output) : 0.0, done->seconds);
@@ -53,6 +72,7 @@ static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void 
 	FP_TRY(fp_write_behind_space(run->behind, tensor->bytes, &space));
 	memcpy(space, bytes, (size_t)tensor->bytes);
 	FP_TRY(fp_write_behind_put(run->behind, tensor));
+	FP_TRY(note_replaced(run, tensor));
 cleanup:
 	return status;
 }
@@ -85,33 +105,77 @@ static double layer_error(const fp_prune_result *result, int64_t layer)
 	return output > 0 ? sqrt(error / output) : 0;
 }
 
-static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pattern, int64_t first, int64_t end)
+static fp_layer_task layer_task_of(model_run *run, fp_streams *streams, fp_pattern pattern)
+{
+	return (fp_layer_task){.model = run->task->model,
+						   .settings = run->task->settings,
+						   .pattern = pattern,
+						   .streams = streams,
+						   .kept = run->task->kept,
+						   .behind = run->behind,
+						   .done = operator_done,
+						   .bias_done = bias_done,
+						   .fit_done = fit_done,
+						   .done_data = run};
+}
+
+/* A layer that an earlier run has finished: its results, and the streams past it. */
+static fp_status restore_layer(model_run *run, const fp_layer_task *layer_task, int64_t layer)
+{
+	const fp_prune_task *task = run->task;
+	fp_overlay *pruned = NULL;
+	int64_t before = run->result->count;
+	fp_status status;
+	FP_TRY(fp_layer_journal_restore(task->journal, layer, run->result));
+	for (int64_t i = before; task->listener && i < run->result->count; i++)
+		task->listener(task->listener_data, &run->result->operators[i]);
+	if (layer_task->streams) {
+		if (fp_feed_passes_on(fp_feed_of(task->settings)))
+			FP_TRY(fp_layer_journal_overlay(task->journal, layer, &pruned));
+		FP_TRY(fp_pass_layer(layer_task, layer, pruned));
+	}
+cleanup:
+	fp_overlay_free(pruned);
+	return status;
+}
+
+static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int64_t layer)
 {
 	const fp_prune_task *task = run->task;
 	fp_context *ctx = fp_model_backend(task->model)->ctx;
-	fp_layer_task layer_task = {.model = task->model,
-								.settings = task->settings,
-								.pattern = pattern,
-								.streams = streams,
-								.kept = task->kept,
-								.behind = run->behind,
-								.done = operator_done,
-								.bias_done = bias_done,
-								.fit_done = fit_done,
-								.done_data = run};
+	int64_t operators = run->result->count, fits = run->result->fit_count;
+	double started = fp_clock();
+	fp_status status;
+	run->replaced_count = 0;
+	FP_TRY(fp_prune_layer(layer_task, layer));
+	if (task->journal)
+		FP_TRY(fp_layer_journal_add(task->journal, run->behind, layer, run->result, operators, fits, run->replaced,
+									run->replaced_count));
+	fp_log(ctx, FP_LOG_INFO, "layer %lld of %lld: error %.4f, %.1f s", (long long)layer + 1,
+		   (long long)fp_model_get_config(task->model)->layers, layer_error(run->result, layer), fp_clock() - started);
+cleanup:
+	return status;
+}
+
+/* `pending`: one past the last layer that is not finished yet; beyond it no stream is needed. */
+static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pattern, int64_t first, int64_t end,
+							  int64_t pending)
+{
+	const fp_prune_task *task = run->task;
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_layer_task layer_task = layer_task_of(run, streams, pattern);
 	fp_status status = FP_OK;
 	for (int64_t layer = streams ? 0 : first; layer < end; layer++) {
-		double started = fp_clock();
 		fp_report_progress(ctx, "pruning", layer, end);
-		if (layer < first) {
-			FP_TRY(fp_skip_layer(&layer_task, layer));
-			continue;
-		}
-		layer_task.last = layer + 1 == end;
-		FP_TRY(fp_prune_layer(&layer_task, layer));
-		fp_log(ctx, FP_LOG_INFO, "layer %lld of %lld: error %.4f, %.1f s", (long long)layer + 1,
-			   (long long)fp_model_get_config(task->model)->layers, layer_error(run->result, layer),
-			   fp_clock() - started);
+		if (layer >= pending)
+			layer_task.streams = NULL;
+		layer_task.last = layer + 1 == pending;
+		if (layer < first)
+			FP_TRY(fp_pass_layer(&layer_task, layer, NULL));
+		else if (fp_layer_journal_has(task->journal, layer))
+			FP_TRY(restore_layer(run, &layer_task, layer));
+		else
+			FP_TRY(prune_one(run, &layer_task, layer));
 	}
 	fp_report_progress(ctx, "pruning", end, end);
 cleanup:
@@ -130,7 +194,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_streams streams = {0};
 	fp_pattern pattern;
 	int64_t first;
-	int64_t end;
+	int64_t end, pending;
 	bool calibrated = task->windows->count > 0;
 	double started = fp_clock();
 	fp_status status;
@@ -148,17 +212,22 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	if (!calibrated && !fp_is(task->settings->method, "magnitude"))
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
-	if (calibrated && !(fp_feed_of(task->settings) == FP_FEED_NONE && task->settings->fit_steps == 0 &&
-						!task->settings->bias_update && fp_dense_statistics_cover(task->kept, first, end)))
+	for (pending = end; pending > first && fp_layer_journal_has(task->journal, pending - 1);)
+		pending--;
+	bool streaming = calibrated && pending > first &&
+					 !(fp_feed_of(task->settings) == FP_FEED_NONE && task->settings->fit_steps == 0 &&
+					   !task->settings->bias_update && fp_dense_statistics_cover(task->kept, first, end));
+	if (streaming)
 		FP_TRY(fp_streams_new(&streams, task->model, task->windows, fp_feed_needs_both(fp_feed_of(task->settings))));
 	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
-	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL, pattern, first, end));
+	FP_TRY(prune_layers(&run, streaming ? &streams : NULL, pattern, first, end, pending));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
 	FP_TRY(fp_write_behind_finish(run.behind));
 cleanup:
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	ctx->stopwatch = NULL;
 	fp_write_behind_free(run.behind);
+	fp_free(run.replaced);
 	out->seconds = fp_clock() - started;
 	fp_streams_free(&streams);
 	if (status != FP_OK)

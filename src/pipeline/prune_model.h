@@ -18,15 +18,20 @@ typedef struct fp_prune_result { /* freed with fp_prune_result_free() */
 	fp_stopwatch stopwatch;
 } fp_prune_result;
 void fp_prune_result_free(fp_prune_result *result);
+/* Adds an operator to the sums. */
+void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *added);
 
 /* Called with each finished operator; for --metrics. */
 typedef void (*fp_operator_listener)(void *data, const fp_operator_result *result);
+
+typedef struct fp_layer_journal fp_layer_journal; /* layer_journal.h */
 
 typedef struct fp_prune_task {
 	fp_model *model;
 	const fp_settings *settings;   /* resolved */
 	const fp_windows *windows;     /* count 0: none, for magnitude */
 	fp_writer *writer;             /* NULL: nothing is written */
+	fp_layer_journal *journal;     /* NULL: a run that is killed begins anew */
 	fp_overlay *overlay;           /* NULL: the new tensors are not kept in memory */
 	fp_dense_statistics *kept;     /* from prunes of this model on these windows, and for the next; may be NULL */
 	fp_operator_listener listener; /* may be NULL */

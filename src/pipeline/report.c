@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pipeline/report.h"
 
+#include "base/digest.h"
+#include "pipeline/run_identity.h"
+
 #include <math.h>
 
 static double ratio(double error, double output)
@@ -83,6 +86,9 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 		json_decref(operators);
 		return NULL;
 	}
+	char text[FP_DIGEST_TEXT_SIZE];
+	fp_windows_digest(text, sizeof text, task->windows);
+	json_object_set_new(report, "calibration_digest", json_string(text));
 	json_object_set_new(report, "settings", fp_report_settings(settings, ctx));
 	json_object_set_new(report, "operators", operators);
 	if (biases > 0)

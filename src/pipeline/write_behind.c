@@ -17,8 +17,11 @@ struct fp_write_behind {
 	/* the rest under the lock */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	const fp_tensor_info *tensor; /* being written; NULL: the thread is idle */
+	bool busy;                    /* with the tensor, or with the work where there is no tensor */
+	const fp_tensor_info *tensor; /* being written */
 	const char *bytes;
+	fp_behind_work work;
+	void *work_data;
 	fp_status status;
 	bool stop;
 };
@@ -28,16 +31,17 @@ static void *run(void *data)
 	fp_write_behind *behind = data;
 	pthread_mutex_lock(&behind->lock);
 	while (!behind->stop) {
-		if (!behind->tensor) {
+		if (!behind->busy) {
 			pthread_cond_wait(&behind->changed, &behind->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&behind->lock);
-		fp_status status = fp_writer_replace(behind->writer, behind->tensor, behind->bytes);
+		fp_status status = behind->tensor ? fp_writer_replace(behind->writer, behind->tensor, behind->bytes)
+										  : behind->work(behind->work_data, behind->own);
 		pthread_mutex_lock(&behind->lock);
 		if (behind->status == FP_OK)
 			behind->status = status;
-		behind->tensor = NULL;
+		behind->busy = false;
 		pthread_cond_broadcast(&behind->changed);
 	}
 	pthread_mutex_unlock(&behind->lock);
@@ -47,7 +51,7 @@ static void *run(void *data)
 /* Waits for the thread; with the lock held. */
 static fp_status wait_idle(fp_write_behind *behind)
 {
-	while (behind->tensor)
+	while (behind->busy)
 		pthread_cond_wait(&behind->changed, &behind->lock);
 	if (behind->status == FP_OK)
 		return FP_OK;
@@ -86,7 +90,7 @@ void fp_write_behind_free(fp_write_behind *behind)
 		return;
 	if (behind->started) {
 		pthread_mutex_lock(&behind->lock);
-		while (behind->tensor)
+		while (behind->busy)
 			pthread_cond_wait(&behind->changed, &behind->lock);
 		behind->stop = true;
 		pthread_cond_broadcast(&behind->changed);
@@ -118,9 +122,27 @@ fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *ten
 	pthread_mutex_lock(&behind->lock);
 	fp_status status = wait_idle(behind);
 	if (status == FP_OK) {
+		behind->busy = true;
 		behind->tensor = tensor;
 		behind->bytes = behind->space[behind->free];
 		behind->free ^= 1;
+		pthread_cond_broadcast(&behind->changed);
+	}
+	pthread_mutex_unlock(&behind->lock);
+	return status;
+}
+
+fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void *data)
+{
+	if (!behind->started)
+		return work(data, behind->ctx);
+	pthread_mutex_lock(&behind->lock);
+	fp_status status = wait_idle(behind);
+	if (status == FP_OK) {
+		behind->busy = true;
+		behind->tensor = NULL;
+		behind->work = work;
+		behind->work_data = data;
 		pthread_cond_broadcast(&behind->changed);
 	}
 	pthread_mutex_unlock(&behind->lock);

@@ -16,6 +16,10 @@ fp_status fp_write_behind_new(fp_write_behind **out, fp_context *ctx, fp_writer 
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out);
 /* Hands the free space over as the bytes of `tensor`; waits while the one before is still being written. */
 fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *tensor);
+/* Has `work` done behind what was put so far; failures go to its context, which is not the caller's. When the call
+ * fails the work was not begun. */
+typedef fp_status (*fp_behind_work)(void *data, fp_context *ctx);
+fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void *data);
 /* Waits for everything to be written and says how that went. */
 fp_status fp_write_behind_finish(fp_write_behind *behind);
 void fp_write_behind_free(fp_write_behind *behind); /* NULL is allowed */

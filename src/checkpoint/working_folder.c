@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/working_folder.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Splits the wish into a real parent and a last name, without trailing slashes. */
+static fp_status resolve_target(fp_working_folder *folder, const char *directory)
+{
+	fp_context *ctx = folder->ctx;
+	fp_status status;
+	char *wish = NULL, *real = realpath(directory, NULL);
+	FP_TRY(fp_copy_text(ctx, &wish, real ? real : directory));
+	size_t length = strlen(wish);
+	while (length > 1 && wish[length - 1] == '/')
+		wish[--length] = '\0';
+	char *slash = strrchr(wish, '/');
+	const char *name = slash ? slash + 1 : wish;
+	if (name[0] == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+		status = fp_fail(ctx, FP_ERROR_USAGE, "'%s' cannot be the output: give the name of a new directory", directory);
+		goto cleanup;
+	}
+	free(real);
+	if (slash)
+		*slash = '\0';
+	const char *parent = !slash ? "." : slash == wish ? "/" : wish;
+	real = realpath(parent, NULL);
+	if (!real || !fp_is_directory(real)) {
+		status = fp_fail(ctx, FP_ERROR_USAGE, "%s: no such directory for the output '%s': create it first", parent,
+						 directory);
+		goto cleanup;
+	}
+	FP_TRY(fp_copy_text(ctx, &folder->parent, real));
+	FP_TRY(fp_join_path(&folder->target, ctx, real, name));
+cleanup:
+	free(real);
+	fp_free(wish);
+	return status;
+}
+
+fp_status fp_working_folder_resolve(fp_working_folder *out, fp_context *ctx, const char *directory)
+{
+	fp_status status;
+	*out = (fp_working_folder){.ctx = ctx, .lock = -1};
+	FP_TRY(resolve_target(out, directory));
+	int64_t size = (int64_t)strlen(out->target) + 16;
+	FP_TRY(FP_NEW(ctx, &out->path, size));
+	snprintf(out->path, (size_t)size, "%s/.%s.partial", strcmp(out->parent, "/") ? out->parent : "",
+			 strrchr(out->target, '/') + 1);
+	FP_TRY(fp_join_path(&out->output, ctx, out->path, "output"));
+	FP_TRY(fp_join_path(&out->lock_path, ctx, out->path, "lock"));
+cleanup:
+	return status;
+}
+
+/* Makes the folder, or finds one that only we can have made. */
+static fp_status make(fp_working_folder *folder)
+{
+	struct stat about;
+	if (mkdir(folder->path, 0777) == 0)
+		return FP_OK;
+	if (errno != EEXIST)
+		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: cannot be created: %s", folder->path, strerror(errno));
+	if (lstat(folder->path, &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != geteuid())
+		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: is in the way and not a folder of yours; remove it",
+					   folder->path);
+	return FP_OK;
+}
+
+static fp_status take_lock(fp_working_folder *folder)
+{
+	folder->lock = open(folder->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+	if (folder->lock < 0) {
+		int failure = errno;
+		rmdir(folder->path); /* where it is empty, we made it just now */
+		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: cannot be created: %s", folder->lock_path, strerror(failure));
+	}
+	if (flock(folder->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+		return FP_OK; /* a file system without locks does without */
+	close(folder->lock);
+	folder->lock = -1;
+	return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: another run is writing it; wait for it or give another directory",
+				   folder->target);
+}
+
+static bool has_finished_parts(const fp_working_folder *folder)
+{
+	DIR *listing = fp_is_directory(folder->output) ? opendir(folder->path) : NULL;
+	bool found = false;
+	if (!listing)
+		return false;
+	for (const struct dirent *entry = readdir(listing); entry && !found; entry = readdir(listing))
+		found = strncmp(entry->d_name, FP_FINISHED_PREFIX, strlen(FP_FINISHED_PREFIX)) == 0 &&
+				!strstr(entry->d_name, ".tmp");
+	closedir(listing);
+	return found;
+}
+
+/* Everything in it but the lock, which is held. */
+static void empty(const fp_working_folder *folder)
+{
+	DIR *listing = opendir(folder->path);
+	if (!listing)
+		return;
+	for (const struct dirent *entry = readdir(listing); entry; entry = readdir(listing)) {
+		char *path = NULL;
+		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || strcmp(entry->d_name, "lock") == 0)
+			continue;
+		if (fp_join_path(&path, folder->ctx, folder->path, entry->d_name) == FP_OK)
+			fp_remove_tree(path);
+		fp_free(path);
+	}
+	closedir(listing);
+}
+
+fp_status fp_working_folder_take(fp_working_folder *folder, bool resume, bool *begun)
+{
+	fp_status status;
+	*begun = false;
+	FP_TRY(make(folder));
+	FP_TRY(take_lock(folder));
+	bool finished = has_finished_parts(folder);
+	if (finished && !resume)
+		FP_TRY(fp_fail(folder->ctx, FP_ERROR_USAGE,
+					   "%s: an unfinished run of it is in %s; go on with --resume, or remove that folder",
+					   folder->target, folder->path));
+	folder->made = true;
+	*begun = finished;
+	if (finished)
+		return FP_OK;
+	empty(folder);
+	if (mkdir(folder->output, 0777) != 0)
+		FP_TRY(fp_fail(folder->ctx, FP_ERROR_IO, "%s: cannot be created: %s", folder->output, strerror(errno)));
+cleanup:
+	return status;
+}
+
+fp_status fp_working_folder_commit(fp_working_folder *folder)
+{
+	if (rename(folder->output, folder->target) != 0)
+		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: cannot be put in place: %s", folder->target, strerror(errno));
+	return fp_sync_directory(folder->ctx, folder->parent);
+}
+
+void fp_working_folder_close(fp_working_folder *folder, bool keep)
+{
+	if (folder->made && !keep) {
+		empty(folder);
+		fp_remove_tree(folder->path); /* the lock last, so that nobody comes in between */
+	}
+	if (folder->lock >= 0)
+		close(folder->lock);
+	fp_free(folder->parent);
+	fp_free(folder->target);
+	fp_free(folder->path);
+	fp_free(folder->output);
+	fp_free(folder->lock_path);
+	*folder = (fp_working_folder){.lock = -1};
+}
+
+void fp_working_folder_forget(fp_context *ctx, const char *directory)
+{
+	fp_working_folder folder;
+	if (fp_working_folder_resolve(&folder, ctx, directory) == FP_OK && fp_is_directory(folder.path) &&
+		make(&folder) == FP_OK && take_lock(&folder) == FP_OK)
+		folder.made = !has_finished_parts(&folder);
+	fp_working_folder_close(&folder, false);
+}

@@ -1,0 +1,65 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# prune --resume: after SIGTERM, after SIGKILL, and when it must be refused.
+. "$2/tests/cli/common.sh"
+export OMP_NUM_THREADS=1
+model=$source/models/llama-demo
+text=$source/models/calibration.jsonl
+
+# begin FOLDER SIGNAL ARGUMENT...: a run that gets the signal once a layer is finished.
+begin() {
+	folder=$1
+	number=$2
+	shift 2
+	"$program" prune "$model" -o "$folder" --calibration "$text" --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null &
+	child=$!
+	while kill -0 $child 2>/dev/null && [ ! -e ".$folder.partial/layer-00000" ]; do sleep 0.02; done
+	kill "-$number" $child 2>/dev/null || complain "the run was over before the signal came"
+	wait $child
+	code=$?
+	[ -e "$folder" ] && complain "an unfinished run has its output under the final name"
+}
+
+prune() {
+	"$program" prune "$model" --calibration "$text" --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
+}
+
+# Correction across layers needs the pruned stream again; a fit changes tensors that are no operators.
+for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--samples 64 --method wanda --pattern 2:4"; do
+	rm -rf whole stopped .stopped.partial
+	# shellcheck disable=SC2086 # the flags are words
+	prune -o whole $flags || complain "prune $flags fails"
+	# shellcheck disable=SC2086
+	begin stopped TERM $flags
+	[ "$code" -eq 130 ] || complain "SIGTERM gave exit code $code"
+	grep -q "interrupted" "$work/err" || complain "the interruption is not told"
+	command=$(grep -- "--resume$" "$work/err")
+	[ -n "$command" ] || complain "no command to resume is printed"
+	sh -c "$command" >"$work/out" 2>"$work/err" || complain "'$command' fails"
+	grep -q "resuming: [1-9]" "$work/err" || complain "nothing was kept"
+	diff -r whole stopped >/dev/null || complain "a resumed run differs: $flags"
+	[ -e .stopped.partial ] && complain "the working folder stays"
+done
+
+begin killed KILL --samples 16
+expect 2 "unfinished run.*--resume" prune "$model" -o killed --calibration "$text" --threads 1 --samples 16
+expect 2 "setting samples '16'.*'32'" prune "$model" -o killed --calibration "$text" --threads 1 --samples 32 --resume
+expect 2 "setting pattern '50%'.*'2:4'" prune "$model" -o killed --calibration "$text" --threads 1 --samples 16 \
+	--resume --pattern 2:4
+expect 2 "another calibration text" prune "$model" -o killed --calibration "$source/models/evaluation.jsonl" --threads 1 \
+	--samples 16 --resume
+cp -r "$model" other
+touch other/model.safetensors
+expect 2 "another model: model.safetensors" prune other -o killed --calibration "$text" --threads 1 --samples 16 --resume
+printf damaged | dd of=.killed.partial/layer-00000 bs=1 seek=100 conv=notrunc 2>/dev/null
+prune -o killed --samples 16 --resume || complain "a resume after refusals fails"
+grep -q "layer-00000: is damaged" "$work/err" || complain "a damaged record is not noticed"
+prune -o plain --samples 16
+diff -r plain killed >/dev/null || complain "the resumed run differs after refusals"
+
+# A folder that somebody else put there is no place to write to.
+ln -s "$work" .linked.partial
+expect 1 "not a folder of yours" prune "$model" -o linked --calibration "$text" --samples 8 --sequence-length 32
+
+python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 10 || complain "kill_and_resume.py"
+finish
