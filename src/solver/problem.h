@@ -24,15 +24,20 @@ typedef struct fp_gram {
 	double largest;                 /* λ_max(A); 0 until fp_gram_largest() */
 	fp_matrix factor;               /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
 	double factor_damping;          /* the damping it took, as a share of the mean diagonal */
-	struct fp_gram *scaled;         /* made by fp_gram_scaled(): S(A + δI)S with unit diagonal; owns its A */
+	struct fp_gram *scaled;         /* made by fp_gram_scaled(): S(A + δI)S; owns its A */
 	fp_matrix scale, inverse_scale; /* 1 × n: S⁻¹ and S of `scaled` */
 } fp_gram;
 
 fp_status fp_gram_new(fp_gram *out, fp_backend *be, fp_matrix A);
 void fp_gram_free(fp_gram *gram);
-/* The same problem in columns of unit norm (scaling.c): gram->scaled is S(A + δI)S with S = diag(A + δI)^-½,
- * δ = ridge · mean diagonal; kept. */
-fp_status fp_gram_scaled(fp_gram *gram, double ridge);
+typedef enum fp_scaling {
+	FP_SCALING_NONE,
+	FP_SCALING_MEAN,    /* the columns are unit on average */
+	FP_SCALING_COLUMNS, /* every column is unit */
+} fp_scaling;
+/* The same problem in columns of unit norm (scaling.c): gram->scaled is S(A + δI)S with S = diag(A + δI)^-½ or the
+ * like, δ = ridge · mean diagonal; kept. */
+fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind);
 /* λ_max(A) from above, by Lanczos, kept (spectrum.c). */
 fp_status fp_gram_largest(fp_gram *gram, double *out);
 /* The factor for SparseGPT, damped harder (×10) while Cholesky refuses; kept (sparsegpt.c). */

@@ -5,6 +5,9 @@
  *     S = diag(A + δI)^-½      A' = S(A + δI)S      W' = WS⁻¹      C' = (C + δW)S      R' = RS      V = V'S
  * λ_max falls from that of the largest outlier channel to a small number, and |V'| is |V|·‖x‖: Wanda's score, inside
  * the convex model. δ pulls towards the dense weights; since C + δW − W(A + δI) = C − WA, R does not change.
+ *
+ * Where the columns are to stay as they are, S is one number: one over the root of the mean diagonal for the support
+ * search, whose ρ needs a scale, and else 1.
  */
 #include "base/memory.h"
 #include "solver/problem.h"
@@ -35,7 +38,7 @@ cleanup:
 	return status;
 }
 
-fp_status fp_gram_scaled(fp_gram *gram, double ridge)
+fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind)
 {
 	fp_backend *be = gram->be;
 	int64_t n = gram->A.rows;
@@ -57,7 +60,8 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge)
 	double added = ridge * gram->mean_diagonal;
 	double smallest = gram->mean_diagonal > 0 ? SMALLEST_SHARE * gram->mean_diagonal : 1.0;
 	for (int64_t i = 0; i < n; i++) {
-		double root = sqrt(fmax(diagonal[i] + added, smallest));
+		double square = kind == FP_SCALING_COLUMNS ? diagonal[i] : gram->mean_diagonal;
+		double root = kind == FP_SCALING_NONE ? 1.0 : sqrt(fmax(square + added, smallest));
 		diagonal[i] = (float)root;
 		inverse[i] = (float)(1.0 / root);
 	}

@@ -43,6 +43,11 @@ cleanup:
 	return status;
 }
 
+static bool searches(const fp_settings *settings)
+{
+	return !fp_is(settings->support_search, "none") && settings->search_steps > 0;
+}
+
 /* The convex solve, the support search and the refit, as far as the settings ask for them. */
 static fp_status solve_steps(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
 							 fp_solution *solution)
@@ -52,7 +57,7 @@ static fp_status solve_steps(const fp_problem *problem, const fp_settings *setti
 	fp_status status = FP_OK;
 	if (convex)
 		FP_TRY(fp_lambda_search(problem, settings, feasible, V, mask, solution));
-	if (!fp_is(settings->support_search, "none") && settings->search_steps > 0)
+	if (searches(settings))
 		return search(problem, settings, convex || feasible, V, mask, solution);
 	if (!convex && !feasible)
 		FP_TRY(fp_round(problem, V, mask));
@@ -72,8 +77,8 @@ typedef fp_status (*solve_function)(const fp_problem *problem, const fp_settings
 									fp_solution *solution);
 
 /* The same in columns of unit norm: scale, solve, scale back. */
-static fp_status solve_scaled(const fp_problem *problem, const fp_settings *settings, solve_function solve, fp_matrix V,
-							  fp_matrix mask, fp_solution *solution)
+static fp_status solve_scaled(const fp_problem *problem, const fp_settings *settings, fp_scaling kind,
+							  solve_function solve, fp_matrix V, fp_matrix mask, fp_solution *solution)
 {
 	fp_gram *gram = problem->gram;
 	fp_backend *be = gram->be;
@@ -81,7 +86,7 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 	fp_matrix C = {0};
 	fp_matrix R = {0};
 	fp_status status;
-	FP_TRY(fp_gram_scaled(gram, settings->ridge));
+	FP_TRY(fp_gram_scaled(gram, settings->ridge, kind));
 	FP_TRY(fp_matrix_new(be, &W, V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &C, V.rows, V.cols, FP_F32));
 	FP_TRY(be->ops->copy(be, C, problem->C));
@@ -119,13 +124,16 @@ fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_ma
 	FP_TRY(fp_matrix_new(be, &mask, V.rows, V.cols, FP_U8));
 	if (fp_is(settings->method, "fista")) {
 		FP_TRY(fp_warm_start(problem, settings->warm_start, settings, V, mask));
-		if (settings->scaling)
-			FP_TRY(solve_scaled(problem, settings, solve_steps, V, mask, solution));
+		fp_scaling kind = settings->scaling    ? FP_SCALING_COLUMNS
+						  : searches(settings) ? FP_SCALING_MEAN
+											   : FP_SCALING_NONE;
+		if (kind != FP_SCALING_NONE || settings->ridge > 0)
+			FP_TRY(solve_scaled(problem, settings, kind, solve_steps, V, mask, solution));
 		else
 			FP_TRY(solve_steps(problem, settings, V, mask, solution));
 	} else if (fp_is(settings->method, "admm")) {
 		FP_TRY(be->ops->copy(be, V, problem->W));
-		FP_TRY(solve_scaled(problem, settings, rival_steps, V, mask, solution));
+		FP_TRY(solve_scaled(problem, settings, FP_SCALING_COLUMNS, rival_steps, V, mask, solution));
 	} else {
 		FP_TRY(fp_warm_start(problem, settings->method, settings, V, mask));
 	}

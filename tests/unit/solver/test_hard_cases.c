@@ -18,6 +18,7 @@ static const char *const recipes[][6] = {
 	{"method=fista", "warm_start=dense", "iterations=20", "support_search=none"},
 	{"method=fista", "scaling=1", "refit_steps=30", "iterations=20", "support_search=none"},
 	{"method=fista", "scaling=1", "refit_steps=30", "support_search=admm", "search_steps=60", "ridge=0.01"},
+	{"method=fista", "scaling=0", "refit_steps=30", "support_search=admm", "search_steps=60", "ridge=0"},
 	{"method=fista", "refit_steps=30", "support_search=admm", "search_steps=60", "warm_start=sparsegpt",
 	 "iterations=0"},
 	{"method=fista", "iterations=0", "warm_start=dense", "support_search=admm", "search_steps=0", "refit_steps=5"},

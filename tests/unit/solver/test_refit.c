@@ -100,7 +100,7 @@ static void scaling_gives_columns_of_unit_norm(void **unused)
 	(void)unused;
 	solver_fixture f;
 	make_fixture(&f, 5, 24, 80, 0.2, 53, "50%");
-	assert_ok(f.ctx, fp_gram_scaled(&f.gram, 0.01));
+	assert_ok(f.ctx, fp_gram_scaled(&f.gram, 0.01, FP_SCALING_COLUMNS));
 	double *scaled = fixture_doubles(&f, f.gram.scaled->A);
 	double *s = fixture_doubles(&f, f.gram.scale);
 	double *inverse = fixture_doubles(&f, f.gram.inverse_scale);
@@ -123,6 +123,43 @@ static void scaling_gives_columns_of_unit_norm(void **unused)
 }
 
 /* There and back: with nothing to prune and one stream the dense weights are the solution in any scale. */
+/* The ridge does not depend on the scaling, with which it shares its code. */
+static void ridge_pulls_towards_the_dense_weights(void **unused)
+{
+	(void)unused;
+	static const char *const scalings[] = {"scaling=0", "scaling=1"};
+	for (int i = 0; i < 2; i++) {
+		solver_fixture f;
+		fp_solution solution;
+		make_fixture(&f, 9, 32, 200, 0.5, 47, "2:4");
+		static const char *const all[] = {"warm_start=wanda", "iterations=0", "refit_steps=200", "ridge=0.3"};
+		for (int k = 0; k < 4; k++)
+			fixture_set(&f, all[k]);
+		fixture_set(&f, scalings[i]);
+		assert_ok(f.ctx, fp_solve(&f.problem, f.settings, f.V, &solution));
+		float *got = fixture_floats(&f, f.V);
+		double *want = malloc((size_t)(f.m * f.n) * sizeof *want);
+		unsigned char *mask = malloc((size_t)(f.m * f.n));
+		double delta = 0;
+		for (int64_t j = 0; j < f.n; j++)
+			delta += 0.3 * f.A[j * f.n + j] / (double)f.n;
+		for (int64_t j = 0; j < f.n; j++)
+			f.A[j * f.n + j] += delta;
+		for (int64_t j = 0; j < f.m * f.n; j++) {
+			f.C[j] += delta * f.W[j];
+			mask[j] = got[j] != 0;
+		}
+		verify_least_squares(want, f.A, f.C, mask, f.m, f.n);
+		for (int64_t j = 0; j < f.m * f.n; j++)
+			if (!(fabs((double)got[j] - want[j]) < 2e-4))
+				fail_msg("%s: entry %lld is %g, not %g", scalings[i], (long long)j, (double)got[j], want[j]);
+		free(mask);
+		free(want);
+		free(got);
+		free_fixture(&f);
+	}
+}
+
 static void scaling_round_trip_keeps_the_weights(void **unused)
 {
 	(void)unused;
@@ -147,6 +184,7 @@ int main(void)
 		cmocka_unit_test(never_raises_the_error),
 		cmocka_unit_test(support_search_keeps_the_pattern_and_improves),
 		cmocka_unit_test(scaling_gives_columns_of_unit_norm),
+		cmocka_unit_test(ridge_pulls_towards_the_dense_weights),
 		cmocka_unit_test(scaling_round_trip_keeps_the_weights),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
