@@ -179,23 +179,15 @@ static fp_status run_both(void *data)
 static fp_status run_update(void *data)
 {
 	step *s = data;
-	fp_adam rule = {1e-9F, 0.9F, 0.999F, 1e-12F, 1, true};
+	fp_adam rule = {1e-9F, 0.9F, 0.999F, 1e-12F, 1, true, {0}};
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		if (s->layer.weight[role].dtype == FP_BF16)
+			rule.narrow = s->layer.weight[role];
 		if (!fp_matrix_is_absent(s->weights.weight[role]))
 			FP_TRY(s->b->be->ops->adam_step(s->b->be, &rule, s->gradients.weight[role], s->mean.weight[role],
 											s->square.weight[role], s->weights.weight[role]));
-cleanup:
-	return status;
-}
-
-static fp_status run_narrow(void *data)
-{
-	step *s = data;
-	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (s->layer.weight[role].dtype == FP_BF16 && !fp_matrix_is_absent(s->layer.weight[role]))
-			FP_TRY(s->b->be->ops->copy(s->b->be, s->layer.weight[role], s->weights.weight[role]));
+	}
 cleanup:
 	return status;
 }
@@ -245,8 +237,9 @@ static fp_status step_new(step *s)
 		FP_TRY(b->be->ops->fill(b->be, s->square.weight[role], 0));
 		if (fp_backend_rounds(b->be, FP_USE_ACTIVATION))
 			FP_TRY(fp_matrix_new(b->be, &s->layer.weight[role], weight.rows, weight.cols, FP_BF16));
+		if (s->layer.weight[role].dtype == FP_BF16)
+			FP_TRY(b->be->ops->copy(b->be, s->layer.weight[role], weight));
 	}
-	FP_TRY(run_narrow(s));
 cleanup:
 	return status;
 }
@@ -268,7 +261,7 @@ static void step_free(step *s)
 static fp_status time_step(bench *b)
 {
 	step s = {.b = b, .sequences = fp_fit_batch(b->settings, b->windows, b->length)};
-	double tokens = (double)(s.sequences * b->length), forward, both, update, narrow, seconds;
+	double tokens = (double)(s.sequences * b->length), forward, both, update, seconds;
 	const fp_model_config *c = fp_model_get_config(b->model);
 	double scores = pass_flops(b, tokens, true) - pass_flops(b, tokens, false);
 	/* no gradient by the layer's input: the first three operators have two products, not three */
@@ -280,13 +273,11 @@ static fp_status time_step(bench *b)
 	FP_TRY(time_part(b, run_forward, &s, &forward));
 	FP_TRY(time_part(b, run_both, &s, &both));
 	FP_TRY(time_part(b, run_update, &s, &update));
-	FP_TRY(time_part(b, run_narrow, &s, &narrow));
 	printf("a step: %lld windows of %lld tokens\n", (long long)s.sequences, (long long)b->length);
 	print_row(b, "forward", forward, pass_flops(b, tokens, true));
 	print_row(b, "backward", both - forward, backward);
 	print_row(b, "Adam", update, 0);
-	print_row(b, "rounding the weights", narrow, 0);
-	print_row(b, "all of it", both + update + narrow, pass_flops(b, tokens, true) + backward);
+	print_row(b, "all of it", both + update, pass_flops(b, tokens, true) + backward);
 	fp_backend_use(b->be, FP_USE_ACTIVATION);
 	FP_TRY(time_part(b, run_attention, &s, &seconds));
 	print_row(b, "attention", seconds, scores);

@@ -18,6 +18,8 @@
  *   - Input and output views may be the same view where an operation says "in place is allowed", else they must not
  * overlap.
  *   - Operations that return a number to the host wait for it; all others may be asynchronous.
+ *   - A backend with fista_step_near() multiplies matrices in BF16, and where an operation says "narrow is allowed" a
+ *     result may be one, not in place.
  *   - Shapes are the caller's duty; backends check them with FP_REQUIRE, a defect of this program when it fails.
  */
 #ifndef FP_BACKEND_BACKEND_H
@@ -92,7 +94,8 @@ typedef struct fp_pattern {
 typedef struct fp_adam {
 	float rate, beta1, beta2, epsilon;
 	int64_t step;
-	bool keep_zeros; /* entries of W that are zero stay +0.0, bit for bit, and their moments are left alone */
+	bool keep_zeros;  /* entries of W that are zero stay +0.0, bit for bit, and their moments are left alone */
+	fp_matrix narrow; /* BF16, ← W rounded, on a backend that multiplies such; absent: not wanted */
 } fp_adam;
 
 /* What fista_step_near() takes besides the matrices of fista_step(). */
@@ -123,7 +126,7 @@ typedef struct fp_backend_operations {
 	fp_status (*memory)(fp_backend *be, int64_t *available, int64_t *total);
 
 	/* --- linear algebra: required ------------------------------------------------------------------------- */
-	/* C ← α op(A) op(B) + β C. On a backend with fista_step_near() A, B or both may be BF16, whatever the use: the
+	/* C ← α op(A) op(B) + β C. A, B or both may be BF16 on a backend with fista_step_near(), whatever the use: the
 	 * other one is then rounded too. */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);
@@ -154,12 +157,13 @@ typedef struct fp_backend_operations {
 
 	/* --- transformer: required ---------------------------------------------------------------------------- */
 	/* Y ← normalised rows of X, times weight, plus bias; weight, bias 1×cols, absent where buffer == NULL.
-	 * In place is allowed. FP_RMS_NORM ignores bias. */
+	 * In place is allowed, narrow is allowed. FP_RMS_NORM ignores bias. */
 	fp_status (*norm)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
 					  fp_matrix Y);
-	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X);                  /* X[i,:] += bias */
-	fp_status (*activate)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y); /* in place is allowed */
-	/* Y ← f(G)∘U; Y may be G or U */
+	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X); /* X[i,:] += bias */
+	/* in place is allowed, narrow is allowed */
+	fp_status (*activate)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y);
+	/* Y ← f(G)∘U; Y may be G or U; narrow is allowed */
 	fp_status (*activate_gated)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
 	/* Rotary positions in place, halves convention: X[t, h·d + i], X[t, h·d + i + d/2] for i < d/2 turn by the angle of
 	 * row (t mod cosine.rows). cosine, sine are length × d/2. */
@@ -205,16 +209,16 @@ typedef struct fp_backend_operations {
 	/* dX ← gradient by X of norm(); dX may be dY */
 	fp_status (*norm_backward)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, float epsilon,
 							   fp_matrix dY, fp_matrix dX);
-	/* dX ← dY∘f'(X); dX may be dY or X. The derivative of FP_RELU at 0 is 0. */
+	/* dX ← dY∘f'(X); dX may be dY or X; narrow is allowed. The derivative of FP_RELU at 0 is 0. */
 	fp_status (*activate_backward)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX);
-	/* dG ← dY∘U∘f'(G), dU ← dY∘f(G); dG may be G and dU may be U */
+	/* dG ← dY∘U∘f'(G), dU ← dY∘f(G); dG may be G and dU may be U; narrow is allowed, for both */
 	fp_status (*activate_gated_backward)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
 										 fp_matrix dG, fp_matrix dU);
 	/* Gradients of attention() with its output `out`; never holds more than one block of scores */
 	fp_status (*attention_backward)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
 									fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
 									fp_matrix dV);
-	/* out[j] ← Σᵢ X[i,j] + β out[j]; out is 1×cols */
+	/* out[j] ← Σᵢ X[i,j] + β out[j]; out is 1×cols; X may be BF16 where gemm()'s operands may */
 	fp_status (*column_sums)(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
 	/* D ← scale·(Y − T); squares, when not NULL, ← ‖Y − T‖²; D may be Y */
 	fp_status (*difference)(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);

@@ -32,9 +32,9 @@ struct fp_tape {
 	fp_matrix output; /* end through the last norm, where that comes after the block; else end itself */
 	fp_matrix up, gate, z;
 	fp_matrix dz, dy, dcontext, dQ, dK, dV;
-	/* Operands of more than one product in the type these multiply (BF16), where they would round them each time. The
-	 * last one takes the gradient at hand. */
-	fp_matrix narrow_x, narrow_y, narrow_context, narrow_z, narrow_gradient;
+	/* Where products round their operands to BF16 each time, x, y and z are such from the start, unless they have other
+	 * uses; these are for what has, and for gradients. */
+	fp_matrix narrow_x, narrow_y, narrow_context, narrow_d, dup, dgate;
 	fp_matrix cosine, sine, negative_sine;
 };
 
@@ -45,17 +45,17 @@ typedef struct tape_part {
 	bool needed;
 	fp_dtype dtype;
 } tape_part;
-enum { PART_COUNT = 25 };
+enum { PART_COUNT = 26 };
 
 static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_COUNT])
 {
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t query = c->heads * c->head_dim, key = c->kv_heads * c->head_dim;
-	int64_t widest = c->inner > c->hidden ? c->inner : c->hidden;
 	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
+	fp_dtype narrow = rounds ? FP_BF16 : FP_F32, block = c->pre_norm ? narrow : FP_F32;
 	const tape_part all[PART_COUNT] = {
-		{&t->x, c->hidden, c->pre_norm, FP_F32},
-		{&t->y, c->hidden, true, FP_F32},
+		{&t->x, c->hidden, c->pre_norm, block},
+		{&t->y, c->hidden, true, block},
 		{&t->Q, query, true, FP_F32},
 		{&t->K, key, true, FP_F32},
 		{&t->V, key, true, FP_F32},
@@ -67,18 +67,19 @@ static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_C
 		{&t->output, c->hidden, !c->pre_norm, FP_F32},
 		{&t->up, c->inner, true, FP_F32},
 		{&t->gate, c->inner, c->gated, FP_F32},
-		{&t->z, c->inner, true, FP_F32},
+		{&t->z, c->inner, true, narrow},
 		{&t->dz, c->inner, true, FP_F32},
 		{&t->dy, c->hidden, true, FP_F32},
 		{&t->dcontext, query, true, FP_F32},
 		{&t->dQ, query, true, FP_F32},
 		{&t->dK, key, true, FP_F32},
 		{&t->dV, key, true, FP_F32},
-		{&t->narrow_x, c->hidden, rounds, FP_BF16},
-		{&t->narrow_y, c->hidden, rounds, FP_BF16},
+		{&t->narrow_x, c->hidden, rounds && !c->pre_norm, FP_BF16},
+		{&t->narrow_y, c->hidden, rounds && !c->pre_norm, FP_BF16},
 		{&t->narrow_context, query, rounds, FP_BF16},
-		{&t->narrow_z, c->inner, rounds, FP_BF16},
-		{&t->narrow_gradient, widest, rounds, FP_BF16},
+		{&t->narrow_d, c->hidden, rounds, FP_BF16},
+		{&t->dup, c->inner, rounds, FP_BF16},
+		{&t->dgate, c->inner, rounds && c->gated, FP_BF16},
 	};
 	for (int i = 0; i < PART_COUNT; i++)
 		parts[i] = all[i];
@@ -158,8 +159,9 @@ void fp_tape_free(fp_tape *tape)
 						&tape->narrow_x,
 						&tape->narrow_y,
 						&tape->narrow_context,
-						&tape->narrow_z,
-						&tape->narrow_gradient,
+						&tape->narrow_d,
+						&tape->dup,
+						&tape->dgate,
 						&tape->cosine,
 						&tape->sine,
 						&tape->negative_sine};
@@ -200,15 +202,17 @@ static fp_matrix used(const fp_tape *tape, fp_matrix part)
 	return fp_matrix_rows(part, 0, tape->sequences * tape->length);
 }
 
-/* What products take in the place of X: its copy in their type, once narrow() has made it, where the tape has one. */
-static fp_matrix operand(fp_matrix X, fp_matrix copy)
+/* The rows in use of `narrow` where the tape has it, else X. */
+static fp_matrix narrow_or(const fp_tape *tape, fp_matrix narrow, fp_matrix X)
 {
-	return fp_matrix_is_absent(copy) ? X : fp_matrix_reshape(copy, X.rows, X.cols);
+	return fp_matrix_is_absent(narrow) ? X : used(tape, narrow);
 }
 
-static fp_status narrow(fp_backend *be, fp_matrix X, fp_matrix copy)
+/* *out ← what products take in the place of X: its copy in their type where the tape has room for one. */
+static fp_status narrow(fp_tape *tape, fp_matrix X, fp_matrix room, fp_matrix *out)
 {
-	return fp_matrix_is_absent(copy) ? FP_OK : be->ops->copy(be, operand(X, copy), X);
+	*out = narrow_or(tape, room, X);
+	return fp_matrix_is_absent(room) ? FP_OK : tape->be->ops->copy(tape->be, *out, X);
 }
 
 /* The view of a matrix of heads with one head in a row. */
@@ -295,16 +299,14 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	fp_matrix x = attention_input(layer, tape);
 	if (c->pre_norm)
 		FP_TRY(normalise(layer, 0, tape->input, x));
-	FP_TRY(narrow(be, x, tape->narrow_x));
-	x = operand(x, tape->narrow_x);
+	FP_TRY(narrow(tape, x, tape->narrow_x, &x));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
 	FP_TRY(place_heads(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : Q, Q));
 	FP_TRY(place_heads(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : K, K));
 	FP_TRY(be->ops->attention(be, &shape, Q, K, V, context));
-	FP_TRY(narrow(be, context, tape->narrow_context));
-	context = operand(context, tape->narrow_context);
+	FP_TRY(narrow(tape, context, tape->narrow_context, &context));
 	FP_TRY(be->ops->copy(be, middle, tape->input));
 	FP_TRY(fp_linear(be, context, layer->weight[FP_OUTPUT], layer->bias[FP_OUTPUT], true, middle));
 cleanup:
@@ -317,20 +319,19 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix y = used(tape, tape->y), up = used(tape, tape->up), z = used(tape, tape->z), end = used(tape, tape->end);
-	fp_matrix middle = used(tape, tape->middle), Y = operand(y, tape->narrow_y), Z = operand(z, tape->narrow_z);
+	fp_matrix middle = used(tape, tape->middle), input;
 	FP_TRY(normalise(layer, c->pre_norm ? 1 : 0, middle, y));
-	FP_TRY(narrow(be, y, tape->narrow_y));
-	FP_TRY(fp_linear(be, Y, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
+	FP_TRY(narrow(tape, y, tape->narrow_y, &input));
+	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
 	if (c->gated) {
 		fp_matrix gate = used(tape, tape->gate);
-		FP_TRY(fp_linear(be, Y, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
+		FP_TRY(fp_linear(be, input, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
 		FP_TRY(be->ops->activate_gated(be, c->activation, gate, up, z));
 	} else {
 		FP_TRY(be->ops->activate(be, c->activation, up, z));
 	}
-	FP_TRY(narrow(be, z, tape->narrow_z));
 	FP_TRY(be->ops->copy(be, end, c->pre_norm ? middle : y));
-	FP_TRY(fp_linear(be, Z, layer->weight[FP_DOWN], layer->bias[FP_DOWN], true, end));
+	FP_TRY(fp_linear(be, z, layer->weight[FP_DOWN], layer->bias[FP_DOWN], true, end));
 cleanup:
 	return status;
 }
@@ -363,29 +364,26 @@ cleanup:
 	return status;
 }
 
-/* Gradients of an operator's own weight and bias from that of its output; `narrowed`: that gradient for products. */
-static fp_status own_gradients(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient,
-							   fp_matrix narrowed, fp_matrix input, bool add, fp_layer_matrices *out)
+/* Gradients of an operator's own weight and bias from that of its output. */
+static fp_status own_gradients(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient, fp_matrix input,
+							   bool add, fp_layer_matrices *out)
 {
 	fp_status status;
 	float beta = add ? 1.0F : 0.0F;
-	FP_TRY(be->ops->gemm(be, 1, narrowed, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
+	FP_TRY(be->ops->gemm(be, 1, gradient, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
 	if (!fp_matrix_is_absent(layer->bias[role]))
 		FP_TRY(be->ops->column_sums(be, gradient, beta, out->bias[role]));
 cleanup:
 	return status;
 }
 
-/* An operator's own gradients, and the one by its input: out_input ← gradient·weight + β·out_input. */
-static fp_status operator_backward(const fp_layer *layer, fp_tape *tape, fp_role role, fp_matrix gradient,
-								   fp_matrix input, bool add, fp_layer_matrices *out, float beta, fp_matrix out_input)
+/* An operator's own gradients, and the one by its input: dinput ← gradient·weight + β·dinput. */
+static fp_status operator_backward(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient,
+								   fp_matrix input, bool add, fp_layer_matrices *out, float beta, fp_matrix dinput)
 {
 	fp_status status;
-	fp_backend *be = tape->be;
-	fp_matrix narrowed = operand(gradient, tape->narrow_gradient);
-	FP_TRY(narrow(be, gradient, tape->narrow_gradient));
-	FP_TRY(own_gradients(layer, be, role, gradient, narrowed, input, add, out));
-	FP_TRY(be->ops->gemm(be, 1, narrowed, FP_PLAIN, layer->weight[role], FP_PLAIN, beta, out_input));
+	FP_TRY(own_gradients(layer, be, role, gradient, input, add, out));
+	FP_TRY(be->ops->gemm(be, 1, gradient, FP_PLAIN, layer->weight[role], FP_PLAIN, beta, dinput));
 cleanup:
 	return status;
 }
@@ -397,16 +395,17 @@ static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix 
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix up = used(tape, tape->up), dz = used(tape, tape->dz), dy = used(tape, tape->dy);
-	fp_matrix y = operand(used(tape, tape->y), tape->narrow_y), z = operand(used(tape, tape->z), tape->narrow_z);
-	FP_TRY(operator_backward(layer, tape, FP_DOWN, d, z, add, out, 0, dz));
+	fp_matrix y = narrow_or(tape, tape->narrow_y, used(tape, tape->y)), dup = narrow_or(tape, tape->dup, up);
+	FP_TRY(narrow(tape, d, tape->narrow_d, &d));
+	FP_TRY(operator_backward(layer, be, FP_DOWN, d, used(tape, tape->z), add, out, 0, dz));
 	if (c->gated) {
-		fp_matrix gate = used(tape, tape->gate);
-		FP_TRY(be->ops->activate_gated_backward(be, c->activation, gate, up, dz, gate, up));
-		FP_TRY(operator_backward(layer, tape, FP_GATE, gate, y, add, out, 0, dy));
+		fp_matrix gate = used(tape, tape->gate), dgate = narrow_or(tape, tape->dgate, gate);
+		FP_TRY(be->ops->activate_gated_backward(be, c->activation, gate, up, dz, dgate, dup));
+		FP_TRY(operator_backward(layer, be, FP_GATE, dgate, y, add, out, 0, dy));
 	} else {
-		FP_TRY(be->ops->activate_backward(be, c->activation, up, dz, up));
+		FP_TRY(be->ops->activate_backward(be, c->activation, up, dz, dup));
 	}
-	FP_TRY(operator_backward(layer, tape, FP_UP, up, y, add, out, c->gated ? 1.0F : 0.0F, dy));
+	FP_TRY(operator_backward(layer, be, FP_UP, dup, y, add, out, c->gated ? 1.0F : 0.0F, dy));
 cleanup:
 	return status;
 }
@@ -419,17 +418,19 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	fp_attention_shape shape = shape_of(tape, layer);
 	fp_matrix context = used(tape, tape->context), dcontext = used(tape, tape->dcontext);
 	fp_matrix dQ = used(tape, tape->dQ), dK = used(tape, tape->dK), dV = used(tape, tape->dV);
-	fp_matrix x = operand(attention_input(layer, tape), tape->narrow_x);
-	FP_TRY(operator_backward(layer, tape, FP_OUTPUT, d, operand(context, tape->narrow_context), add, out, 0, dcontext));
+	fp_matrix x = narrow_or(tape, tape->narrow_x, attention_input(layer, tape));
+	FP_TRY(narrow(tape, d, tape->narrow_d, &d));
+	FP_TRY(operator_backward(layer, be, FP_OUTPUT, d, narrow_or(tape, tape->narrow_context, context), add, out, 0,
+							 dcontext));
 	FP_TRY(be->ops->attention_backward(be, &shape, used(tape, tape->Q), used(tape, tape->K), used(tape, tape->V),
 									   context, dcontext, dQ, dK, dV));
 	FP_TRY(place_heads_backward(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : dQ,
 								dQ));
 	FP_TRY(place_heads_backward(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : dK,
 								dK));
-	FP_TRY(own_gradients(layer, be, FP_QUERY, dQ, dQ, x, add, out));
-	FP_TRY(own_gradients(layer, be, FP_KEY, dK, dK, x, add, out));
-	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, dV, x, add, out));
+	FP_TRY(own_gradients(layer, be, FP_QUERY, dQ, x, add, out));
+	FP_TRY(own_gradients(layer, be, FP_KEY, dK, x, add, out));
+	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, x, add, out));
 cleanup:
 	return status;
 }

@@ -115,17 +115,6 @@ static fp_status root_mean_square(fp_backend *be, fp_matrix W, double *out)
 	return status;
 }
 
-/* The weights at work, in the type of products. */
-static fp_status narrow_weights(fit_space *space)
-{
-	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (!fp_matrix_is_absent(space->narrow.weight[role]))
-			FP_TRY(space->be->ops->copy(space->be, space->narrow.weight[role], space->weights.weight[role]));
-cleanup:
-	return status;
-}
-
 static fp_status start_weights(fit_space *space)
 {
 	fp_backend *be = space->be;
@@ -135,6 +124,8 @@ static fp_status start_weights(fit_space *space)
 		if (fp_matrix_is_absent(layer->weight[role]))
 			continue;
 		FP_TRY(be->ops->copy(be, space->weights.weight[role], layer->weight[role]));
+		if (!fp_matrix_is_absent(space->narrow.weight[role]))
+			FP_TRY(be->ops->copy(be, space->narrow.weight[role], layer->weight[role]));
 		FP_TRY(be->ops->fill(be, space->mean.weight[role], 0));
 		FP_TRY(be->ops->fill(be, space->square.weight[role], 0));
 		FP_TRY(root_mean_square(be, layer->weight[role], &space->rate[role]));
@@ -145,7 +136,6 @@ static fp_status start_weights(fit_space *space)
 		FP_TRY(be->ops->fill(be, space->mean.bias[role], 0));
 		FP_TRY(be->ops->fill(be, space->square.bias[role], 0));
 	}
-	FP_TRY(narrow_weights(space));
 cleanup:
 	return status;
 }
@@ -310,17 +300,18 @@ static fp_status update(fit_space *space, int64_t step, int64_t steps)
 						.beta2 = BETA2,
 						.epsilon = EPSILON,
 						.step = step + 1,
-						.keep_zeros = true};
+						.keep_zeros = true,
+						.narrow = space->narrow.weight[role]};
 		if (fp_matrix_is_absent(space->weights.weight[role]))
 			continue;
 		FP_TRY(be->ops->adam_step(be, &rule, space->gradients.weight[role], space->mean.weight[role],
 								  space->square.weight[role], space->weights.weight[role]));
 		rule.keep_zeros = false;
+		rule.narrow = (fp_matrix){0};
 		if (!fp_matrix_is_absent(space->weights.bias[role]))
 			FP_TRY(be->ops->adam_step(be, &rule, space->gradients.bias[role], space->mean.bias[role],
 									  space->square.bias[role], space->weights.bias[role]));
 	}
-	FP_TRY(narrow_weights(space));
 cleanup:
 	return status;
 }

@@ -171,6 +171,79 @@ static void test_relaxed_uses(void **state)
 	}
 }
 
+/* `narrow` (BF16) must hold what is in `wide`, rounded. */
+static void expect_rounded(contract *c, const sample *wide, fp_matrix narrow, const char *what)
+{
+	sample got = sample_filled(c, narrow.rows, narrow.cols, NAN);
+	fp_matrix rounded;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &rounded, narrow.rows, narrow.cols, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, rounded, wide->view));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, got.view, rounded));
+	double *want = sample_read(c, &got);
+	assert_ok(c->ctx, c->be->ops->copy(c->be, got.view, narrow));
+	sample_expect(c, &got, want, 0, 0, what);
+	free(want);
+	fp_matrix_free(c->be, &rounded);
+	sample_free(c, &got);
+}
+
+/* Where narrow results are allowed they are the wide ones, rounded once. */
+static void check_narrow(contract *c, int64_t rows, int64_t cols)
+{
+	const fp_backend_operations *ops = c->be->ops;
+	sample X = sample_normal(c, rows, cols), G = sample_normal(c, rows, cols), U = sample_normal(c, rows, cols);
+	sample wide[2] = {sample_filled(c, rows, cols, NAN), sample_filled(c, rows, cols, NAN)};
+	sample w = sample_normal(c, 1, cols), sums = sample_filled(c, 1, cols, NAN);
+	fp_matrix out[2];
+	for (int i = 0; i < 2; i++)
+		assert_ok(c->ctx, fp_matrix_new(c->be, &out[i], rows, cols, FP_BF16));
+	for (int kind = 0; kind < 2; kind++) {
+		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, wide[0].view));
+		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, out[0]));
+		expect_rounded(c, &wide[0], out[0], "norm, narrow");
+	}
+	for (int kind = 0; kind < 4; kind++) {
+		fp_activation f = (fp_activation)kind;
+		assert_ok(c->ctx, ops->activate(c->be, f, X.view, wide[0].view));
+		assert_ok(c->ctx, ops->activate(c->be, f, X.view, out[0]));
+		expect_rounded(c, &wide[0], out[0], "activate, narrow");
+		assert_ok(c->ctx, ops->activate_gated(c->be, f, G.view, U.view, wide[0].view));
+		assert_ok(c->ctx, ops->activate_gated(c->be, f, G.view, U.view, out[0]));
+		expect_rounded(c, &wide[0], out[0], "activate_gated, narrow");
+		assert_ok(c->ctx, ops->activate_backward(c->be, f, X.view, G.view, wide[0].view));
+		assert_ok(c->ctx, ops->activate_backward(c->be, f, X.view, G.view, out[0]));
+		expect_rounded(c, &wide[0], out[0], "activate_backward, narrow");
+		assert_ok(c->ctx, ops->activate_gated_backward(c->be, f, G.view, U.view, X.view, wide[0].view, wide[1].view));
+		assert_ok(c->ctx, ops->activate_gated_backward(c->be, f, G.view, U.view, X.view, out[0], out[1]));
+		for (int i = 0; i < 2; i++)
+			expect_rounded(c, &wide[i], out[i], "activate_gated_backward, narrow");
+	}
+	assert_ok(c->ctx, ops->copy(c->be, wide[0].view, out[0]));
+	assert_ok(c->ctx, ops->column_sums(c->be, wide[0].view, 0, sums.view));
+	double *want = sample_read(c, &sums);
+	assert_ok(c->ctx, ops->column_sums(c->be, out[0], 0, sums.view));
+	sample_expect(c, &sums, want, 0, 0, "column_sums, narrow");
+	fp_adam rule = {0.01f, 0.9f, 0.999f, 1e-8f, 1, true, out[0]};
+	assert_ok(c->ctx, ops->fill(c->be, wide[1].view, 0)); /* a second moment is not negative */
+	assert_ok(c->ctx, ops->adam_step(c->be, &rule, G.view, wide[0].view, wide[1].view, X.view));
+	expect_rounded(c, &X, out[0], "Adam's weights, narrow");
+	free(want);
+	sample *all[] = {&X, &G, &U, &wide[0], &wide[1], &w, &sums};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+	fp_matrix_free(c->be, &out[0]);
+	fp_matrix_free(c->be, &out[1]);
+}
+
+static void test_narrow_results(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->fista_step_near || !fp_backend_has_gradients(c->be))
+		skip();
+	for (int i = 0; i < contract_shape_count; i++)
+		check_narrow(c, contract_shapes[i].rows, contract_shapes[i].cols);
+}
+
 static void test_precision_words(void **state)
 {
 	contract *c = *state;
@@ -182,4 +255,5 @@ static void test_precision_words(void **state)
 	assert_int_equal(c->be->precision, FP_PRECISION_FP32);
 }
 
-CONTRACT_TESTS(precision, cmocka_unit_test(test_relaxed_uses), cmocka_unit_test(test_precision_words));
+CONTRACT_TESTS(precision, cmocka_unit_test(test_relaxed_uses), cmocka_unit_test(test_narrow_results),
+			   cmocka_unit_test(test_precision_words));

@@ -10,7 +10,8 @@
 struct adam_numbers {
 	const float *g;
 	float *m, *v, *w;
-	int64_t gs, ms, vs, ws;
+	__nv_bfloat16 *narrow; /* NULL: none */
+	int64_t gs, ms, vs, ws, ns;
 	/* rate and root have the corrections for the start in them */
 	float rate, beta1, beta2, epsilon, root;
 	bool keep_zeros;
@@ -25,12 +26,6 @@ __device__ static inline void move(const adam_numbers &n, float g, float &m, flo
 	m = n.beta1 * m + (1.0f - n.beta1) * g;
 	v = n.beta2 * v + (1.0f - n.beta2) * g * g;
 	w -= n.rate * m / (n.root * sqrtf(v) + n.epsilon);
-}
-
-/* Four floats of one register's width. */
-__device__ static inline float4 &four(float *x)
-{
-	return *(float4 *)x;
 }
 
 static adam_numbers numbers_of(const fp_adam *rule)
@@ -64,20 +59,31 @@ fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp
 	n.ms = M.stride;
 	n.vs = V.stride;
 	n.ws = W.stride;
+	if (!fp_matrix_is_absent(rule->narrow)) {
+		FP_REQUIRE(be, fp_cuda_is_view(rule->narrow, FP_BF16) && fp_cuda_same_shape(rule->narrow, G));
+		n.narrow = fp_cuda_at<__nv_bfloat16>(rule->narrow);
+		n.ns = rule->narrow.stride;
+		flat = flat && fp_cuda_is_contiguous(rule->narrow);
+		aligned = aligned && (uintptr_t)n.narrow % 8 == 0;
+	}
 	int64_t size = fp_matrix_size(G);
 	if (flat && aligned && size % 4 == 0)
 		return fp_cuda_map(be, 1, size / 4, true, [=] __device__(int64_t, int64_t i) {
-			float4 g = *(const float4 *)(n.g + 4 * i), m = four(n.m + 4 * i), v = four(n.v + 4 * i);
-			float4 w = four(n.w + 4 * i);
+			float4 g = fp_cuda_load4(n.g + 4 * i), m = fp_cuda_load4(n.m + 4 * i), v = fp_cuda_load4(n.v + 4 * i);
+			float4 w = fp_cuda_load4(n.w + 4 * i);
 			move(n, g.x, m.x, v.x, w.x);
 			move(n, g.y, m.y, v.y, w.y);
 			move(n, g.z, m.z, v.z, w.z);
 			move(n, g.w, m.w, v.w, w.w);
-			four(n.m + 4 * i) = m;
-			four(n.v + 4 * i) = v;
-			four(n.w + 4 * i) = w;
+			fp_cuda_store4(n.m + 4 * i, m);
+			fp_cuda_store4(n.v + 4 * i, v);
+			fp_cuda_store4(n.w + 4 * i, w);
+			if (n.narrow)
+				fp_cuda_store4(n.narrow + 4 * i, w);
 		});
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
 		move(n, n.g[i * n.gs + j], n.m[i * n.ms + j], n.v[i * n.vs + j], n.w[i * n.ws + j]);
+		if (n.narrow)
+			fp_cuda_store(n.narrow + i * n.ns + j, n.w[i * n.ws + j]);
 	});
 }

@@ -123,23 +123,48 @@ fp_status fp_cuda_mix_back(const fp_cuda_attention_plan *plan, const fp_cuda_sco
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* Rows of scores to weights, with zeros where a query does not see a key; `rounded` NULL: in place. */
-__global__ static void soften_kernel(fp_cuda_score_block b, float *scores, __nv_bfloat16 *rounded)
+/* Rows of scores to weights, with zeros where a query does not see a key; weights may be the scores' own place. */
+template <typename T> __global__ static void soften_kernel(fp_cuda_score_block b, const float *scores, T *weights)
 {
 	__shared__ float shared[33];
 	int64_t keys = b.end - b.begin;
 	for (int64_t r = blockIdx.x; r < b.rows; r += gridDim.x) {
 		int64_t from = b.from(r), to = b.to(r);
-		float *x = scores + r * keys;
+		const float *x = scores + r * keys;
 		fp_cuda_row_scale scale = fp_cuda_scale_row(x, from, to, shared);
-		for (int64_t j = threadIdx.x; j < keys; j += THREADS) {
-			float weight = j >= from && j < to ? expf(x[j] - scale.largest) * scale.factor : 0.0f;
-			if (rounded)
-				rounded[r * keys + j] = __float2bfloat16_rn(weight);
-			else
-				x[j] = weight;
-		}
+		for (int64_t j = threadIdx.x; j < keys; j += THREADS)
+			fp_cuda_store(weights + r * keys + j,
+						  j >= from && j < to ? expf(x[j] - scale.largest) * scale.factor : 0.0f);
 	}
+}
+
+/* The same, a warp for each row. */
+template <int FOURS, typename T>
+__global__ static void soften_rows_kernel(fp_cuda_score_block b, const float *scores, T *weights)
+{
+	int64_t keys = b.end - b.begin, step = (int64_t)gridDim.x * (THREADS / 32);
+	for (int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; r < b.rows; r += step) {
+		fp_cuda_row<FOURS> row;
+		row.soften(scores + r * keys, keys, b.from(r), b.to(r));
+#pragma unroll
+		for (int k = 0; k < FOURS; k++)
+			if (row.at(k) < keys)
+				fp_cuda_store4(weights + r * keys + row.at(k), row.part[k]);
+	}
+}
+
+template <typename T> static fp_status soften(fp_backend *be, fp_cuda_score_block b, const float *scores, T *weights)
+{
+	cudaStream_t stream = fp_cuda_stream(be);
+	fp_cuda_by_row(
+		b.end - b.begin,
+		[&](auto fours) {
+			soften_rows_kernel<decltype(fours)::value>
+				<<<fp_cuda_row_blocks(b.rows), THREADS, 0, stream>>>(b, scores, weights);
+		},
+		[&] { soften_kernel<<<(unsigned)fp_cuda_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, scores, weights); });
+	FP_LAUNCHED(be);
+	return FP_OK;
 }
 
 fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
@@ -161,9 +186,7 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 	__nv_bfloat16 *rounded = plan.round ? narrow.as<__nv_bfloat16>() : nullptr;
 	return fp_cuda_each_block(&plan, [&](fp_cuda_score_block b) {
 		FP_OR_RETURN(fp_cuda_score(&plan, &b, shape->scale, &queries, &keys, scores, CUDA_R_32F));
-		unsigned blocks = (unsigned)fp_cuda_smaller(b.rows, 1 << 20);
-		soften_kernel<<<blocks, THREADS, 0, fp_cuda_stream(be)>>>(b, scores, rounded);
-		FP_LAUNCHED(be);
+		FP_OR_RETURN(rounded ? soften(be, b, scores, rounded) : soften(be, b, scores, scores));
 		return fp_cuda_mix(&plan, &b, rounded ? (const void *)rounded : (const void *)scores, &values, out);
 	});
 }

@@ -11,6 +11,8 @@
 
 #include "backend/cuda/cuda_backend.cuh"
 
+#include <type_traits>
+
 enum { FP_CUDA_ATTENTION_THREADS = 256 };
 
 /* A matrix of heads as the products take it. */
@@ -74,6 +76,69 @@ template <typename F> static inline fp_status fp_cuda_each_block(const fp_cuda_a
 		for (int64_t first = 0; first < plan->shape->length; first += plan->queries)
 			FP_OR_RETURN(f(fp_cuda_score_block_at(plan, s, first)));
 	return FP_OK;
+}
+
+/* --- rows of scores to weights ------------------------------------------------------------------------------------ */
+
+/* A row of up to 128·FOURS keys in a warp's registers: a lane has entries 4·(32k + lane) … + 3, k < FOURS. x[from, to)
+ * become weights, the rest zeros. Rows must begin on a multiple of four. */
+template <int FOURS> struct fp_cuda_row {
+	float4 part[FOURS];
+	__device__ static int64_t at(int k)
+	{
+		return 4 * (32 * (int64_t)k + threadIdx.x % 32);
+	}
+	__device__ static float seen(float x, int64_t j, int64_t from, int64_t to)
+	{
+		return j >= from && j < to ? x : -INFINITY;
+	}
+	__device__ void soften(const float *x, int64_t keys, int64_t from, int64_t to)
+	{
+		float largest = -INFINITY, sum = 0;
+#pragma unroll
+		for (int k = 0; k < FOURS; k++) {
+			int64_t j = at(k);
+			float4 v = j < keys ? fp_cuda_load4(x + j) : float4{0, 0, 0, 0};
+			part[k] = float4{seen(v.x, j, from, to), seen(v.y, j + 1, from, to), seen(v.z, j + 2, from, to),
+							 seen(v.w, j + 3, from, to)};
+			largest = fmaxf(largest, fmaxf(fmaxf(part[k].x, part[k].y), fmaxf(part[k].z, part[k].w)));
+		}
+		for (int offset = 16; offset > 0; offset /= 2)
+			largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, offset));
+#pragma unroll
+		for (int k = 0; k < FOURS; k++) {
+			part[k] = float4{expf(part[k].x - largest), expf(part[k].y - largest), expf(part[k].z - largest),
+							 expf(part[k].w - largest)};
+			sum += (part[k].x + part[k].y) + (part[k].z + part[k].w);
+		}
+		float factor = 1.0f / fp_cuda_warp_sum(sum);
+#pragma unroll
+		for (int k = 0; k < FOURS; k++)
+			part[k] = float4{part[k].x * factor, part[k].y * factor, part[k].z * factor, part[k].w * factor};
+	}
+};
+
+/* f(std::integral_constant of FOURS) where rows of `keys` fit into registers, else otherwise(). */
+template <typename F, typename G> static inline void fp_cuda_by_row(int64_t keys, F f, G otherwise)
+{
+	if (keys % 4 != 0 || keys > 2048)
+		otherwise();
+	else if (keys <= 256)
+		f(std::integral_constant<int, 2>());
+	else if (keys <= 512)
+		f(std::integral_constant<int, 4>());
+	else if (keys <= 1024)
+		f(std::integral_constant<int, 8>());
+	else if (keys <= 1536)
+		f(std::integral_constant<int, 12>());
+	else
+		f(std::integral_constant<int, 16>());
+}
+/* Blocks for as many rows, a warp each. */
+static inline unsigned fp_cuda_row_blocks(int64_t rows)
+{
+	const int64_t warps = FP_CUDA_ATTENTION_THREADS / 32;
+	return (unsigned)fp_cuda_smaller((rows + warps - 1) / warps, 1 << 20);
 }
 
 /* What turns a row's scores into weights: exp(x − largest)·factor. */

@@ -20,21 +20,14 @@ struct output_pair {
 	float scale;
 };
 
-__device__ static inline float load(float x)
+/* A row's part of the two matrices, as pointers. */
+__device__ static inline void row_outputs(const fp_cuda_score_block &b, const output_pair &o, int64_t row,
+										  const float **out, const float **dout)
 {
-	return x;
-}
-__device__ static inline float load(__nv_bfloat16 x)
-{
-	return __bfloat162float(x);
-}
-__device__ static inline void store(float *out, float x)
-{
-	*out = x;
-}
-__device__ static inline void store(__nv_bfloat16 *out, float x)
-{
-	*out = __float2bfloat16_rn(x);
+	int64_t part = row / b.count, token = b.start + b.first + row % b.count;
+	int64_t head = part % o.kv_heads * o.group + part / o.kv_heads;
+	*out = o.out + token * o.out_stride + head * o.head_dim;
+	*dout = o.dout + token * o.dout_stride + head * o.head_dim;
 }
 
 /* weights ← P, dscores (dP) ← dS; weights may be the scores themselves. */
@@ -46,24 +39,71 @@ __global__ static void soften_backward_kernel(fp_cuda_score_block b, output_pair
 	__shared__ double wide[33];
 	int64_t keys = b.end - b.begin;
 	for (int64_t r = blockIdx.x; r < b.rows; r += gridDim.x) {
-		int64_t from = b.from(r), to = b.to(r), part = r / b.count, token = b.start + b.first + r % b.count;
-		int64_t head = part % o.kv_heads * o.group + part / o.kv_heads;
-		const float *out = o.out + token * o.out_stride + head * o.head_dim;
-		const float *dout = o.dout + token * o.dout_stride + head * o.head_dim;
+		int64_t from = b.from(r), to = b.to(r);
+		const float *out, *dout, *x = scores + r * keys;
+		row_outputs(b, o, r, &out, &dout);
 		double sum = 0;
 		for (int64_t e = threadIdx.x; e < o.head_dim; e += THREADS)
 			sum += (double)out[e] * (double)dout[e];
 		float centre = (float)fp_cuda_block_sum(sum, wide);
-		const float *x = scores + r * keys;
 		fp_cuda_row_scale scale = fp_cuda_scale_row(x, from, to, shared);
 		for (int64_t j = threadIdx.x; j < keys; j += THREADS) {
 			bool seen = j >= from && j < to;
 			float weight = seen ? expf(x[j] - scale.largest) * scale.factor : 0.0f;
-			float slope = seen ? o.scale * weight * (load(dscores[r * keys + j]) - centre) : 0.0f;
-			store(weights + r * keys + j, weight);
-			store(dscores + r * keys + j, slope);
+			float slope = seen ? o.scale * weight * (fp_cuda_load(dscores + r * keys + j) - centre) : 0.0f;
+			fp_cuda_store(weights + r * keys + j, weight);
+			fp_cuda_store(dscores + r * keys + j, slope);
 		}
 	}
+}
+
+/* The same, a warp for each row. What a query does not see has weight zero, and dP there is a product of finite
+ * numbers. */
+template <int FOURS, typename T>
+__global__ static void soften_backward_rows_kernel(fp_cuda_score_block b, output_pair o, const float *scores,
+												   T *weights, T *dscores)
+{
+	int64_t keys = b.end - b.begin, step = (int64_t)gridDim.x * (THREADS / 32);
+	for (int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; r < b.rows; r += step) {
+		const float *out, *dout;
+		row_outputs(b, o, r, &out, &dout);
+		double sum = 0;
+		for (int64_t e = threadIdx.x % 32; e < o.head_dim; e += 32)
+			sum += (double)out[e] * (double)dout[e];
+		float centre = (float)fp_cuda_warp_sum(sum);
+		fp_cuda_row<FOURS> row;
+		row.soften(scores + r * keys, keys, b.from(r), b.to(r));
+#pragma unroll
+		for (int k = 0; k < FOURS; k++) {
+			int64_t j = row.at(k);
+			if (j >= keys)
+				continue;
+			float4 p = row.part[k], d = fp_cuda_load4(dscores + r * keys + j);
+			fp_cuda_store4(weights + r * keys + j, p);
+			fp_cuda_store4(dscores + r * keys + j,
+						   float4{o.scale * p.x * (d.x - centre), o.scale * p.y * (d.y - centre),
+								  o.scale * p.z * (d.z - centre), o.scale * p.w * (d.w - centre)});
+		}
+	}
+}
+
+template <typename T>
+static fp_status soften_backward(fp_backend *be, fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
+								 T *dscores)
+{
+	cudaStream_t stream = fp_cuda_stream(be);
+	fp_cuda_by_row(
+		b.end - b.begin,
+		[&](auto fours) {
+			soften_backward_rows_kernel<decltype(fours)::value>
+				<<<fp_cuda_row_blocks(b.rows), THREADS, 0, stream>>>(b, o, scores, weights, dscores);
+		},
+		[&] {
+			soften_backward_kernel<<<(unsigned)fp_cuda_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(
+				b, o, scores, weights, dscores);
+		});
+	FP_LAUNCHED(be);
+	return FP_OK;
 }
 
 /* What the blocks work in. */
@@ -78,16 +118,11 @@ struct backward_space {
 static fp_status backward_block(const fp_cuda_attention_plan *plan, const backward_space *w, fp_cuda_score_block b)
 {
 	fp_backend *be = plan->be;
-	unsigned blocks = (unsigned)fp_cuda_smaller(b.rows, 1 << 20);
 	FP_OR_RETURN(fp_cuda_score(plan, &b, plan->shape->scale, &w->Q, &w->K, w->scores, CUDA_R_32F));
 	FP_OR_RETURN(fp_cuda_score(plan, &b, 1.0f, &w->dO, &w->V, w->dscores, w->dO.type));
-	if (plan->round)
-		soften_backward_kernel<<<blocks, THREADS, 0, fp_cuda_stream(be)>>>(
-			b, w->outputs, w->scores, (__nv_bfloat16 *)w->weights, (__nv_bfloat16 *)w->dscores);
-	else
-		soften_backward_kernel<<<blocks, THREADS, 0, fp_cuda_stream(be)>>>(b, w->outputs, w->scores,
-																		   (float *)w->weights, (float *)w->dscores);
-	FP_LAUNCHED(be);
+	FP_OR_RETURN(plan->round ? soften_backward(be, b, w->outputs, w->scores, (__nv_bfloat16 *)w->weights,
+											   (__nv_bfloat16 *)w->dscores)
+							 : soften_backward(be, b, w->outputs, w->scores, (float *)w->weights, (float *)w->dscores));
 	FP_OR_RETURN(fp_cuda_mix_back(plan, &b, w->weights, &w->dO, w->dV));
 	FP_OR_RETURN(fp_cuda_mix_back(plan, &b, w->dscores, &w->Q, w->dK));
 	return fp_cuda_mix(plan, &b, w->dscores, &w->K, w->dQ);

@@ -120,6 +120,45 @@ static inline uint8_t *fp_cuda_bytes(fp_matrix m)
 	return fp_cuda_at<uint8_t>(m);
 }
 
+/* An entry as a float, and back. */
+__device__ static inline float fp_cuda_load(const float *x)
+{
+	return *x;
+}
+__device__ static inline float fp_cuda_load(const __nv_bfloat16 *x)
+{
+	return __bfloat162float(*x);
+}
+__device__ static inline void fp_cuda_store(float *out, float x)
+{
+	*out = x;
+}
+__device__ static inline void fp_cuda_store(__nv_bfloat16 *out, float x)
+{
+	*out = __float2bfloat16_rn(x);
+}
+/* Four entries that lie on a multiple of four. */
+__device__ static inline float4 fp_cuda_load4(const float *x)
+{
+	return *(const float4 *)x;
+}
+__device__ static inline float4 fp_cuda_load4(const __nv_bfloat16 *x)
+{
+	uint2 both = *(const uint2 *)x;
+	float2 low = __bfloat1622float2(*(const __nv_bfloat162 *)&both.x);
+	float2 high = __bfloat1622float2(*(const __nv_bfloat162 *)&both.y);
+	return float4{low.x, low.y, high.x, high.y};
+}
+__device__ static inline void fp_cuda_store4(float *out, float4 x)
+{
+	*(float4 *)out = x;
+}
+__device__ static inline void fp_cuda_store4(__nv_bfloat16 *out, float4 x)
+{
+	__nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y), high = __floats2bfloat162_rn(x.z, x.w);
+	*(uint2 *)out = uint2{*(const unsigned *)&low, *(const unsigned *)&high};
+}
+
 /* True when a view has this type and lies inside its buffer. */
 bool fp_cuda_is_view(fp_matrix m, fp_dtype dtype);
 static inline bool fp_cuda_is_f32(fp_matrix m)
@@ -129,6 +168,11 @@ static inline bool fp_cuda_is_f32(fp_matrix m)
 static inline bool fp_cuda_is_u8(fp_matrix m)
 {
 	return fp_cuda_is_view(m, FP_U8);
+}
+/* F32, or BF16 where an operation allows that. */
+static inline bool fp_cuda_is_f32_or_bf16(fp_matrix m)
+{
+	return fp_cuda_is_view(m, m.dtype == FP_BF16 ? FP_BF16 : FP_F32);
 }
 static inline bool fp_cuda_same_shape(fp_matrix a, fp_matrix b)
 {
@@ -174,6 +218,12 @@ static inline fp_status fp_cuda_map(fp_backend *be, int64_t rows, int64_t cols, 
 	fp_cuda_map_kernel<<<grid, threads, 0, fp_cuda_stream(be)>>>(rows, cols, f);
 	FP_LAUNCHED(be);
 	return FP_OK;
+}
+
+/* f(the first entry), of the type that the matrix has: F32 or BF16. */
+template <typename F> static inline fp_status fp_cuda_by_type(fp_matrix m, F f)
+{
+	return m.dtype == FP_BF16 ? f(fp_cuda_at<__nv_bfloat16>(m)) : f(fp_cuda_floats(m));
 }
 
 /* --- sums -------------------------------------------------------------------------------------------------------- */

@@ -83,35 +83,38 @@ fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
 
 /* --- activations ------------------------------------------------------------------------------------------------- */
 
-/* u may be NULL: then f(g) alone */
-template <fp_activation kind> static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix Y)
+/* u may be absent: then f(g) alone */
+template <fp_activation kind, typename T>
+static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix Y, T *y)
 {
 	const float *g = fp_cuda_floats(G), *u = fp_matrix_is_absent(U) ? nullptr : fp_cuda_floats(U);
-	float *y = fp_cuda_floats(Y);
 	int64_t gs = G.stride, us = U.stride, ys = Y.stride;
 	bool flat = fp_cuda_is_contiguous(G) && fp_cuda_is_contiguous(Y) && (!u || fp_cuda_is_contiguous(U));
 	if (!u)
-		return fp_cuda_map(be, G.rows, G.cols, flat,
-						   [=] __device__(int64_t i, int64_t j) { y[i * ys + j] = activation<kind>(g[i * gs + j]); });
+		return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
+			fp_cuda_store(y + i * ys + j, activation<kind>(g[i * gs + j]));
+		});
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		y[i * ys + j] = activation<kind>(g[i * gs + j]) * u[i * us + j];
+		fp_cuda_store(y + i * ys + j, activation<kind>(g[i * gs + j]) * u[i * us + j]);
 	});
 }
 
 static fp_status activate_any(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
-	return fp_cuda_by_activation(be, kind, [&](auto k) { return activate_as<decltype(k)::value>(be, G, U, Y); });
+	return fp_cuda_by_activation(be, kind, [&](auto k) {
+		return fp_cuda_by_type(Y, [&](auto *y) { return activate_as<decltype(k)::value>(be, G, U, Y, y); });
+	});
 }
 
 fp_status fp_cuda_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32_or_bf16(Y) && fp_cuda_same_shape(X, Y));
 	return activate_any(be, kind, X, fp_matrix{}, Y);
 }
 
 fp_status fp_cuda_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(U) && fp_cuda_is_f32(Y));
+	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(U) && fp_cuda_is_f32_or_bf16(Y));
 	FP_REQUIRE(be, fp_cuda_same_shape(G, U) && fp_cuda_same_shape(G, Y));
 	return activate_any(be, kind, G, U, Y);
 }

@@ -76,36 +76,39 @@ fp_status fp_cuda_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, 
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-template <fp_activation kind> static fp_status slope_as(fp_backend *be, fp_matrix X, fp_matrix dY, fp_matrix dX)
+template <fp_activation kind, typename T>
+static fp_status slope_as(fp_backend *be, fp_matrix X, fp_matrix dY, fp_matrix dX, T *dx)
 {
 	const float *x = fp_cuda_floats(X), *dy = fp_cuda_floats(dY);
-	float *dx = fp_cuda_floats(dX);
 	int64_t xs = X.stride, dys = dY.stride, dxs = dX.stride;
 	bool flat = fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(dY) && fp_cuda_is_contiguous(dX);
 	return fp_cuda_map(be, X.rows, X.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		dx[i * dxs + j] = dy[i * dys + j] * activation_slope<kind>(x[i * xs + j]);
+		fp_cuda_store(dx + i * dxs + j, dy[i * dys + j] * activation_slope<kind>(x[i * xs + j]));
 	});
 }
 
 fp_status fp_cuda_activate_backward(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(dY) && fp_cuda_is_f32(dX));
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(dY) && fp_cuda_is_f32_or_bf16(dX));
 	FP_REQUIRE(be, fp_cuda_same_shape(X, dY) && fp_cuda_same_shape(X, dX));
-	return fp_cuda_by_activation(be, kind, [&](auto k) { return slope_as<decltype(k)::value>(be, X, dY, dX); });
+	return fp_cuda_by_activation(be, kind, [&](auto k) {
+		return fp_cuda_by_type(dX, [&](auto *dx) { return slope_as<decltype(k)::value>(be, X, dY, dX, dx); });
+	});
 }
 
-template <fp_activation kind>
-static fp_status gated_slope_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix dY, fp_matrix dG, fp_matrix dU)
+template <fp_activation kind, typename T>
+static fp_status gated_slope_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix dY, fp_matrix dG, fp_matrix dU,
+								T *dg)
 {
 	const float *g = fp_cuda_floats(G), *u = fp_cuda_floats(U), *dy = fp_cuda_floats(dY);
-	float *dg = fp_cuda_floats(dG), *du = fp_cuda_floats(dU);
+	T *du = fp_cuda_at<T>(dU);
 	int64_t gs = G.stride, us = U.stride, dys = dY.stride, dgs = dG.stride, dus = dU.stride;
 	bool flat = fp_cuda_is_contiguous(G) && fp_cuda_is_contiguous(U) && fp_cuda_is_contiguous(dY) &&
 				fp_cuda_is_contiguous(dG) && fp_cuda_is_contiguous(dU);
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
 		float gate = g[i * gs + j], up = u[i * us + j], d = dy[i * dys + j];
-		dg[i * dgs + j] = d * up * activation_slope<kind>(gate);
-		du[i * dus + j] = d * activation<kind>(gate);
+		fp_cuda_store(dg + i * dgs + j, d * up * activation_slope<kind>(gate));
+		fp_cuda_store(du + i * dus + j, d * activation<kind>(gate));
 	});
 }
 
@@ -114,9 +117,13 @@ fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp
 {
 	const fp_matrix all[] = {G, U, dY, dG, dU};
 	for (const fp_matrix &m : all)
-		FP_REQUIRE(be, fp_cuda_is_f32(m) && fp_cuda_same_shape(m, G));
-	return fp_cuda_by_activation(be, kind,
-								 [&](auto k) { return gated_slope_as<decltype(k)::value>(be, G, U, dY, dG, dU); });
+		FP_REQUIRE(be, fp_cuda_same_shape(m, G));
+	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(U) && fp_cuda_is_f32(dY));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(dG) && fp_cuda_is_view(dU, dG.dtype));
+	return fp_cuda_by_activation(be, kind, [&](auto k) {
+		return fp_cuda_by_type(dG,
+							   [&](auto *dg) { return gated_slope_as<decltype(k)::value>(be, G, U, dY, dG, dU, dg); });
+	});
 }
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
@@ -124,14 +131,15 @@ fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp
 enum { STRIP = 32, LANES = 16 };
 
 /* A block for each strip of columns; lane k adds rows k, k + LANES, …, and the lanes are added in their order. */
-__global__ static void column_sums_kernel(int64_t rows, int64_t cols, const float *x, int64_t stride, float beta,
+template <typename T>
+__global__ static void column_sums_kernel(int64_t rows, int64_t cols, const T *x, int64_t stride, float beta,
 										  float *out)
 {
 	__shared__ double sums[LANES][STRIP];
 	int64_t col = (int64_t)blockIdx.x * STRIP + threadIdx.x;
 	double sum = 0;
 	for (int64_t i = threadIdx.y; i < rows && col < cols; i += LANES)
-		sum += (double)x[i * stride + col];
+		sum += (double)fp_cuda_load(x + i * stride + col);
 	sums[threadIdx.y][threadIdx.x] = sum;
 	__syncthreads();
 	if (threadIdx.y > 0 || col >= cols)
@@ -143,14 +151,16 @@ __global__ static void column_sums_kernel(int64_t rows, int64_t cols, const floa
 
 fp_status fp_cuda_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_vector(out, X.cols) && X.cols / STRIP < INT32_MAX);
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_vector(out, X.cols) && X.cols / STRIP < INT32_MAX);
 	if (X.cols == 0)
 		return FP_OK;
 	unsigned strips = (unsigned)((X.cols + STRIP - 1) / STRIP);
-	column_sums_kernel<<<strips, dim3(STRIP, LANES), 0, fp_cuda_stream(be)>>>(X.rows, X.cols, fp_cuda_floats(X),
-																			  X.stride, beta, fp_cuda_floats(out));
-	FP_LAUNCHED(be);
-	return FP_OK;
+	return fp_cuda_by_type(X, [&](const auto *x) {
+		column_sums_kernel<<<strips, dim3(STRIP, LANES), 0, fp_cuda_stream(be)>>>(X.rows, X.cols, x, X.stride, beta,
+																				  fp_cuda_floats(out));
+		FP_LAUNCHED(be);
+		return FP_OK;
+	});
 }
 
 fp_status fp_cuda_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares)

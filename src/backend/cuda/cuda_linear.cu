@@ -64,10 +64,7 @@ fp_status fp_cuda_round(fp_backend *be, fp_matrix m, __nv_bfloat16 *out)
 			out[i * cols + j] = __float2bfloat16_rn(x[i * stride + j]);
 		});
 	return fp_cuda_map(be, m.rows, m.cols / 4, fp_cuda_is_contiguous(m), [=] __device__(int64_t i, int64_t j) {
-		float4 four = *(const float4 *)(x + i * stride + 4 * j);
-		__nv_bfloat162 low = __floats2bfloat162_rn(four.x, four.y), high = __floats2bfloat162_rn(four.z, four.w);
-		uint2 both = {*(const unsigned *)&low, *(const unsigned *)&high};
-		*(uint2 *)(out + i * cols + 4 * j) = both;
+		fp_cuda_store4(out + i * cols + 4 * j, fp_cuda_load4(x + i * stride + 4 * j));
 	});
 }
 
@@ -124,8 +121,7 @@ fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta
 					   float beta, fp_matrix C)
 {
 	bool rounded = A.dtype == FP_BF16 || B.dtype == FP_BF16; /* by the caller */
-	FP_REQUIRE(be, fp_cuda_is_f32(A) || fp_cuda_is_view(A, FP_BF16));
-	FP_REQUIRE(be, (fp_cuda_is_f32(B) || fp_cuda_is_view(B, FP_BF16)) && fp_cuda_is_f32(C));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(A) && fp_cuda_is_f32_or_bf16(B) && fp_cuda_is_f32(C));
 	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
 	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
 	FP_REQUIRE(be, k == k2 && C.rows == m && C.cols == n);

@@ -2,23 +2,25 @@
 /* cuda_rows.cu: operations that need a whole row at a time: norms and cross-entropy. A block for each row. */
 #include "backend/cuda/cuda_backend.cuh"
 
+#include <type_traits>
+
 enum { THREADS = 256 };
 
-struct norm_numbers {
+template <typename T> struct norm_numbers {
 	const float *x, *weight, *bias; /* weight, bias: NULL where absent */
-	float *y;
+	T *y;
 	int64_t rows, cols, xs, ys;
 	float epsilon;
 	bool centred;
 };
 
-__global__ static void norm_kernel(norm_numbers n)
+template <typename T> __global__ static void norm_kernel(norm_numbers<T> n)
 {
 	__shared__ double shared[33];
 	double count = (double)n.cols;
 	for (int64_t i = blockIdx.x; i < n.rows; i += gridDim.x) {
 		const float *x = n.x + i * n.xs;
-		float *y = n.y + i * n.ys;
+		T *y = n.y + i * n.ys;
 		double mean = 0, square = 0;
 		if (n.centred) {
 			for (int64_t j = threadIdx.x; j < n.cols; j += THREADS)
@@ -35,7 +37,7 @@ __global__ static void norm_kernel(norm_numbers n)
 			float value = (x[j] - centre) * factor;
 			if (n.weight)
 				value *= n.weight[j];
-			y[j] = n.bias ? value + n.bias[j] : value;
+			fp_cuda_store(y + j, n.bias ? value + n.bias[j] : value);
 		}
 	}
 }
@@ -43,24 +45,21 @@ __global__ static void norm_kernel(norm_numbers n)
 fp_status fp_cuda_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
 					   fp_matrix Y)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32_or_bf16(Y) && fp_cuda_same_shape(X, Y));
 	FP_REQUIRE(be, fp_matrix_is_absent(weight) || fp_cuda_is_vector(weight, X.cols));
 	FP_REQUIRE(be, fp_matrix_is_absent(bias) || fp_cuda_is_vector(bias, X.cols));
 	if (fp_matrix_size(X) == 0)
 		return FP_OK;
-	norm_numbers n = {fp_cuda_floats(X),
-					  fp_matrix_is_absent(weight) ? nullptr : fp_cuda_floats(weight),
-					  fp_matrix_is_absent(bias) || kind == FP_RMS_NORM ? nullptr : fp_cuda_floats(bias),
-					  fp_cuda_floats(Y),
-					  X.rows,
-					  X.cols,
-					  X.stride,
-					  Y.stride,
-					  epsilon,
-					  kind == FP_LAYER_NORM};
-	norm_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
-	FP_LAUNCHED(be);
-	return FP_OK;
+	const float *w = fp_matrix_is_absent(weight) ? nullptr : fp_cuda_floats(weight);
+	const float *added = fp_matrix_is_absent(bias) || kind == FP_RMS_NORM ? nullptr : fp_cuda_floats(bias);
+	return fp_cuda_by_type(Y, [&](auto *y) {
+		using T = std::remove_pointer_t<decltype(y)>;
+		norm_numbers<T> n = {fp_cuda_floats(X),    w, added, y, X.rows, X.cols, X.stride, Y.stride, epsilon,
+							 kind == FP_LAYER_NORM};
+		norm_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
+		FP_LAUNCHED(be);
+		return FP_OK;
+	});
 }
 
 /* The larger value, and of equal values the smaller index. */
