@@ -87,7 +87,8 @@ typedef struct fp_compare_request {
 FP_API fp_status fp_compare(char **json, fp_context *ctx, const fp_compare_request *request,
 							const fp_settings *settings);
 
-/* A document of fp_prune() or fp_compare() as one self-contained HTML page. Freed with fp_text_free(). */
+/* A document of fp_prune() or fp_compare(), or {"note": …, "comparisons": […]} with several of the latter, as one
+ * self-contained HTML page. Freed with fp_text_free(). */
 FP_API fp_status fp_report_page(char **html, fp_context *ctx, const char *json);
 
 /* Architecture, parameters and sparsity, per tensor and in all. With a pattern (not NULL) every operator of the decoder

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_demo.c: fistapruner demo: every method on the models that ship with the program. */
+/* cmd_demo.c: fistapruner demo: every method and preset on the models that ship with the program. */
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/report_file.h"
 #include "cli/result.h"
 
 #include <errno.h>
@@ -14,7 +15,13 @@
 #include <unistd.h>
 
 /* Small enough for a minute on two processors, large enough for the order of the methods to show. */
+enum { SCORED_DOCUMENTS = 100 };
 static const char *const common_settings[] = {"samples=32", "sequence_length=256", NULL};
+/* The fit of `best` is most of its time. Which is said where the figures are. */
+static const char *const short_fit[] = {"samples=32", "sequence_length=256", "fit_steps=30", "fit_tokens=1024", NULL};
+#define NOTE                                                                                                           \
+	"32 windows of calibration text, the first 100 stories of the evaluation text, and for preset best 30 steps of "   \
+	"1,024 tokens a layer: a demonstration of a minute, no benchmark."
 
 static const char *const model_names[] = {"llama-demo", "opt-demo"};
 static const char *const patterns[] = {"50%", "2:4"};
@@ -24,21 +31,32 @@ static const struct {
 	{"magnitude", NULL, "magnitude"},
 	{"wanda", NULL, "Wanda"},
 	{"sparsegpt", NULL, "SparseGPT"},
+	{"admm", NULL, "ADMM"},
 	{"fista", "paper", "FISTAPruner, as published"},
 	{"fista", "fast", "FISTAPruner, preset fast"},
+	{"fista", "best", "FISTAPruner, preset best"},
+};
+/* Two comparisons a model, which share a journal: the second finds the dense row there. */
+static const struct {
+	const char *methods, *presets;
+	const char *const *settings;
+	int cells; /* that are run */
+} parts[] = {
+	{"magnitude,wanda,sparsegpt,admm,fista", "paper,fast", common_settings, 13},
+	{"fista", "best", short_fit, 2},
 };
 enum {
 	MODEL_COUNT = sizeof model_names / sizeof model_names[0],
 	PATTERN_COUNT = sizeof patterns / sizeof patterns[0],
 	CONTESTANT_COUNT = sizeof contestants / sizeof contestants[0],
+	PART_COUNT = sizeof parts / sizeof parts[0],
 };
 
 /* What the workers share; the lock guards it. */
 typedef struct demo_board {
 	pthread_mutex_t lock;
 	fp_cli_progress progress;
-	json_t *rows;
-	int done, total;
+	int64_t done[MODEL_COUNT], total;
 	volatile int stop; /* a worker failed or was interrupted: the others end too */
 } demo_board;
 
@@ -51,8 +69,10 @@ typedef struct demo {
 	size_t model;
 	int threads;
 	fp_status status;
+	int64_t before;        /* cells of the parts before this one */
+	json_t *comparison;    /* the document of fp_compare(), all parts in one */
 	char models[PATH_MAX]; /* where the demo models are */
-	char work[PATH_MAX];   /* a folder of our own for pruned models */
+	char work[PATH_MAX];   /* a folder of our own for the journals and the scored text */
 } demo;
 
 /* The models are beside an installed program (../share/fistapruner/models) or in the tree it was built in. */
@@ -91,93 +111,129 @@ static void remove_tree(const char *path)
 	nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static fp_status make_settings(fp_settings **out, const demo *d, size_t contestant, const char *pattern)
+/* The beginning of the evaluation text, as a file of its own. */
+static fp_status cut_text(const demo *d)
 {
-	fp_context *ctx = d->ctx;
+	char from[PATH_MAX + 32];
+	char to[PATH_MAX + 32];
+	char *line = NULL;
+	size_t capacity = 0;
+	snprintf(from, sizeof from, "%s/evaluation.jsonl", d->models);
+	snprintf(to, sizeof to, "%s/evaluation.jsonl", d->work);
+	FILE *in = fopen(from, "r");
+	FILE *out = in ? fopen(to, "w") : NULL;
+	bool good = out != NULL;
+	for (int i = 0; good && i < SCORED_DOCUMENTS && getline(&line, &capacity, in) > 0; i++)
+		good = fputs(line, out) >= 0;
+	free(line);
+	if (in)
+		fclose(in);
+	if (out)
+		good = fclose(out) == 0 && good;
+	return good ? FP_OK : fp_cli_error(FP_ERROR_IO, "%s: cannot be made from %s", to, from);
+}
+
+static fp_status make_settings(fp_settings **out, const demo *d, const char *const *assignments)
+{
 	char threads[32];
 	snprintf(threads, sizeof threads, "%d", d->threads);
-	fp_status status = fp_settings_new(out, ctx);
+	fp_status status = fp_settings_new(out, d->ctx);
 	if (status == FP_OK)
-		status = fp_settings_set(*out, ctx, "threads", threads);
-	for (size_t i = 0; status == FP_OK && common_settings[i]; i++)
-		status = fp_settings_assign(*out, ctx, common_settings[i]);
-	if (status == FP_OK && pattern)
-		status = fp_settings_set(*out, ctx, "pattern", pattern);
-	if (status == FP_OK && pattern)
-		status = fp_settings_set(*out, ctx, "method", contestants[contestant].method);
-	if (status == FP_OK && pattern && contestants[contestant].preset)
-		status = fp_settings_set(*out, ctx, "preset", contestants[contestant].preset);
+		status = fp_settings_set(*out, d->ctx, "threads", threads);
+	for (size_t i = 0; status == FP_OK && assignments[i]; i++)
+		status = fp_settings_assign(*out, d->ctx, assignments[i]);
 	return status;
 }
 
-/* Perplexity of a model directory on the demo text, as the document of fp_evaluate(). */
-static fp_status evaluate(demo *d, const char *model, const fp_settings *settings, json_t **out)
+static void show_progress(void *data, const char *stage, int64_t done, int64_t total)
 {
-	char text[PATH_MAX + 32];
-	char *json = NULL;
-	snprintf(text, sizeof text, "%s/evaluation.jsonl", d->models);
-	fp_status status = fp_evaluate(&json, d->ctx, model, text, settings);
-	*out = status == FP_OK ? json_loads(json, 0, NULL) : NULL;
-	fp_text_free(json);
-	return status;
-}
-
-static void add_row(demo *d, const char *model, const char *pattern, size_t contestant, const json_t *evaluation,
-					const json_t *pruning)
-{
-	json_t *row = json_object();
-	json_object_set_new(row, "model", json_string(model));
-	json_object_set_new(row, "method", json_string(pattern ? contestants[contestant].method : "dense"));
-	if (pattern && contestants[contestant].preset)
-		json_object_set_new(row, "preset", json_string(contestants[contestant].preset));
-	json_object_set_new(row, "title", json_string(pattern ? contestants[contestant].title : "dense"));
-	if (pattern)
-		json_object_set_new(row, "pattern", json_string(pattern));
-	json_object_set(row, "perplexity", json_object_get(evaluation, "perplexity"));
-	if (pruning) {
-		json_object_set(row, "relative_error", json_object_get(pruning, "relative_error"));
-		json_object_set(row, "seconds", json_object_get(pruning, "seconds"));
-	}
+	const demo *d = data;
 	demo_board *board = d->board;
+	int64_t all = 0;
+	(void)stage;
+	(void)total;
 	pthread_mutex_lock(&board->lock);
-	json_array_append_new(board->rows, row);
-	fp_cli_progress_step(&board->progress, "demo", ++board->done, board->total);
+	board->done[d->model] = d->before + done;
+	for (size_t m = 0; m < MODEL_COUNT; m++)
+		all += board->done[m];
+	fp_cli_progress_step(&board->progress, "demo", all, board->total);
 	pthread_mutex_unlock(&board->lock);
 }
 
-static fp_status run_one(demo *d, const char *model, const char *pattern, size_t contestant)
+/* The rows of a later part, dense left out, go to those of the first. */
+static void join(demo *d, json_t *document)
 {
-	char source[PATH_MAX + 32];
-	char output[PATH_MAX + 32];
+	if (!d->comparison) {
+		d->comparison = document;
+		return;
+	}
+	json_t *rows = json_object_get(d->comparison, "rows");
+	for (size_t i = 1; i < json_array_size(json_object_get(document, "rows")); i++)
+		json_array_append(rows, json_array_get(json_object_get(document, "rows"), i));
+	double seconds = json_number_value(json_object_get(d->comparison, "seconds")) +
+					 json_number_value(json_object_get(document, "seconds"));
+	json_object_set_new(d->comparison, "seconds", json_real(seconds));
+	json_decref(document);
+}
+
+static fp_status run_part(demo *d, size_t part)
+{
+	char model[PATH_MAX + 32];
+	char calibration_text[PATH_MAX + 32];
 	char text[PATH_MAX + 32];
-	snprintf(source, sizeof source, "%s/%s", d->models, model);
-	snprintf(output, sizeof output, "%s/%s-pruned", d->work, model);
-	snprintf(text, sizeof text, "%s/calibration.jsonl", d->models);
-	const char *const calibration[] = {text};
-	const fp_prune_request request = {
-		.model = source, .output = output, .calibration = calibration, .calibration_count = 1};
+	char journal[PATH_MAX + 32];
+	snprintf(model, sizeof model, "%s/%s", d->models, model_names[d->model]);
+	snprintf(calibration_text, sizeof calibration_text, "%s/calibration.jsonl", d->models);
+	snprintf(text, sizeof text, "%s/evaluation.jsonl", d->work);
+	snprintf(journal, sizeof journal, "%s/%s.jsonl", d->work, model_names[d->model]);
+	const char *const calibration[] = {calibration_text};
+	const fp_compare_request request = {.model = model,
+										.calibration = calibration,
+										.calibration_count = 1,
+										.text = text,
+										.methods = parts[part].methods,
+										.presets = parts[part].presets,
+										.patterns = "50%,2:4",
+										.journal = journal};
 	fp_settings *settings = NULL;
-	json_t *pruning = NULL;
-	json_t *evaluation = NULL;
 	char *json = NULL;
-	fp_status status = make_settings(&settings, d, contestant, pattern);
-	if (status == FP_OK && pattern)
-		status = fp_prune(&json, d->ctx, &request, settings);
-	if (status == FP_OK && pattern)
-		pruning = json_loads(json, 0, NULL);
+	fp_status status = make_settings(&settings, d, parts[part].settings);
 	if (status == FP_OK)
-		status = evaluate(d, pattern ? output : source, settings, &evaluation);
+		status = fp_compare(&json, d->ctx, &request, settings);
 	if (status == FP_OK)
-		add_row(d, model, pattern, contestant, evaluation, pruning);
+		join(d, json_loads(json, 0, NULL));
 	else if (!d->board->stop)
 		fp_cli_failed(d->ctx, status);
-	if (pattern)
-		remove_tree(output);
-	json_decref(pruning);
-	json_decref(evaluation);
 	fp_text_free(json);
 	fp_settings_free(settings);
+	d->before += parts[part].cells;
 	return status;
+}
+
+static const char *title_of(const json_t *row)
+{
+	for (size_t c = 0; c < CONTESTANT_COUNT; c++)
+		if (strcmp(fp_cli_text_at(row, "method"), contestants[c].method) == 0 &&
+			(!contestants[c].preset || strcmp(fp_cli_text_at(row, "preset"), contestants[c].preset) == 0))
+			return contestants[c].title;
+	return "dense";
+}
+
+/* What --json tells of a comparison's rows. */
+static void add_rows(json_t *all, const char *model, const json_t *comparison)
+{
+	static const char *const taken[] = {"method", "preset", "pattern", "perplexity", "relative_error", "seconds"};
+	const json_t *rows = json_object_get(comparison, "rows");
+	for (size_t i = 0; i < json_array_size(rows); i++) {
+		const json_t *from = json_array_get(rows, i);
+		json_t *row = json_pack("{s:s, s:s}", "model", model, "title", title_of(from));
+		for (size_t k = 0; k < sizeof taken / sizeof taken[0]; k++) {
+			json_t *value = json_object_get(from, taken[k]);
+			if (value && !json_is_null(value))
+				json_object_set(row, taken[k], value);
+		}
+		json_array_append_new(all, row);
+	}
 }
 
 static const json_t *find_row(const json_t *rows, const char *model, const char *title, const char *pattern)
@@ -217,18 +273,21 @@ static void render(const json_t *result)
 		{"opt-demo 2:4", "opt-demo 2:4", "%.3f", 1},
 	};
 	const json_t *rows = json_object_get(result, "rows");
+	const char *report = fp_cli_text_at(result, "report");
 	json_t *table = json_array();
 	add_line(table, rows, "dense");
 	for (size_t c = 0; c < CONTESTANT_COUNT; c++)
 		add_line(table, rows, contestants[c].title);
 	fp_cli_print_table(table, columns, sizeof columns / sizeof columns[0]);
 	json_decref(table);
-	printf("\nPerplexity tells how surprised a model is by text it has not seen: lower is better, and the dense row is "
-		   "the "
-		   "goal.\nAt 50%% half of the weights of every linear operator are zero, at 2:4 two of every four neighbours; "
-		   "each "
-		   "row is a way\nto choose which, and to mend the others.\n\n"
-		   "On your own model:\n"
+	printf(
+		"\nPerplexity tells how surprised a model is by text it has not seen: lower is better, and the dense row is\n"
+		"the goal. At 50%% half of the weights of every linear operator are zero, at 2:4 two of every four\n"
+		"neighbours; each row is a way to choose which, and to mend the others. 32 windows of calibration text,\n"
+		"100 stories scored, a short fit for best: a demonstration, no benchmark.\n\n");
+	if (*report)
+		printf("Charts, errors by layer and times: %s\n\n", report);
+	printf("On your own model (a directory, or a name in the Hugging Face cache):\n"
 		   "  fistapruner prune MODEL -o DIR --calibration TEXT --pattern 2:4\n"
 		   "  fistapruner inspect DIR --pattern 2:4\n"
 		   "  fistapruner eval DIR --text OTHER_TEXT\n");
@@ -237,24 +296,25 @@ static void render(const json_t *result)
 static void *run_model(void *data)
 {
 	demo *d = data;
-	const char *model = model_names[d->model];
-	d->status = run_one(d, model, NULL, 0);
-	for (size_t p = 0; p < PATTERN_COUNT; p++)
-		for (size_t c = 0; d->status == FP_OK && c < CONTESTANT_COUNT; c++)
-			d->status = run_one(d, model, patterns[p], c);
+	fp_context_set_progress(d->ctx, show_progress, d);
+	d->status = FP_OK;
+	for (size_t part = 0; d->status == FP_OK && part < PART_COUNT; part++)
+		d->status = run_part(d, part);
+	fp_context_set_progress(d->ctx, NULL, NULL);
 	if (d->status != FP_OK)
 		d->board->stop = 1;
 	return NULL;
 }
 
 /* The first model on this thread, the others each on one of their own. */
-static fp_status run_all(const demo *first)
+static fp_status run_all(const demo *first, json_t *comparisons)
 {
 	demo workers[MODEL_COUNT];
 	pthread_t threads[MODEL_COUNT];
 	size_t started = 1;
 	fp_status status = FP_OK;
-	first->board->total = MODEL_COUNT * (1 + PATTERN_COUNT * CONTESTANT_COUNT);
+	for (size_t part = 0; part < PART_COUNT; part++)
+		first->board->total += (int64_t)MODEL_COUNT * parts[part].cells;
 	for (size_t m = 0; m < MODEL_COUNT; m++) {
 		workers[m] = *first;
 		workers[m].model = m;
@@ -285,6 +345,9 @@ static fp_status run_all(const demo *first)
 		if (status == FP_OK)
 			status = workers[m].status;
 	}
+	for (size_t m = 0; m < started; m++)
+		if (workers[m].comparison)
+			json_array_append_new(comparisons, workers[m].comparison);
 	return status;
 }
 
@@ -300,35 +363,64 @@ static int threads_each(const demo *d)
 	return all > MODEL_COUNT ? (int)(all / MODEL_COUNT) : 1;
 }
 
-fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *options)
+/* Without --report the page goes into the current folder, where that can be written. */
+static fp_status check_report(fp_cli_options *options)
 {
-	demo_board board = {.rows = json_array()};
-	demo d = {.ctx = ctx, .options = options, .board = &board};
+	if (options->report)
+		return fp_cli_report_check(options);
+	options->report = access(".", W_OK) == 0 ? "fistapruner-demo.html" : NULL;
+	return FP_OK;
+}
+
+static fp_status print_all(const demo *d, const fp_cli_options *options, json_t *comparisons)
+{
+	json_t *page = json_pack("{s:s, s:O}", "note", NOTE, "comparisons", comparisons);
+	json_t *document = json_pack("{s:s, s:[], s:s*}", "note", NOTE, "rows", "report", options->report);
+	for (size_t m = 0; m < json_array_size(comparisons); m++)
+		add_rows(json_object_get(document, "rows"), model_names[m], json_array_get(comparisons, m));
+	char *json = json_dumps(page, JSON_REAL_PRECISION(10));
+	fp_status status =
+		json ? fp_cli_report_write(d->ctx, options, json) : fp_cli_error(FP_ERROR_MEMORY, "out of memory");
+	free(json);
+	json = status == FP_OK ? json_dumps(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) : NULL;
+	if (json)
+		status = fp_cli_print_result(options, json, render);
+	free(json);
+	json_decref(document);
+	json_decref(page);
+	return status;
+}
+
+fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *given)
+{
+	fp_cli_options options = *given;
+	demo_board board = {.total = 0};
+	demo d = {.ctx = ctx, .options = &options, .board = &board};
+	json_t *comparisons = json_array();
 	const char *folder = getenv("TMPDIR");
 	pthread_mutex_init(&board.lock, NULL);
 	d.threads = threads_each(&d);
 	snprintf(d.work, sizeof d.work, "%s/fistapruner-demo-XXXXXX", folder && *folder ? folder : "/tmp");
 	fp_status status = find_models(&d);
+	if (status == FP_OK)
+		status = check_report(&options);
 	if (status == FP_OK && !mkdtemp(d.work))
 		status = fp_cli_error(FP_ERROR_IO, "%s: %s", d.work, strerror(errno));
 	if (status == FP_OK) {
 		/* One bar for the whole demo, not one for each of its runs. */
-		fp_cli_progress_attach(&board.progress, ctx, options);
+		fp_cli_progress_attach(&board.progress, ctx, &options);
 		fp_context_set_progress(ctx, NULL, NULL);
-		if (!options->verbose)
+		if (!options.verbose)
 			fp_context_set_log(ctx, NULL, NULL, FP_LOG_ERROR);
-		status = run_all(&d);
+		status = cut_text(&d);
+		if (status == FP_OK)
+			status = run_all(&d, comparisons);
 		fp_cli_progress_clear(&board.progress);
 		remove_tree(d.work);
 	}
-	if (status == FP_OK) {
-		json_t *document = json_pack("{s:O}", "rows", board.rows);
-		char *json = json_dumps(document, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
-		status = json ? fp_cli_print_result(options, json, render) : fp_cli_error(FP_ERROR_MEMORY, "out of memory");
-		free(json);
-		json_decref(document);
-	}
-	json_decref(board.rows);
+	if (status == FP_OK)
+		status = print_all(&d, &options, comparisons);
+	json_decref(comparisons);
 	pthread_mutex_destroy(&board.lock);
 	return status;
 }

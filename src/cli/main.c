@@ -72,10 +72,11 @@ static const fp_cli_command command_table[] = {
 		.letter = 'd',
 		.operands = 0,
 		.usage = "[flags]",
-		.summary = "every method on two models that ship with the program",
+		.summary = "every method and preset on two models that ship with the program",
 		.detail =
-			"Prunes and evaluates the two small models that ship with the program with every method, at 50% and at "
-			"2:4, and prints the perplexities side by side. Nothing is downloaded and nothing is left behind.",
+			"Prunes and evaluates the two small models that ship with the program with every method and preset, at 50% "
+			"and at 2:4, prints the perplexities side by side and writes the report (without --report as "
+			"fistapruner-demo.html into the current folder). Nothing is downloaded and nothing else is left behind.",
 		.run = fp_cli_demo,
 	},
 	{

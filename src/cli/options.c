@@ -51,7 +51,7 @@ static const struct own_flag {
 	{"work", 0, FLAG_TEXT, FIELD(work), "c", "DIR",
 	 "where finished cells are kept (compare.jsonl), so that a stopped run goes on; without it beside the report, or "
 	 "here as fistapruner-compare.jsonl"},
-	{"report", 0, FLAG_TEXT, FIELD(report), "pc", "FILE.html", "the result as one HTML page with tables and charts"},
+	{"report", 0, FLAG_TEXT, FIELD(report), "pcd", "FILE.html", "the result as one HTML page with tables and charts"},
 	{"set", 0, FLAG_ASSIGNMENT, 0, "pc", "name=value", "any setting by its name; may be given several times"},
 	{"resume", 0, FLAG_SWITCH, FIELD(resume), "p", NULL,
 	 "go on with a run that was killed or failed: same command, same bytes in the end"},

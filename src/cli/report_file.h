@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report_file.h: --report FILE.html of prune and compare. Both do nothing where it was not asked for. */
+/* report_file.h: --report FILE.html of prune, compare and demo. Both do nothing where it was not asked for. */
 #ifndef FP_CLI_REPORT_FILE_H
 #define FP_CLI_REPORT_FILE_H
 

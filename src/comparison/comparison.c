@@ -41,6 +41,7 @@ typedef struct comparison {
 	int64_t count;
 	json_t *rows;
 	int64_t done, reused;
+	int64_t kept_cells; /* finished in an earlier run: no part of what progress tells */
 } comparison;
 
 static void close_all(comparison *c)
@@ -249,8 +250,8 @@ static fp_status run_cell(comparison *c, const fp_cell *cell)
 	char name[128];
 	fp_status status;
 	spell_cell(name, sizeof name, cell);
-	fp_report_progress(c->ctx, "comparing", c->done, c->count + 1);
 	if (!found) {
+		fp_report_progress(c->ctx, "comparing", c->done - c->reused, c->count + 1 - c->kept_cells);
 		status = run_quietly(c, cell, &row);
 		if (status != FP_OK)
 			fp_fail_in(c->ctx, status, "%s", name);
@@ -298,10 +299,13 @@ fp_status fp_comparison_run(json_t **out, fp_context *ctx, const fp_comparison_t
 	fp_status status;
 	*out = NULL;
 	FP_TRY(open_all(&c));
+	for (int64_t i = -1; i < c.count; i++)
+		c.kept_cells += fp_journal_find(c.journal, key_of(&c, i < 0 ? NULL : &c.cells[i])) != NULL;
 	FP_TRY(run_cell(&c, NULL));
 	for (int64_t i = 0; i < c.count; i++)
 		FP_TRY(run_cell(&c, &c.cells[i]));
-	fp_report_progress(ctx, "comparing", c.count + 1, c.count + 1);
+	if (c.reused < c.done)
+		fp_report_progress(ctx, "comparing", c.done - c.reused, c.count + 1 - c.kept_cells);
 	*out = make_document(&c, fp_clock() - started);
 	if (!*out)
 		status = fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the result");

@@ -16,9 +16,9 @@ enum {
 	NAME_GAP = 18,
 	MAX_TICKS = 16
 };
-enum { COLOURS = 6 };
+enum { COLOURS = 8 };
 
-static const char *const dashes[COLOURS] = {"", "7 4", "2 4", "9 3 2 3", "4 2", "12 5"};
+static const char *const dashes[COLOURS] = {"", "7 4", "2 4", "9 3 2 3", "4 2", "12 5", "14 3 2 3 2 3", "1 2"};
 
 /* An axis: values low…high on pixels from…to. */
 typedef struct axis {
@@ -99,8 +99,14 @@ static void draw_mark(fp_html *html, int series, double x, double y)
 	case 4:
 		fp_html_format(html, "<path class=\"m s%d\" d=\"M%.1f %.1fl-5-9h10z\"/>", colour, x, y + 5);
 		break;
-	default:
+	case 5:
 		fp_html_format(html, "<path class=\"x s%d\" d=\"M%.1f %.1fl8 8m-8 0l8-8\"/>", colour, x - 4, y - 4);
+		break;
+	case 6:
+		fp_html_format(html, "<circle class=\"x s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", colour, x, y);
+		break;
+	default:
+		fp_html_format(html, "<path class=\"x s%d\" d=\"M%.1f %.1fv10m-5-5h10\"/>", colour, x, y - 5);
 	}
 }
 
@@ -197,8 +203,8 @@ static void draw_names(fp_html *html, const fp_chart *chart, const double *wante
 	}
 	for (int i = 0; i < count; i++) {
 		int colour = order[i] % COLOURS;
-		draw_mark(html, order[i], x + 14, at[i]);
-		fp_html_format(html, "<text class=\"t%d\" x=\"%.1f\" y=\"%.1f\">", colour, x + 23, at[i] + 4);
+		draw_mark(html, order[i], x + 26, at[i]);
+		fp_html_format(html, "<text class=\"t%d\" x=\"%.1f\" y=\"%.1f\">", colour, x + 36, at[i] + 4);
 		fp_html_text(html, chart->series[order[i]].name);
 		fp_html_raw(html, "</text>");
 	}
@@ -257,8 +263,9 @@ void fp_chart_lines(fp_html *html, const fp_chart *chart)
 	draw_frame(html, chart, &x, &y);
 	if (isfinite(chart->base)) {
 		double at = place(&y, chart->base);
-		fp_html_format(html, "<path class=\"base\" d=\"M%.1f %.1fH%.1f\"/><text x=\"%.1f\" y=\"%.1f\">dense</text>",
-					   x.from, at, x.to, x.from + 5, at - 5);
+		fp_html_format(
+			html, "<path class=\"base\" d=\"M%.1f %.1fH%.1f\"/><text class=\"end\" x=\"%.1f\" y=\"%.1f\">dense</text>",
+			x.from, at, x.to, x.to - 8, at - 5);
 	}
 	for (int s = 0; s < chart->count; s++)
 		ends[s] = draw_series(html, chart, s, &x, &y);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * chart.h: lines and dots as SVG. Series differ by shape and dash and carry their names, so that a chart can be read
- * without colour; colours are classes s0…s5 of the page's style, light and dark.
+ * without colour; colours are classes s0…s7 of the page's style, light and dark.
  */
 #ifndef FP_REPORT_CHART_H
 #define FP_REPORT_CHART_H

@@ -376,9 +376,9 @@ void fp_comparison_part(fp_html *html, const json_t *document)
 			write_dots(s, s->conditions[c]);
 	fp_html_raw(html,
 				"<h2>Error by layer</h2><p class=\"soft\">Root of the mean square of the operators' ‖W*X* − WX‖ / "
-				"‖WX‖. Magnitude, wanda and sparsegpt are measured on the inputs that they were given; fista against "
-				"the dense model's outputs, with correction cross after the errors of all layers before. The two kinds "
-				"of lines do not compare with each other.</p>");
+				"‖WX‖. Magnitude is measured on the dense model's inputs; wanda, sparsegpt and admm on those that they "
+				"were given; fista against the dense model's outputs, with correction cross after the errors of all "
+				"layers before. Lines of different kinds do not compare with each other.</p>");
 	for (int c = 0; c < s->condition_count && c < MOST_LAYER_CHARTS; c++)
 		write_layer_errors(s, s->conditions[c]);
 	write_rows(s);

@@ -10,14 +10,17 @@
 
 static const char style[] =
 	":root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d5dbe3;--paper:#fff;--band:#f4f6f9;"
-	"--heat:214 96 60;--s0:#1f5fa8;--s1:#b45309;--s2:#157a3b;--s3:#7335c9;--s4:#b3261e;--s5:#3f4a5a}"
+	"--heat:214 96 "
+	"60;--s0:#1f5fa8;--s1:#b45309;--s2:#157a3b;--s3:#7335c9;--s4:#b3261e;--s5:#3f4a5a;--s6:#0b7285;--s7:#a61e6f}"
 	"@media(prefers-color-scheme:dark){:root{--ink:#e6eaf0;--soft:#9aa6b6;--line:#354052;--paper:#12171f;--band:#"
 	"1a212c;"
-	"--heat:232 120 80;--s0:#74b3ff;--s1:#f0a860;--s2:#66d391;--s3:#bba0ff;--s4:#ff8f86;--s5:#b4c0d0}}"
+	"--heat:232 120 "
+	"80;--s0:#74b3ff;--s1:#f0a860;--s2:#66d391;--s3:#bba0ff;--s4:#ff8f86;--s5:#b4c0d0;--s6:#5fd0e0;--s7:#ff8ac6}}"
 	"*{box-sizing:border-box}"
 	"body{margin:0 auto;max-width:60rem;padding:1.5rem 1rem 4rem;background:var(--paper);color:var(--ink);"
 	"font:16px/1.5 system-ui,sans-serif}"
 	"h1{font-size:1.6rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}"
+	".next{border-top:3px solid var(--line);margin-top:3rem;padding-top:2rem}"
 	"h2{font-size:1.2rem;margin:2.5rem 0 .5rem}h3{font-size:1rem;margin:1.5rem 0 .25rem}"
 	"p{margin:.4rem 0;max-width:46rem}.soft{color:var(--soft)}"
 	".wide{overflow-x:auto;margin:.5rem 0}"
@@ -33,7 +36,8 @@ static const char style[] =
 	".grid{stroke:var(--line);fill:none}.axis{stroke:var(--soft);fill:none}"
 	".base{stroke:var(--soft);stroke-dasharray:3 3;fill:none}.l{fill:none;stroke-width:2}.x{fill:none;stroke-width:2.5}"
 	".s0{stroke:var(--s0)}.s1{stroke:var(--s1)}.s2{stroke:var(--s2)}.s3{stroke:var(--s3)}.s4{stroke:var(--s4)}"
-	".s5{stroke:var(--s5)}.m.s0{fill:var(--s0)}.m.s1{fill:var(--s1)}.m.s2{fill:var(--s2)}.m.s3{fill:var(--s3)}"
+	".s5{stroke:var(--s5)}.s6{stroke:var(--s6)}.s7{stroke:var(--s7)}.m.s0{fill:var(--s0)}.m.s1{fill:var(--s1)}.m.s2{"
+	"fill:var(--s2)}.m.s3{fill:var(--s3)}"
 	".m.s4{fill:var(--s4)}.m.s5{fill:var(--s5)}"
 	"details{border-top:1px solid var(--line);padding:.4rem 0}summary{cursor:pointer;font-weight:600}"
 	"@media(max-width:30rem){body{padding:1rem .75rem 3rem}th,td{padding:.25rem .4rem;font-size:.9rem}"
@@ -71,6 +75,20 @@ static void write_head(fp_html *html, const char *title, const char *model)
 	fp_html_raw(html, "</p></header>\n");
 }
 
+/* "446 s", "0.32 GiB" */
+static void spell_fact(char *out, size_t size, const char *name, const json_t *value)
+{
+	*out = '\0';
+	if (strcmp(name, "peak memory") == 0)
+		snprintf(out, size, "%.2f GiB", json_number_value(value) / (1 << 30));
+	else if (strcmp(name, "time") == 0)
+		snprintf(out, size, "%.1f s", json_number_value(value));
+	else if (json_is_integer(value))
+		snprintf(out, size, "%lld", (long long)json_integer_value(value));
+	else if (json_is_real(value))
+		snprintf(out, size, "%.6g", json_real_value(value));
+}
+
 static void write_fact(fp_html *html, const char *name, const json_t *value)
 {
 	char number[64];
@@ -81,11 +99,7 @@ static void write_fact(fp_html *html, const char *name, const json_t *value)
 	fp_html_raw(html, "</th><td>");
 	for (size_t i = 0; i < (json_is_array(value) ? json_array_size(value) : 1); i++) {
 		const json_t *one = json_is_array(value) ? json_array_get(value, i) : value;
-		number[0] = '\0';
-		if (json_is_integer(one))
-			snprintf(number, sizeof number, "%lld", (long long)json_integer_value(one));
-		else if (json_is_real(one))
-			snprintf(number, sizeof number, "%.6g", json_real_value(one));
+		spell_fact(number, sizeof number, name, one);
 		fp_html_raw(html, i ? ", " : "");
 		fp_html_text(html, json_is_string(one) ? json_string_value(one) : number);
 	}
@@ -108,8 +122,8 @@ static void write_settings(fp_html *html, const json_t *document)
 		{"scored windows", "windows"},
 		{"tokens in a window", "sequence_length"},
 		{"device", "device"},
-		{"seconds", "seconds"},
-		{"peak memory, bytes", "peak_memory_bytes"},
+		{"time", "seconds"},
+		{"peak memory", "peak_memory_bytes"},
 	};
 	fp_html_raw(html, "<h2>Settings and versions</h2><div class=\"wide\"><table class=\"facts\"><tbody>");
 	for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
@@ -123,6 +137,28 @@ static void write_settings(fp_html *html, const json_t *document)
 		write_fact(html, name, value);
 	}
 	fp_html_raw(html, "</tbody></table></div></details>");
+}
+
+/* Where layers were fitted. */
+static void write_fits(fp_html *html, const json_t *layers)
+{
+	if (json_array_size(layers) == 0)
+		return;
+	fp_html_raw(html,
+				"<h2>Layer fit</h2><p class=\"soft\">Error of the layer's output on held-out windows, relative to "
+				"what the layer adds; a fit that did not lower it was dropped.</p><div class=\"wide\"><table>"
+				"<thead><tr><th>layer</th><th class=\"n\">before</th><th class=\"n\">after</th><th class=\"n\">"
+				"steps</th></tr></thead><tbody>");
+	for (size_t i = 0; i < json_array_size(layers); i++) {
+		const json_t *one = json_array_get(layers, i);
+		fp_html_format(html, "<tr><th>%lld</th><td class=\"n\">%.4f</td><td class=\"n\">%.4f</td>",
+					   (long long)json_integer_value(json_object_get(one, "layer")),
+					   json_number_value(json_object_get(one, "fit_loss_before")),
+					   json_number_value(json_object_get(one, "fit_loss_after")));
+		fp_html_format(html, "<td class=\"n\">%lld</td></tr>",
+					   (long long)json_integer_value(json_object_get(one, "fit_steps")));
+	}
+	fp_html_raw(html, "</tbody></table></div>\n");
 }
 
 static void write_prune(fp_html *html, const json_t *document)
@@ -141,13 +177,38 @@ static void write_prune(fp_html *html, const json_t *document)
 		json_number_value(json_object_get(document, "seconds")));
 	fp_html_raw(html, "<h2>Error by layer and operator</h2>");
 	fp_operator_part(html, document);
+	write_fits(html, json_object_get(document, "layers"));
+}
+
+/* Several comparisons on one page, as the demo makes. */
+static void write_several(fp_html *html, const json_t *document)
+{
+	const json_t *all = json_object_get(document, "comparisons");
+	for (size_t i = 0; i < json_array_size(all); i++) {
+		const json_t *one = json_array_get(all, i);
+		if (i == 0)
+			write_head(html, "every method and preset on a small model", text_at(one, "model"));
+		else {
+			fp_html_raw(html, "<header class=\"next\"><h1>");
+			fp_html_text(html, last_name(text_at(one, "model")));
+			fp_html_raw(html, "</h1></header>\n");
+		}
+		fp_html_raw(html, "<p>");
+		fp_html_text(html, text_at(document, "note"));
+		fp_html_raw(html, "</p>");
+		fp_comparison_part(html, one);
+		write_settings(html, one);
+	}
 }
 
 fp_status fp_page_write(char **out, fp_context *ctx, const json_t *document)
 {
 	fp_html html = {.ctx = ctx};
 	*out = NULL;
-	if (json_is_array(json_object_get(document, "rows"))) {
+	bool several = json_array_size(json_object_get(document, "comparisons")) > 0;
+	if (several) {
+		write_several(&html, document);
+	} else if (json_is_array(json_object_get(document, "rows"))) {
 		char title[128];
 		snprintf(title, sizeof title, "methods compared, recipe %.32s", text_at(document, "recipe"));
 		write_head(&html, title, text_at(document, "model"));
@@ -157,7 +218,8 @@ fp_status fp_page_write(char **out, fp_context *ctx, const json_t *document)
 	} else {
 		return fp_fail(ctx, FP_ERROR_USAGE, "a report is made of the result of prune or compare, and this is neither");
 	}
-	write_settings(&html, document);
+	if (!several)
+		write_settings(&html, document);
 	fp_html_raw(&html, "</body></html>\n");
 	if (html.status == FP_OK)
 		*out = html.text;

@@ -6,7 +6,8 @@
 #include "base/context.h"
 #include <jansson.h>
 
-/* The caller frees *out with fp_free(). A document of neither kind is FP_ERROR_USAGE. */
+/* A document of prune or of compare, or {"note": …, "comparisons": […]} with several of compare. The caller frees *out
+ * with fp_free(). Any other is FP_ERROR_USAGE. */
 fp_status fp_page_write(char **out, fp_context *ctx, const json_t *document);
 
 #endif

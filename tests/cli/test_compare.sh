@@ -24,6 +24,7 @@ expect 2 "whole number" compare good --calibration documents.jsonl --text docume
 expect 3 "no-such.txt" compare good --calibration no-such.txt --text documents.jsonl --samples 4 --sequence-length 32
 expect 3 "no-such.txt" compare good --calibration documents.jsonl --text no-such.txt --samples 4 --sequence-length 32
 expect 1 "no/such" compare good --calibration documents.jsonl --text documents.jsonl --report no/such/report.html
+expect 1 "no/such" demo --report no/such/report.html
 rm -f fistapruner-compare.jsonl
 
 # every cell is what prune and eval give
@@ -82,8 +83,11 @@ while kill -0 $child 2>/dev/null && [ "$(cat stopped/compare.jsonl 2>/dev/null |
 kill -9 $child 2>/dev/null
 wait $child 2>/dev/null
 lines=$(wc -l <stopped/compare.jsonl)
+head -n "$lines" stopped/compare.jsonl >finished
 compare --recipe sparsity --work stopped --json
-holds "a killed run goes on" "d['reused'] >= $lines and len(d['rows']) == 29"
+holds "a killed run goes on" "d['reused'] == $lines and len(d['rows']) == 29"
+head -n "$lines" stopped/compare.jsonl | cmp -s - finished || complain "finished cells were changed"
+[ "$(cut -d: -f2 stopped/compare.jsonl | cut -d, -f1 | sort | uniq -d | wc -l)" = 0 ] || complain "a cell stands twice"
 
 # recipes
 compare --recipe seeds --json --report seeds.html || complain "seeds"
