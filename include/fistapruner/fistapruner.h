@@ -32,6 +32,11 @@ FP_API void fp_text_free(char *text);
  * Finished layers are kept in a hidden folder beside the output until it is whole. When the call fails, or the process
  * is killed, a later one with resume goes on and gives the same bytes as an undisturbed run would have; it is refused
  * when the model, the text or the settings are others. Without resume an unfinished run is an error.
+ *
+ * With ranks, a process that was started by mpirun (or srun --mpi=pmix) as one of several prunes its share of the
+ * layers together with the others, which make the same call; the directories must be the same for all. Rank 0 gets the
+ * document, the others NULL. When the call fails the process should end soon with an exit code that is not 0: then the
+ * launcher ends the others. A message that is "" means that another rank has told what is wrong.
  */
 typedef void (*fp_metrics_function)(void *data, const char *line);
 typedef struct fp_prune_request {
@@ -41,6 +46,7 @@ typedef struct fp_prune_request {
 	int calibration_count;
 	int dry_run;
 	int resume;
+	int ranks;
 	fp_metrics_function metrics;
 	void *metrics_data;
 	int64_t *kept; /* may be NULL; after a failure: how many layers are kept for a resume */

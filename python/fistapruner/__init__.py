@@ -119,7 +119,7 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
         listener = _library.MetricsFunction(session.guarded(lambda _, line: metrics(json.loads(line)))) if metrics else \
             _library.MetricsFunction()
         request = _library.PruneRequest(encode(model), None if output is None else encode(output), text_list(texts), len(texts),
-                                        int(dry_run), int(resume), listener, None, None)
+                                        int(dry_run), int(resume), 0, listener, None, None)
         return session.document(library.fp_prune, ctypes.byref(request), session.settings)
 
 

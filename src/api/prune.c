@@ -3,6 +3,7 @@
  * report. */
 #include <fistapruner/fistapruner.h>
 
+#include "api/rank_device.h"
 #include "api/result_text.h"
 #include "base/file.h"
 #include "base/memory.h"
@@ -19,6 +20,7 @@ typedef struct prune_session {
 	fp_context *ctx;
 	const fp_prune_request *request;
 	fp_settings settings; /* resolved copy */
+	fp_comm *comm;
 	fp_backend *be;
 	fp_checkpoint *checkpoint;
 	fp_model *model;
@@ -29,7 +31,7 @@ typedef struct prune_session {
 	fp_prune_result result;
 } prune_session;
 
-static void session_close(prune_session *session)
+static void session_close(prune_session *session, bool failed)
 {
 	fp_prune_result_free(&session->result);
 	fp_layer_journal_close(session->journal);
@@ -39,6 +41,7 @@ static void session_close(prune_session *session)
 	fp_model_close(session->model);
 	fp_checkpoint_close(session->checkpoint);
 	fp_backend_close(session->be);
+	fp_comm_close(session->comm, failed);
 }
 
 /* The model's family, by which presets may differ: config.json's model_type. */
@@ -84,7 +87,7 @@ cleanup:
 static fp_status open_backend(prune_session *session)
 {
 	const fp_settings *settings = &session->settings;
-	fp_status status = fp_backend_open(&session->be, session->ctx, settings->device, (int)settings->threads);
+	fp_status status = fp_rank_device_open(&session->be, session->ctx, session->comm, settings);
 	bool fits = settings->fit_steps > 0 && session->request->calibration_count > 0;
 	if (status == FP_OK && fits && fp_is(settings->device, "auto") && !fp_backend_has_gradients(session->be)) {
 		fp_log(session->ctx, FP_LOG_INFO,
@@ -191,71 +194,138 @@ cleanup:
 	return status;
 }
 
+/* Rank 0 makes the output or finds it begun; the others join. */
 static fp_status open_output(prune_session *session, fp_prune_task *task)
 {
 	const fp_prune_request *request = session->request;
-	bool begun = false;
-	fp_status status;
-	FP_TRY(request->resume
-			   ? fp_writer_resume(&session->writer, session->ctx, session->checkpoint, request->output, &begun)
-			   : fp_writer_open(&session->writer, session->ctx, session->checkpoint, request->output));
+	bool leads = session->comm->rank == 0, begun = !leads;
+	fp_status status = FP_OK;
+	if (leads)
+		status = request->resume
+					 ? fp_writer_resume(&session->writer, session->ctx, session->checkpoint, request->output, &begun)
+					 : fp_writer_open(&session->writer, session->ctx, session->checkpoint, request->output);
 	task->writer = session->writer;
-	FP_TRY(fp_layer_journal_open(&session->journal, task, begun));
+	if (leads && status == FP_OK)
+		status = fp_layer_journal_open(&session->journal, task, begun);
+	FP_TRY(fp_comm_agree(session->comm, status));
+	if (!leads) {
+		status = fp_writer_join(&session->writer, session->ctx, session->checkpoint, request->output);
+		task->writer = session->writer;
+		if (status == FP_OK)
+			status = fp_layer_journal_open(&session->journal, task, true);
+	}
+	FP_TRY(fp_comm_agree(session->comm, status));
 	task->journal = session->journal;
-	if (begun)
+	if (leads && begun)
 		fp_log(session->ctx, FP_LOG_INFO, "resuming: %lld layers are finished",
 			   (long long)fp_layer_journal_count(session->journal));
 cleanup:
 	return status;
 }
 
+/* *document stays NULL on all ranks but the first. */
 static fp_status run(prune_session *session, fp_prune_task *task, json_t **document)
 {
-	fp_status status;
-	if (session->request->resume) {
-		FP_TRY(find_finished(session, task, document));
-		if (*document)
-			return FP_OK;
-	}
+	fp_comm *comm = session->comm;
+	int64_t finished = 0;
+	fp_status status = FP_OK;
+	if (session->request->resume && comm->rank == 0)
+		status = find_finished(session, task, document);
+	FP_TRY(fp_comm_agree(comm, status));
+	finished = *document != NULL;
+	FP_TRY(comm->ops->broadcast(comm, &finished, sizeof finished));
+	if (finished)
+		return FP_OK;
 	FP_TRY(open_output(session, task));
 	FP_TRY(fp_prune_model(&session->result, task));
+	if (comm->rank > 0)
+		return FP_OK;
 	FP_TRY(write_report(session, task));
 	*document = fp_report_result(task, &session->result, session->request->model, true);
+	if (*document && comm->size > 1)
+		json_object_set_new(*document, "ranks", json_integer(comm->size));
 cleanup:
 	return status;
+}
+
+/* The document as text, and the output under its name; on the first rank. */
+static fp_status finish(prune_session *session, json_t *document, char **json)
+{
+	fp_status status;
+	if (document)
+		json_object_set_new(document, "output", json_string(session->request->output));
+	FP_TRY(fp_result_text(json, session->ctx, document));
+	if (session->writer)
+		FP_TRY(fp_writer_commit(session->writer));
+cleanup:
+	return status;
+}
+
+/* What rank 0 says is enough, but for warnings and the lines about layers. */
+static fp_status open_quietly(prune_session *session)
+{
+	fp_context *ctx = session->ctx;
+	fp_log_level level = ctx->log_level;
+	fp_status status;
+	FP_TRY(fp_comm_open(&session->comm, ctx, session->request->ranks != 0));
+	if (session->comm->rank > 0) {
+		ctx->progress = NULL;
+		ctx->log_level = level < FP_LOG_WARNING ? level : FP_LOG_WARNING;
+	}
+	status = fp_comm_agree(session->comm, session_open(session));
+	ctx->log_level = level;
+cleanup:
+	return status;
+}
+
+/* A failure says which of several ranks it was; an interrupt reaches all of them, and one word about it is enough. */
+static void tell_failure(const prune_session *session, fp_status status)
+{
+	const fp_comm *comm = session->comm;
+	const fp_prune_request *request = session->request;
+	bool leads = !comm || comm->rank == 0;
+	if (!leads && status == FP_ERROR_INTERRUPTED)
+		session->ctx->message[0] = '\0';
+	else if (comm && comm->size > 1 && session->ctx->message[0] && session->journal)
+		fp_fail_in(session->ctx, status, "rank %d of %d", comm->rank, comm->size);
+	if (request->kept && session->journal && session->ctx->message[0])
+		*request->kept = fp_layer_journal_count(session->journal);
 }
 
 fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings)
 {
 	prune_session session = {.ctx = ctx, .request = request, .settings = *settings};
+	fp_progress_function progress = ctx->progress;
 	json_t *document = NULL;
 	fp_status status;
 	*json = NULL;
 	if (request->kept)
 		*request->kept = 0;
-	FP_TRY(session_open(&session));
+	FP_TRY(open_quietly(&session));
+	bool leads = session.comm->rank == 0;
 	fp_prune_task task = {.model = session.model,
 						  .settings = &session.settings,
 						  .windows = &session.windows,
-						  .listener = request->metrics ? send_metrics : NULL,
+						  .comm = session.comm,
+						  .listener = request->metrics && leads ? send_metrics : NULL,
 						  .listener_data = &session};
+	FP_TRY(fp_comm_agree(session.comm, fp_prune_check_ranks(&task)));
 	if (request->dry_run) {
-		FP_TRY(plan(&session, &task, json));
+		if (leads)
+			FP_TRY(plan(&session, &task, json));
 		goto cleanup;
 	}
 	FP_TRY(run(&session, &task, &document));
-	if (document)
-		json_object_set_new(document, "output", json_string(request->output));
-	FP_TRY(fp_result_text(json, ctx, document));
-	if (session.writer)
-		FP_TRY(fp_writer_commit(session.writer));
+	if (leads)
+		status = finish(&session, document, json);
+	FP_TRY(fp_comm_agree(session.comm, status));
 cleanup:
 	if (status != FP_OK) {
 		fp_text_free(*json);
 		*json = NULL;
-		if (request->kept && session.journal)
-			*request->kept = fp_layer_journal_count(session.journal);
+		tell_failure(&session, status);
 	}
-	session_close(&session);
+	ctx->progress = progress;
+	session_close(&session, status != FP_OK);
 	return status;
 }

@@ -61,11 +61,20 @@ static void render_plan(const json_t *result)
 	}
 }
 
+/* Where --metrics goes. Opened by the first line: of several ranks only one writes. */
+typedef struct metrics_file {
+	const char *path;
+	FILE *file;
+	bool failed;
+} metrics_file;
+
 static void write_line(void *data, const char *line)
 {
-	FILE *file = data;
-	fprintf(file, "%s\n", line);
-	fflush(file); /* people follow it while the run goes on */
+	metrics_file *metrics = data;
+	if (!metrics->file && !metrics->failed)
+		metrics->file = fopen(metrics->path, "w");
+	metrics->failed = metrics->failed || !metrics->file || fprintf(metrics->file, "%s\n", line) < 0 ||
+					  fflush(metrics->file) != 0; /* people follow it while the run goes on */
 }
 
 /* One word as a shell reads it. */
@@ -93,7 +102,7 @@ static void tell_resume(const fp_cli_options *options, int64_t kept)
 	fputs(options->resume ? "\n" : " --resume\n", stderr);
 }
 
-static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, FILE *metrics)
+static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, metrics_file *metrics)
 {
 	int64_t kept = 0;
 	const fp_prune_request request = {
@@ -103,16 +112,19 @@ static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, FILE 
 		.calibration_count = options->calibration_count,
 		.dry_run = options->dry_run,
 		.resume = options->resume,
-		.metrics = metrics ? write_line : NULL,
+		.ranks = 1,
+		.metrics = metrics->path ? write_line : NULL,
 		.metrics_data = metrics,
 		.kept = &kept,
 	};
 	char *json = NULL;
 	fp_status status = fp_prune(&json, ctx, &request, options->settings);
-	if (status != FP_OK)
+	if (status != FP_OK && *fp_context_message(ctx)) /* else another rank says it */
 		fp_cli_failed(ctx, status);
 	if (status != FP_OK && kept > 0)
 		tell_resume(options, kept);
+	if (status == FP_OK && !json) /* another rank has the result */
+		return FP_OK;
 	if (status == FP_OK && !options->dry_run)
 		status = fp_cli_report_write(ctx, options, json);
 	if (status == FP_OK)
@@ -127,14 +139,16 @@ fp_status fp_cli_prune(fp_context *ctx, const fp_cli_options *options)
 		return fp_cli_error(FP_ERROR_USAGE, "prune needs a place for the result: -o DIR (or --dry-run)");
 	if (fp_cli_report_check(options) != FP_OK)
 		return FP_ERROR_IO;
-	FILE *metrics = NULL;
-	if (options->metrics) {
-		metrics = fopen(options->metrics, "w");
-		if (!metrics)
-			return fp_cli_error(FP_ERROR_IO, "--metrics %s: %s", options->metrics, strerror(errno));
-	}
-	fp_status status = run_prune(ctx, options, metrics);
-	if (metrics && (ferror(metrics) | fclose(metrics)) != 0 && status == FP_OK)
+	metrics_file metrics = {.path = options->metrics};
+	FILE *check = options->metrics ? fopen(options->metrics, "a") : NULL;
+	if (options->metrics && !check)
+		return fp_cli_error(FP_ERROR_IO, "--metrics %s: %s", options->metrics, strerror(errno));
+	if (check)
+		fclose(check);
+	fp_status status = run_prune(ctx, options, &metrics);
+	if (metrics.file)
+		metrics.failed |= fclose(metrics.file) != 0;
+	if (metrics.failed && status == FP_OK)
 		status = fp_cli_error(FP_ERROR_IO, "--metrics %s: could not be written", options->metrics);
 	return status;
 }

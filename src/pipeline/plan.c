@@ -57,6 +57,7 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	out->layers = end - first;
 	out->tokens = (int64_t)tokens;
 	out->flops = flops * (double)out->layers;
+	out->forward_flops = 2 * tokens * (double)weights;
 	bool calibrated = task->windows->count > 0;
 	int64_t batch = task->windows->length > 4096 ? task->windows->length : 4096;
 	int64_t floats =

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "pipeline/layer_journal.h"
+#include "pipeline/layer_shares.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,6 +14,11 @@ typedef struct model_run {
 	fp_write_behind *behind;
 	const fp_tensor_info **replaced; /* of the layer that is being pruned */
 	int64_t replaced_count, replaced_capacity;
+	fp_pattern pattern;
+	int64_t first, end;     /* the layers that are to be pruned, by all ranks */
+	int64_t begin, own_end; /* the layers of this rank; alone from 0 to `end` */
+	int64_t pending;        /* one past the last of its layers that is not finished; beyond it no stream is needed */
+	bool onward;            /* the rank after this one waits for the stream */
 } model_run;
 
 /* A device works behind the host's back; its time belongs to the stage that asked for the work. */
@@ -105,11 +111,11 @@ static double layer_error(const fp_prune_result *result, int64_t layer)
 	return output > 0 ? sqrt(error / output) : 0;
 }
 
-static fp_layer_task layer_task_of(model_run *run, fp_streams *streams, fp_pattern pattern)
+static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 {
 	return (fp_layer_task){.model = run->task->model,
 						   .settings = run->task->settings,
-						   .pattern = pattern,
+						   .pattern = run->pattern,
 						   .streams = streams,
 						   .kept = run->task->kept,
 						   .behind = run->behind,
@@ -157,27 +163,125 @@ cleanup:
 	return status;
 }
 
-/* `pending`: one past the last layer that is not finished yet; beyond it no stream is needed. */
-static fp_status prune_layers(model_run *run, fp_streams *streams, fp_pattern pattern, int64_t first, int64_t end,
-							  int64_t pending)
+static fp_status prune_layers(model_run *run, fp_streams *streams)
 {
 	const fp_prune_task *task = run->task;
 	fp_context *ctx = fp_model_backend(task->model)->ctx;
-	fp_layer_task layer_task = layer_task_of(run, streams, pattern);
+	fp_layer_task layer_task = layer_task_of(run, streams);
 	fp_status status = FP_OK;
-	for (int64_t layer = streams ? 0 : first; layer < end; layer++) {
-		fp_report_progress(ctx, "pruning", layer, end);
-		if (layer >= pending)
+	for (int64_t layer = streams || run->begin > run->first ? run->begin : run->first; layer < run->own_end; layer++) {
+		fp_report_progress(ctx, "pruning", layer, run->own_end);
+		if (layer >= run->pending)
 			layer_task.streams = NULL;
-		layer_task.last = layer + 1 == pending;
-		if (layer < first)
-			FP_TRY(fp_pass_layer(&layer_task, layer, NULL));
-		else if (fp_layer_journal_has(task->journal, layer))
+		layer_task.last = layer + 1 == run->pending;
+		if (layer < run->first) {
+			if (layer_task.streams)
+				FP_TRY(fp_pass_layer(&layer_task, layer, NULL));
+		} else if (fp_layer_journal_has(task->journal, layer))
 			FP_TRY(restore_layer(run, &layer_task, layer));
 		else
 			FP_TRY(prune_one(run, &layer_task, layer));
 	}
-	fp_report_progress(ctx, "pruning", end, end);
+	fp_report_progress(ctx, "pruning", run->own_end, run->own_end);
+cleanup:
+	return status;
+}
+
+fp_status fp_prune_check_ranks(const fp_prune_task *task)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	const fp_settings *settings = task->settings;
+	int ranks = task->comm ? task->comm->size : 1;
+	if (ranks == 1 || task->windows->count == 0 || !fp_feed_passes_on(fp_feed_of(settings)))
+		return FP_OK;
+	if (fp_is(settings->method, "fista"))
+		return fp_fail(
+			ctx, FP_ERROR_USAGE,
+			"%d ranks cannot share layers with --correction cross, where each layer repairs those before it; "
+			"use --correction intra, or one rank",
+			ranks);
+	return fp_fail(ctx, FP_ERROR_USAGE,
+				   "%d ranks cannot share layers with --method %s, which reads what the pruned layers before give; use "
+				   "--method fista --correction intra, or one rank",
+				   ranks, settings->method);
+}
+
+/* Rank 0 says which layers are whose: what is finished already costs a forward pass only. */
+static fp_status take_share(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	fp_comm *comm = task->comm;
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	int64_t *shares = NULL;
+	double *cost = NULL;
+	fp_prune_plan plan;
+	fp_status status = FP_OK;
+	run->begin = 0;
+	run->own_end = run->end;
+	if (comm && comm->size > 1) {
+		FP_TRY(FP_NEW(ctx, &shares, comm->size + 1));
+		FP_TRY(FP_NEW(ctx, &cost, run->end));
+		FP_TRY(fp_prune_estimate(&plan, task));
+		for (int64_t layer = run->first; layer < run->end; layer++)
+			if (!fp_layer_journal_has(task->journal, layer))
+				cost[layer] = plan.flops / (double)plan.layers;
+		fp_share_layers(shares, comm->size, run->end, plan.forward_flops, cost);
+		FP_TRY(comm->ops->broadcast(comm, shares, (comm->size + 1) * (int64_t)sizeof *shares));
+		run->begin = shares[comm->rank];
+		run->own_end = shares[comm->rank + 1];
+		run->onward = task->windows->count > 0 && run->own_end > run->begin && run->own_end < run->end;
+		if (run->own_end > run->begin)
+			fp_log(ctx, FP_LOG_INFO, "rank %d of %d: layers %lld to %lld", comm->rank, comm->size,
+				   (long long)run->begin + 1, (long long)run->own_end);
+	}
+	run->pending = run->own_end;
+	while (run->pending > run->begin && run->pending > run->first &&
+		   fp_layer_journal_has(task->journal, run->pending - 1))
+		run->pending--;
+	if (run->pending <= run->first)
+		run->pending = run->begin;
+cleanup:
+	fp_free(cost);
+	fp_free(shares);
+	return status;
+}
+
+/* The streams that this rank's layers need, where they need any. */
+static fp_status open_streams(model_run *run, fp_streams *streams)
+{
+	const fp_prune_task *task = run->task;
+	const fp_settings *settings = task->settings;
+	fp_windows windows = *task->windows;
+	bool wanted = run->onward || run->pending > run->begin;
+	bool known = fp_feed_of(settings) == FP_FEED_NONE && settings->fit_steps == 0 && !settings->bias_update &&
+				 fp_dense_statistics_cover(task->kept, run->first, run->end);
+	fp_status status;
+	if (task->windows->count == 0 || !wanted || known)
+		return FP_OK;
+	if (run->begin > 0)
+		windows.ids = NULL; /* they come from the rank before */
+	FP_TRY(fp_streams_new(streams, task->model, &windows, run->onward || fp_feed_needs_both(fp_feed_of(settings))));
+	if (task->comm && task->comm->size > 1)
+		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->onward));
+cleanup:
+	return status;
+}
+
+/* When all ranks are done, rank 0 reads what the others have recorded. */
+static fp_status collect_results(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	fp_status status = FP_OK;
+	if (!task->comm || task->comm->size == 1)
+		return FP_OK;
+	FP_TRY(fp_comm_agree(task->comm, FP_OK));
+	if (task->comm->rank > 0)
+		return FP_OK;
+	FP_TRY(fp_layer_journal_refresh(task->journal));
+	for (int64_t layer = run->own_end > run->first ? run->own_end : run->first; layer < run->end; layer++) {
+		const fp_layer_task nothing = {0};
+		FP_TRY(restore_layer(run, &nothing, layer));
+	}
 cleanup:
 	return status;
 }
@@ -192,9 +296,6 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_context *ctx = fp_model_backend(task->model)->ctx;
 	model_run run = {.task = task, .result = out};
 	fp_streams streams = {0};
-	fp_pattern pattern;
-	int64_t first;
-	int64_t end, pending;
 	bool calibrated = task->windows->count > 0;
 	double started = fp_clock();
 	fp_status status;
@@ -207,22 +308,19 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	if (task->settings->fit_steps > 0)
 		FP_TRY(fp_fit_check(fp_model_backend(task->model)));
-	FP_TRY(pattern_of(ctx, task->settings, &pattern));
-	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
+	FP_TRY(pattern_of(ctx, task->settings, &run.pattern));
+	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &run.first, &run.end));
 	if (!calibrated && !fp_is(task->settings->method, "magnitude"))
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
-	for (pending = end; pending > first && fp_layer_journal_has(task->journal, pending - 1);)
-		pending--;
-	bool streaming = calibrated && pending > first &&
-					 !(fp_feed_of(task->settings) == FP_FEED_NONE && task->settings->fit_steps == 0 &&
-					   !task->settings->bias_update && fp_dense_statistics_cover(task->kept, first, end));
-	if (streaming)
-		FP_TRY(fp_streams_new(&streams, task->model, task->windows, fp_feed_needs_both(fp_feed_of(task->settings))));
+	FP_TRY(fp_prune_check_ranks(task));
+	FP_TRY(take_share(&run));
+	FP_TRY(open_streams(&run, &streams));
 	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
-	FP_TRY(prune_layers(&run, streaming ? &streams : NULL, pattern, first, end, pending));
+	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
 	FP_TRY(fp_write_behind_finish(run.behind));
+	FP_TRY(collect_results(&run));
 cleanup:
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	ctx->stopwatch = NULL;

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "checkpoint/writer.h"
+#include "comm/comm.h"
 #include "pipeline/prune_layer.h"
 
 typedef struct fp_prune_result { /* freed with fp_prune_result_free() */
@@ -31,20 +32,26 @@ typedef struct fp_prune_task {
 	const fp_settings *settings;   /* resolved */
 	const fp_windows *windows;     /* count 0: none, for magnitude */
 	fp_writer *writer;             /* NULL: nothing is written */
-	fp_layer_journal *journal;     /* NULL: a run that is killed begins anew */
+	fp_comm *comm;                 /* NULL: alone */
+	fp_layer_journal *journal;     /* needed where there are several ranks; NULL: a run that is killed begins anew */
 	fp_overlay *overlay;           /* NULL: the new tensors are not kept in memory */
 	fp_dense_statistics *kept;     /* from prunes of this model on these windows, and for the next; may be NULL */
 	fp_operator_listener listener; /* may be NULL */
 	void *listener_data;
 } fp_prune_task;
 
+/* With several ranks each prunes its share, and rank 0's result has all layers in the end; the others' have their own.
+ */
 fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task);
+/* Fails when the settings make layers depend on each other, so that several ranks cannot share them. */
+fp_status fp_prune_check_ranks(const fp_prune_task *task);
 
 /* What a run would take, without running it. */
 typedef struct fp_prune_plan {
 	int64_t layers, operators, tokens;
 	int64_t memory_bytes;
 	double flops;
+	double forward_flops; /* of one layer's dense forward pass over all tokens */
 } fp_prune_plan;
 fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task);
 

@@ -49,8 +49,9 @@ fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *win
 		FP_TRY(fp_matrix_new(be, &out->context[s], tokens, context_width(model), FP_F32));
 		FP_TRY(fp_workspace_new(&out->workspace[s], model, fp_streams_batch_tokens(out)));
 	}
-	FP_TRY(embed(out, windows));
-	if (both)
+	if (windows->ids)
+		FP_TRY(embed(out, windows));
+	if (windows->ids && both)
 		FP_TRY(fp_streams_copy(out, FP_PRUNED, FP_DENSE));
 cleanup:
 	if (status != FP_OK)

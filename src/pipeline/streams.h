@@ -20,7 +20,8 @@ typedef struct fp_streams {
 	fp_workspace *workspace[FP_STREAM_COUNT]; /* for one batch */
 } fp_streams;
 
-/* Embeds the windows into the dense stream; with `both` into the pruned one too. Freed with fp_streams_free(). */
+/* Embeds the windows into the dense stream; with `both` into the pruned one too. Windows without ids leave the streams
+ * as they are. Freed with fp_streams_free(). */
 fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *windows, bool both);
 void fp_streams_free(fp_streams *streams);
 /* Bytes that fp_streams_new() takes, for planning. */

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/rank_device.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* How many GPUs this process sees, as far as the environment tells; 0: unknown. Slurm may show each rank one of them.
+ */
+static int visible_devices(void)
+{
+	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	int count = list && *list ? 1 : 0;
+	for (; list && *list; list++)
+		count += *list == ',';
+	return count;
+}
+
+static int own_threads(const fp_comm *comm, const fp_settings *settings)
+{
+	cpu_set_t usable;
+	if (settings->threads > 0 || comm->local_size == 1 || sched_getaffinity(0, sizeof usable, &usable) != 0)
+		return (int)settings->threads;
+	int threads = CPU_COUNT(&usable) / comm->local_size;
+	return threads > 1 ? threads : 1;
+}
+
+fp_status fp_rank_device_open(fp_backend **out, fp_context *ctx, const fp_comm *comm, const fp_settings *settings)
+{
+	bool automatic = fp_is(settings->device, "auto");
+	int threads = own_threads(comm, settings), visible = visible_devices();
+	char device[32];
+	if (comm->local_size == 1 || (!automatic && !fp_is(settings->device, "cuda")))
+		return fp_backend_open(out, ctx, settings->device, threads);
+	snprintf(device, sizeof device, "cuda:%d", visible > 0 ? comm->local_rank % visible : comm->local_rank);
+	fp_status status = fp_backend_open(out, ctx, device, threads);
+	if (status == FP_OK || !automatic)
+		return status;
+	fp_log(ctx, FP_LOG_DEBUG, "device auto: not %s: %s", device, fp_context_message(ctx));
+	return fp_backend_open(out, ctx, "cpu", threads);
+}

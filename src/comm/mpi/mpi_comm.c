@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mpi_comm.c: comm.h over MPI, as a module. The only file that knows MPI. */
+#include "comm/comm.h"
+
+#include "base/memory.h"
+
+#include <mpi.h>
+#include <string.h>
+#include <time.h>
+
+enum { BLOCK = 1 << 30, TAG = 1, SHORTEST_NAP = 20000, LONGEST_NAP = 2000000 }; /* bytes; nanoseconds */
+
+typedef struct mpi_state {
+	bool initialised; /* by us */
+} mpi_state;
+
+static fp_status check(fp_comm *comm, int code, const char *what)
+{
+	char text[MPI_MAX_ERROR_STRING] = "";
+	int length = 0;
+	if (code == MPI_SUCCESS)
+		return FP_OK;
+	MPI_Error_string(code, text, &length);
+	return fp_fail(comm->ctx, FP_ERROR_RUN, "rank %d of %d: %s failed: %s", comm->rank, comm->size, what, text);
+}
+
+/* Waits without turning in circles: a rank may wait for hours, and others may need the processor. */
+static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
+{
+	long nap = SHORTEST_NAP;
+	for (;;) {
+		int done = 0;
+		fp_status status = check(comm, MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
+		if (status != FP_OK || done)
+			return status;
+		status = fp_check_interrupt(comm->ctx);
+		if (status != FP_OK)
+			return status; /* the request is left open: the process is about to end */
+		const struct timespec pause = {.tv_nsec = nap};
+		nanosleep(&pause, NULL);
+		nap = nap * 2 < LONGEST_NAP ? nap * 2 : LONGEST_NAP;
+	}
+}
+
+static int block_at(int64_t size, int64_t done)
+{
+	return size - done < BLOCK ? (int)(size - done) : BLOCK;
+}
+
+static fp_status mpi_send(fp_comm *comm, int to, const void *bytes, int64_t size)
+{
+	fp_status status = FP_OK;
+	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
+		MPI_Request request;
+		status = check(
+			comm,
+			MPI_Isend((const char *)bytes + done, block_at(size, done), MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request),
+			"sending");
+		if (status == FP_OK)
+			status = finish(comm, &request, "sending");
+	}
+	return status;
+}
+
+static fp_status mpi_receive(fp_comm *comm, int from, void *bytes, int64_t size)
+{
+	fp_status status = FP_OK;
+	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
+		MPI_Request request;
+		status = check(
+			comm, MPI_Irecv((char *)bytes + done, block_at(size, done), MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request),
+			"receiving");
+		if (status == FP_OK)
+			status = finish(comm, &request, "receiving");
+	}
+	return status;
+}
+
+static fp_status mpi_broadcast(fp_comm *comm, void *bytes, int64_t size)
+{
+	fp_status status = FP_OK;
+	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
+		MPI_Request request;
+		status =
+			check(comm, MPI_Ibcast((char *)bytes + done, block_at(size, done), MPI_BYTE, 0, MPI_COMM_WORLD, &request),
+				  "a broadcast");
+		if (status == FP_OK)
+			status = finish(comm, &request, "a broadcast");
+	}
+	return status;
+}
+
+static fp_status mpi_smallest(fp_comm *comm, int64_t *value)
+{
+	MPI_Request request;
+	int64_t mine = *value;
+	fp_status status =
+		check(comm, MPI_Iallreduce(&mine, value, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD, &request), "an agreement");
+	return status == FP_OK ? finish(comm, &request, "an agreement") : status;
+}
+
+static void mpi_close(fp_comm *comm, bool failed)
+{
+	mpi_state *state = comm->state;
+	/* Without the call the launcher sees a rank that ended too early, and ends the others. */
+	if (state && state->initialised && !failed)
+		MPI_Finalize();
+	fp_free(state);
+	fp_free(comm);
+}
+
+static const fp_comm_operations mpi_operations = {
+	.close = mpi_close,
+	.send = mpi_send,
+	.receive = mpi_receive,
+	.broadcast = mpi_broadcast,
+	.smallest = mpi_smallest,
+};
+
+static fp_status find_ranks(fp_comm *comm)
+{
+	MPI_Comm local = MPI_COMM_NULL;
+	fp_status status;
+	FP_TRY(check(comm, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI"));
+	FP_TRY(check(comm, MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank), "MPI"));
+	FP_TRY(check(comm, MPI_Comm_size(MPI_COMM_WORLD, &comm->size), "MPI"));
+	FP_TRY(check(comm, MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &local),
+				 "MPI"));
+	FP_TRY(check(comm, MPI_Comm_rank(local, &comm->local_rank), "MPI"));
+	FP_TRY(check(comm, MPI_Comm_size(local, &comm->local_size), "MPI"));
+cleanup:
+	if (local != MPI_COMM_NULL)
+		MPI_Comm_free(&local);
+	return status;
+}
+
+__attribute__((visibility("default"))) fp_status fp_comm_module_open(const fp_comm_abi *abi, fp_comm **out,
+																	 fp_context *ctx);
+
+fp_status fp_comm_module_open(const fp_comm_abi *abi, fp_comm **out, fp_context *ctx)
+{
+	const fp_comm_abi mine = FP_COMM_ABI;
+	fp_comm *comm = NULL;
+	mpi_state *state = NULL;
+	int before = 0, level;
+	fp_status status;
+	*out = NULL;
+	if (memcmp(abi, &mine, sizeof mine) != 0)
+		return fp_fail(ctx, FP_ERROR_DEVICE,
+					   "the MPI module belongs to another version of this program; install both again");
+	FP_TRY(FP_NEW(ctx, &comm, 1));
+	FP_TRY(FP_NEW(ctx, &state, 1));
+	*comm = (fp_comm){.ops = &mpi_operations, .ctx = ctx, .state = state, .size = 1};
+	MPI_Initialized(&before);
+	if (!before)
+		FP_TRY(check(comm, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "MPI"));
+	state->initialised = !before;
+	FP_TRY(find_ranks(comm));
+	*out = comm;
+	return FP_OK;
+cleanup:
+	fp_free(state);
+	fp_free(comm);
+	return status;
+}
