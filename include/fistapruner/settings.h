@@ -81,6 +81,8 @@ extern "C" {
 	X(INT, fit_steps, 0, 0, 1000000, "N", "",                                                                          \
 	  "Adam steps on each layer's remaining weights for up to 128 windows, in proportion for up to 512; 0: no fit")    \
 	X(REAL, fit_rate, 0.05, 0, 1, "X", "", "length of a step, as a share of each operator's mean weight")              \
+	X(INT, fit_width, 256, 1, 1000000000, "N", "",                                                                     \
+	  "inputs up to which an operator takes fit_rate; with more, steps shrink with the root of their number")          \
 	X(INT, fit_tokens, 4096, 1, 1000000000, "N", "", "tokens in one step of the fit, in whole windows")                \
 	X(REAL, fit_holdout, 0.0625, 0, 0.5, "X", "", "share of the windows that only judge the fit")                      \
 	X(REAL, fit_mix, 0.5, 0, 1, "ALPHA", "",                                                                           \

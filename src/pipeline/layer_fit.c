@@ -5,9 +5,9 @@
  *     loss = Σ‖layer(input) − target‖² / Σ‖target − input‖²       over the windows of a batch
  *
  * The denominator, the energy of what the dense layer adds to its input, makes losses of different layers and models
- * comparable. A step's length is a share of each operator's own root mean square weight, so that one rate serves
- * operators and models of any scale. A share of the windows is held out: the weights are rounded to the checkpoint's
- * type and measured on it a few times, and the best such point, the start included, is what remains.
+ * comparable. A step's length is a share of each operator's own root mean square weight, smaller for wide ones, so that
+ * one rate serves operators and models of any scale. A share of the windows is held out: the weights are rounded to the
+ * checkpoint's type and measured on it a few times, and the best such point, the start included, is what remains.
  */
 #include "pipeline/layer_fit.h"
 
@@ -115,6 +115,13 @@ static fp_status root_mean_square(fp_backend *be, fp_matrix W, double *out)
 	return status;
 }
 
+/* Steps of Adam move all of a row's weights by about the same length. When their signs agree with the inputs', as they
+ * do for outliers, they move the output by a share of it that grows with the root of the number of inputs. */
+static double step_length(const fp_settings *settings, fp_matrix weight)
+{
+	return settings->fit_rate * fmin(1, sqrt((double)settings->fit_width / (double)weight.cols));
+}
+
 static fp_status start_weights(fit_space *space)
 {
 	fp_backend *be = space->be;
@@ -129,7 +136,7 @@ static fp_status start_weights(fit_space *space)
 		FP_TRY(be->ops->fill(be, space->mean.weight[role], 0));
 		FP_TRY(be->ops->fill(be, space->square.weight[role], 0));
 		FP_TRY(root_mean_square(be, layer->weight[role], &space->rate[role]));
-		space->rate[role] *= space->task->settings->fit_rate;
+		space->rate[role] *= step_length(space->task->settings, layer->weight[role]);
 		if (fp_matrix_is_absent(layer->bias[role]))
 			continue;
 		FP_TRY(be->ops->copy(be, space->weights.bias[role], layer->bias[role]));

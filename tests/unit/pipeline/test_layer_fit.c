@@ -209,6 +209,37 @@ static void twice_is_the_same(void **unused)
 	free_weights(second);
 }
 
+/* Adam's first step moves every weight by the rate, and that is smaller for operators with many inputs. */
+static void wide_operators_take_shorter_steps(void **unused)
+{
+	(void)unused;
+	static const char *const settings[] = {"fit_steps=1", "fit_rate=0.001", "fit_width=16", NULL};
+	fit_run run;
+	float *before[MOST_TENSORS], *after[MOST_TENSORS];
+	open_run(&run, "llama-plain", 8, settings); /* float: nothing is rounded */
+	prune_by_size(&run);
+	read_weights(&run, before);
+	fit(&run);
+	assert_int_equal(run.result.steps, 1);
+	read_weights(&run, after);
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		fp_matrix weight = run.layer->weight[role];
+		if (fp_matrix_is_absent(weight))
+			continue;
+		double square = 0, largest = 0, size = (double)fp_matrix_size(weight);
+		for (int64_t i = 0; i < fp_matrix_size(weight); i++) {
+			square += (double)before[2 * role][i] * (double)before[2 * role][i] / size;
+			largest = fmax(largest, fabs((double)after[2 * role][i] - (double)before[2 * role][i]));
+		}
+		assert_true(weight.cols > 16);
+		double length = 0.001 * sqrt(square) * sqrt(16 / (double)weight.cols);
+		assert_true(fabs(largest - length) <= 0.01 * length);
+	}
+	free_weights(before);
+	free_weights(after);
+	close_run(&run);
+}
+
 /* Two windows, one of them held out: which one is seen from the losses, which are measured here again. */
 static void the_held_out_window_is_never_worse(void **unused)
 {
@@ -385,6 +416,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_fit_repairs_a_layer),
 		cmocka_unit_test(twice_is_the_same),
+		cmocka_unit_test(wide_operators_take_shorter_steps),
 		cmocka_unit_test(the_held_out_window_is_never_worse),
 		cmocka_unit_test(too_few_windows_leave_the_layer),
 		cmocka_unit_test(a_device_without_gradients_says_so),
