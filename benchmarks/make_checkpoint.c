@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * make_checkpoint: a checkpoint with random weights in the shape of a well-known model, for timings and memory figures.
- *     make_checkpoint SHAPE --output DIR [--layers N] [--dtype f16|bf16|f32] [--seed N]
+ *     make_checkpoint SHAPE --output DIR [--layers N] [--dtype f16|bf16|f32] [--seed N] [--tokenizer DIR]
  *
  * Weights are normal with deviation 0.02, those that write into the residual stream 0.02/√(2 layers), as models are
  * initialised for training. A few channels of every norm are ten times larger, as in trained models, so that Gram
  * matrices have the outliers that make pruning hard. The bytes depend on the seed, the shape and the type alone, not on
- * the number of threads. A byte-level tokenizer comes with it, so that every command runs.
+ * the number of threads. A byte-level tokenizer comes with it, so that every command runs; with it a text has about a
+ * hundred different tokens, so that the inputs of the first layers span no more than that many dimensions and a sparse
+ * fit without any error exists. --tokenizer takes the files of a real one instead, and timings of solvers need that.
  */
 #include "base/file.h"
 #include "base/memory.h"
@@ -38,6 +40,7 @@ static const struct shape shapes[] = {
 	{"opt-350m", true, 24, 1024, 4096, 16, 16, 50272, 2048, 512, true, 0},
 	{"opt-1.3b", true, 24, 2048, 8192, 32, 32, 50272, 2048, 2048, false, 0},
 	{"tinyllama-1.1b", false, 22, 2048, 5632, 32, 4, 32000, 2048, 2048, false, 10000},
+	{"llama-60m", false, 8, 512, 1376, 8, 8, 32000, 1024, 512, false, 10000},
 	{"llama-2-7b", false, 32, 4096, 11008, 32, 32, 32000, 4096, 4096, false, 10000},
 	{"llama-3-8b", false, 32, 4096, 14336, 32, 8, 128256, 8192, 4096, false, 500000},
 	{"llama-3-70b", false, 80, 8192, 28672, 64, 8, 128256, 8192, 8192, false, 500000},
@@ -60,6 +63,7 @@ struct model {
 	fp_dtype dtype;
 	uint64_t seed;
 	const char *directory;
+	const char *tokenizer; /* a folder to take the tokenizer from; NULL: one is made */
 	struct tensor *tensors;
 	int64_t count, capacity;
 	int shards;
@@ -482,6 +486,39 @@ static fp_status write_tokenizer(const struct model *model)
 								"add_bos_token", 1, "model_max_length", (json_int_t)model->shape.positions));
 }
 
+static fp_status copy_file(const struct model *model, const char *name, bool *found)
+{
+	char *from = NULL, *to = NULL, *text = NULL;
+	int64_t size = 0;
+	fp_status status;
+	FP_TRY(fp_join_path(&from, model->ctx, model->tokenizer, name));
+	FP_TRY(fp_join_path(&to, model->ctx, model->directory, name));
+	if (access(from, R_OK) != 0)
+		goto cleanup;
+	FP_TRY(fp_read_file(&text, &size, model->ctx, from, 1 << 28));
+	FP_TRY(fp_write_file(model->ctx, to, text, size));
+	*found = true;
+cleanup:
+	fp_free(from);
+	fp_free(to);
+	fp_free(text);
+	return status;
+}
+
+static fp_status copy_tokenizer(const struct model *model)
+{
+	static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+										"special_tokens_map.json"};
+	bool found = false, ignored;
+	fp_status status = FP_OK;
+	for (size_t i = 0; i < sizeof files / sizeof files[0] && status == FP_OK; i++)
+		status = copy_file(model, files[i], i < 2 ? &found : &ignored);
+	if (status == FP_OK && !found)
+		status =
+			fp_fail(model->ctx, FP_ERROR_IO, "%s: has neither tokenizer.json nor tokenizer.model", model->tokenizer);
+	return status;
+}
+
 /* ---- the command ---- */
 
 static fp_status check_room(const struct model *model)
@@ -507,7 +544,7 @@ static fp_status make(struct model *model)
 	FP_TRY(check_room(model));
 	FP_TRY(make_quantiles(model));
 	FP_TRY(write_config(model));
-	FP_TRY(write_tokenizer(model));
+	FP_TRY(model->tokenizer ? copy_tokenizer(model) : write_tokenizer(model));
 	FP_TRY(write_index(model));
 	for (int i = 0; i < model->shards; i++)
 		FP_TRY(write_shard(model, i));
@@ -521,8 +558,10 @@ cleanup:
 
 static int usage(void)
 {
-	fprintf(stderr,
-			"usage: make_checkpoint SHAPE --output DIR [--layers N] [--dtype f16|bf16|f32] [--seed N]\nshapes:");
+	fprintf(
+		stderr,
+		"usage: make_checkpoint SHAPE --output DIR [--layers N] [--dtype f16|bf16|f32] [--seed N] [--tokenizer DIR]\n"
+		"shapes:");
 	for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
 		fprintf(stderr, " %s", shapes[i].name);
 	fprintf(stderr, "\n");
@@ -539,15 +578,16 @@ static bool read_number(const char *text, int64_t minimum, int64_t *out)
 
 static bool read_options(struct model *model, int count, char **words)
 {
-	static const struct option options[] = {{"output", required_argument, NULL, 'o'},
-											{"layers", required_argument, NULL, 'l'},
-											{"dtype", required_argument, NULL, 't'},
-											{"seed", required_argument, NULL, 's'},
-											{0}};
+	static const struct option options[] = {
+		{"output", required_argument, NULL, 'o'},    {"layers", required_argument, NULL, 'l'},
+		{"dtype", required_argument, NULL, 't'},     {"seed", required_argument, NULL, 's'},
+		{"tokenizer", required_argument, NULL, 'k'}, {0}};
 	int64_t layers = 0, seed = 0;
 	for (int option; (option = getopt_long(count, words, "o:", options, NULL)) != -1;) {
 		if (option == 'o')
 			model->directory = optarg;
+		else if (option == 'k')
+			model->tokenizer = optarg;
 		else if (option == 't' && strcmp(optarg, "f16") == 0)
 			model->dtype = FP_F16;
 		else if (option == 't' && strcmp(optarg, "bf16") == 0)

@@ -104,7 +104,16 @@ typedef struct fp_fista_near {
 	float step, threshold, momentum;
 	fp_matrix R, W; /* R may be absent: zero */
 	fp_matrix D;    /* BF16; written */
+	bool skip_P;    /* FP_MOMENTUM_LITERAL alone: P₊ is not wanted; P is left as it was, or undefined */
 } fp_fista_near;
+
+/* What support_step() takes besides the matrices it changes. */
+typedef struct fp_support_rule {
+	fp_pattern pattern;
+	float penalty;  /* ρ of the product that comes next */
+	float shrink;   /* the last ρ over it: what keeps ρu as it was */
+	fp_matrix W, R; /* R may be absent: zero */
+} fp_support_rule;
 
 /* How many of `entries` an unstructured pattern prunes: ⌊sparsity · entries⌋, the product taken in double. */
 int64_t fp_pattern_zeros(const fp_pattern *pattern, int64_t entries);
@@ -127,7 +136,7 @@ typedef struct fp_backend_operations {
 
 	/* --- linear algebra: required ------------------------------------------------------------------------- */
 	/* C ← α op(A) op(B) + β C. A, B or both may be BF16 on a backend with fista_step_near(), whatever the use: the
-	 * other one is then rounded too. */
+	 * other one is then rounded too; and C may be BF16 with them. */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);
 	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror() */
@@ -192,6 +201,11 @@ typedef struct fp_backend_operations {
 	fp_status (*apply_mask)(fp_backend *be, fp_matrix mask, fp_matrix X); /* X ← X where mask, else +0.0 */
 	/* count of entries where two masks differ */
 	fp_status (*mask_distance)(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
+	/* One step of a search for the support (solver/support_admm.c), all of it but the product G = V − W. S holds Z
+	 * where the mask is 1 and the multiplier u elsewhere: S ← G + W + u;   mask ← the pattern of S, as by
+	 * mask_smallest();   S ← shrink·S where the mask is 0 T ← penalty·(Z − u − W) + R */
+	fp_status (*support_step)(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
+							  fp_matrix T);
 	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group
 	 * of N:M may not cross a block. mask is written. */
 	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
@@ -199,7 +213,8 @@ typedef struct fp_backend_operations {
 
 	/* --- pruning: optional -------------------------------------------------------------------------------- */
 	/* fista_step() for a solver that has its gradient from D = Y − W in bf16, which rounds the small difference and
-	 * not the weights: the gradient is G − R, and D ← Y − W after the step. NULL: the solver does without. */
+	 * not the weights: the gradient is G − R (G F32 or BF16), and D ← Y − W after the step. NULL: the solver does
+	 * without. */
 	fp_status (*fista_step_near)(fp_backend *be, const fp_fista_near *near, fp_matrix G, fp_matrix Y, fp_matrix P,
 								 double *change);
 

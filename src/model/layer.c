@@ -24,6 +24,7 @@ struct fp_workspace {
 	fp_matrix normalised; /* T × h; absent where the norm comes after the blocks */
 	fp_matrix scratch;    /* T × max(q + 2k, f or 2f): Q, K, V and the inner activations are never needed together */
 	fp_matrix context;    /* T × q, for fp_layer_forward() */
+	fp_matrix narrow;     /* T × h in BF16, where products round their operands: the input of several of them */
 	fp_matrix cosine, sine;
 };
 
@@ -44,7 +45,8 @@ int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens)
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t row = (c->pre_norm ? c->hidden : 0) + scratch_width(c) + c->heads * c->head_dim;
 	int64_t tables = c->rotary ? table_rows(c, tokens) * c->head_dim : 0;
-	return (tokens * row + tables) * (int64_t)sizeof(float);
+	int64_t narrow = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) ? tokens * c->hidden * 2 : 0;
+	return (tokens * row + tables) * (int64_t)sizeof(float) + narrow;
 }
 
 fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens)
@@ -62,6 +64,8 @@ fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t to
 		FP_TRY(fp_matrix_new(be, &workspace->normalised, tokens, c->hidden, FP_F32));
 	FP_TRY(fp_matrix_new(be, &workspace->scratch, tokens, scratch_width(c), FP_F32));
 	FP_TRY(fp_matrix_new(be, &workspace->context, tokens, c->heads * c->head_dim, FP_F32));
+	if (fp_backend_rounds(be, FP_USE_ACTIVATION))
+		FP_TRY(fp_matrix_new(be, &workspace->narrow, tokens, c->hidden, FP_BF16));
 	if (c->rotary)
 		FP_TRY(fp_rotary_tables(be, c, table_rows(c, tokens), &workspace->cosine, &workspace->sine));
 	*out = workspace;
@@ -78,6 +82,7 @@ void fp_workspace_free(fp_workspace *workspace)
 	fp_matrix_free(workspace->be, &workspace->normalised);
 	fp_matrix_free(workspace->be, &workspace->scratch);
 	fp_matrix_free(workspace->be, &workspace->context);
+	fp_matrix_free(workspace->be, &workspace->narrow);
 	fp_matrix_free(workspace->be, &workspace->cosine);
 	fp_matrix_free(workspace->be, &workspace->sine);
 	fp_free(workspace);
@@ -204,12 +209,25 @@ static fp_status block_input(const fp_layer *layer, int which, const fp_layer_st
 	return normalise(layer, which, state->hidden, *input);
 }
 
+/* The input of several products, rounded once where each of them would round it. */
+static fp_status shared_input(const fp_workspace *workspace, fp_matrix input, fp_matrix *out)
+{
+	fp_backend *be = workspace->be;
+	*out = input;
+	if (be->use != FP_USE_ACTIVATION || fp_matrix_is_absent(workspace->narrow) || !fp_backend_rounds(be, be->use))
+		return FP_OK;
+	*out = fp_matrix_rows(workspace->narrow, 0, input.rows);
+	return be->ops->copy(be, *out, input);
+}
+
 static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_workspace *workspace, fp_matrix *out)
 {
 	fp_status status;
 	fp_backend *be = workspace->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix up = scratch_part(workspace, input.rows, 0, c->inner);
+	if (c->gated)
+		FP_TRY(shared_input(workspace, input, &input));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
 	if (c->gated) {
 		fp_matrix gate = scratch_part(workspace, input.rows, c->inner, c->inner);
@@ -333,6 +351,7 @@ static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *
 	fp_matrix Q = scratch_part(workspace, input.rows, 0, query_width);
 	fp_matrix K = scratch_part(workspace, input.rows, query_width, key_width);
 	fp_matrix V = scratch_part(workspace, input.rows, query_width + key_width, key_width);
+	FP_TRY(shared_input(workspace, input, &input));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));

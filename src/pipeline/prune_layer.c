@@ -35,6 +35,7 @@ typedef struct layer_job {
 	fp_feed feed;
 	fp_layer *dense, *pruned;
 	bool corrected;  /* X* runs through the pruned operators: two streams */
+	int dense_past;  /* groups that the dense stream has gone past */
 	fp_matrix input; /* of the layer, as the pruned stream brought it; kept for a fit only */
 	fp_operator_result results[FP_ROLE_COUNT];
 } layer_job;
@@ -61,7 +62,8 @@ static fp_status advance(const layer_job *job, int stream, int group, int64_t fi
 	return status == FP_OK ? fp_layer_advance(layer, group, input, &state, streams->workspace[stream]) : status;
 }
 
-/* The inputs of `group` for one batch of both streams, folded into the statistics. */
+/* The inputs of `group` for one batch of both streams, folded into the statistics. The dense stream goes on past the
+ * group at once: its inputs are at hand, and nothing that is pruned changes them. */
 static fp_status fold(const layer_job *job, int group, int64_t first, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
@@ -78,6 +80,8 @@ static fp_status fold(const layer_job *job, int group, int64_t first, fp_statist
 	if (status == FP_OK && !fp_matrix_is_absent(statistics->residual))
 		status = fp_statistics_fold_residual(statistics, state[FP_DENSE].hidden, state[FP_PRUNED].hidden, X[FP_PRUNED]);
 	fp_stage_enter(ctx, stage);
+	if (status == FP_OK)
+		status = fp_layer_advance(job->dense, group, X[FP_DENSE], &state[FP_DENSE], streams->workspace[FP_DENSE]);
 cleanup:
 	return status;
 }
@@ -104,13 +108,15 @@ cleanup:
 }
 
 /* Takes both streams past the group before (none for the first) and folds the inputs of `group` (none past the last).
- */
+ * Behind the layer the pruned stream is wanted only where the next layer reads it. */
 static fp_status sweep(const layer_job *job, int group, int64_t first, fp_statistics *statistics)
 {
+	bool pruned = group < FP_GROUP_COUNT || (job->feed == FP_FEED_CROSS && !fp_layer_is_fitted(job->task));
 	fp_status status = FP_OK;
-	if (group > 0)
-		for (int s = 0; s < FP_STREAM_COUNT; s++)
-			FP_TRY(advance(job, s, group - 1, first));
+	if (job->dense_past < group)
+		FP_TRY(advance(job, FP_DENSE, group - 1, first));
+	if (group > 0 && pruned)
+		FP_TRY(advance(job, FP_PRUNED, group - 1, first));
 	if (statistics)
 		FP_TRY(fold(job, group, first, statistics));
 cleanup:
@@ -186,6 +192,10 @@ static fp_status solve_group(layer_job *job, int group, const fp_statistics *sta
 	fp_backend *be = fp_model_backend(task->model);
 	fp_gram gram = {0};
 	fp_status status = fp_gram_new(&gram, be, statistics->A);
+	int operators = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		operators += fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]);
+	gram.shared = operators > 1;
 	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
 		if (fp_role_group((fp_role)role) != group || fp_matrix_is_absent(job->dense->weight[role]))
 			continue;
@@ -230,6 +240,7 @@ static fp_status prune_corrected_group(layer_job *job, int group)
 	if (centred)
 		FP_TRY(fp_statistics_centre(&statistics, fp_streams_batch_tokens(task->streams)));
 	FP_TRY(each_batch(job, sweep, group, &statistics));
+	job->dense_past = group + 1;
 	FP_TRY(fp_statistics_finish(&statistics));
 	FP_TRY(solve_group(job, group, &statistics));
 	if (one && !centred)

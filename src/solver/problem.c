@@ -38,6 +38,9 @@ void fp_gram_free(fp_gram *gram)
 	fp_matrix_free(gram->be, &gram->factor);
 	fp_matrix_free(gram->be, &gram->scale);
 	fp_matrix_free(gram->be, &gram->inverse_scale);
+	for (int64_t i = 0; i < gram->rungs; i++)
+		fp_matrix_free(gram->be, &gram->inverses[i]);
+	fp_free(gram->inverses);
 	if (gram->scaled) {
 		fp_matrix_free(gram->be, &gram->scaled->A);
 		fp_gram_free(gram->scaled);
@@ -55,13 +58,18 @@ fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix 
 
 fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out)
 {
+	return fp_problem_error_for(problem, FP_USE_REFINEMENT, V, work, out);
+}
+
+fp_status fp_problem_error_for(const fp_problem *problem, fp_use wanted, fp_matrix V, fp_matrix work[2], double *out)
+{
 	fp_backend *be = problem->gram->be;
 	fp_matrix D = work[0];
 	fp_matrix DA = work[1];
 	double quadratic;
 	double linear = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ERROR);
-	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
+	fp_use use = fp_backend_use(be, wanted);
 	fp_status status;
 	FP_TRY(be->ops->copy(be, D, V));
 	FP_TRY(be->ops->axpby(be, -1.0F, problem->W, 1.0F, D));

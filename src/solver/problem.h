@@ -24,6 +24,9 @@ typedef struct fp_gram {
 	double largest;                 /* λ_max(A); 0 until fp_gram_largest() */
 	fp_matrix factor;               /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
 	double factor_damping;          /* the damping it took, as a share of the mean diagonal */
+	bool shared;                    /* by several operators: inverses are worth keeping; set by the caller */
+	fp_matrix *inverses;            /* (A + ρI)⁻¹ by rung, owned; absent where none is held (ladder.c) */
+	int64_t rungs;                  /* places in `inverses` */
 	struct fp_gram *scaled;         /* made by fp_gram_scaled(): S(A + δI)S; owns its A */
 	fp_matrix scale, inverse_scale; /* 1 × n: S⁻¹ and S of `scaled` */
 } fp_gram;
@@ -42,6 +45,13 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind);
 fp_status fp_gram_largest(fp_gram *gram, double *out);
 /* The factor for SparseGPT, damped harder (×10) while Cholesky refuses; kept (sparsegpt.c). */
 fp_status fp_gram_factor(fp_gram *gram, double damping);
+
+/* (A + ρI)⁻¹ on a ladder of ρ that all operators of a Gram matrix climb together (ladder.c). *out ← the inverse at
+ * ρ = fp_ladder_rho(rung), borrowed until the next call. A matrix so deficient that Cholesky refuses it has none on the
+ * lowest rungs: *rung goes up to the first that has one. */
+enum { FP_LADDER_RUNGS = 64 };
+double fp_ladder_rho(int64_t rung);
+fp_status fp_gram_inverse(fp_gram *gram, int64_t *rung, fp_matrix *out);
 
 typedef struct fp_problem {
 	fp_gram *gram;  /* borrowed */
@@ -63,8 +73,10 @@ typedef struct fp_solution {
 
 /* G ← VA − C: half the gradient of the squared error. */
 fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix G);
-/* *out ← ‖VX* − T‖²_F, never below 0. work: two m × n matrices. */
+/* *out ← ‖VX* − T‖²_F, never below 0. work: two m × n matrices; V − W and (V − W)A are left there. */
 fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out);
+/* The same with its product as exact as `use` asks for. */
+fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix V, fp_matrix work[2], double *out);
 /* V ← V with the pattern: the smallest magnitudes become +0.0. mask (m × n, U8) is written. */
 fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask);
 
@@ -79,6 +91,10 @@ fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, f
  * made. */
 fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_matrix P,
 				   int64_t *steps);
+
+/* The same when (P − W)A is at hand, as the error of P leaves it; absent: it is not. */
+fp_status fp_fista_from(const fp_problem *problem, const fp_settings *settings, double lambda, double L,
+						fp_matrix product, fp_matrix P, int64_t *steps);
 
 /* The λ search (lambda_search.c): V ← the best rounded solution, from the start in V (which has the pattern where
  * `feasible`). */

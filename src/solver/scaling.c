@@ -71,6 +71,7 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind)
 	FP_TRY(scale_gram(be, gram->A, delta, gram->inverse_scale, scaled));
 	FP_TRY(FP_NEW(be->ctx, &gram->scaled, 1));
 	FP_TRY(fp_gram_new(gram->scaled, be, scaled));
+	gram->scaled->shared = gram->shared;
 	scaled = (fp_matrix){0}; /* belongs to gram->scaled now */
 cleanup:
 	fp_free(diagonal);

@@ -60,12 +60,17 @@ static double tridiagonal_largest(const double *alpha, const double *beta, int k
 	return high;
 }
 
+/* Eight sums side by side: one alone would wait for each addition. */
 static double dot_product(const double *a, const double *b, int64_t n)
 {
-	double sum = 0;
-	for (int64_t i = 0; i < n; i++)
-		sum += a[i] * b[i];
-	return sum;
+	double sums[8] = {0};
+	int64_t i = 0;
+	for (; i + 8 <= n; i += 8)
+		for (int k = 0; k < 8; k++)
+			sums[k] += a[i + k] * b[i + k];
+	for (; i < n; i++)
+		sums[0] += a[i] * b[i];
+	return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
 /* w ← w made orthogonal to the first `count` basis vectors; twice is enough */

@@ -96,10 +96,13 @@ static void check_fista_near(contract *c, int64_t rows, int64_t cols, fp_momentu
 		/* six operations in float on numbers of this size */
 		bound[k] = FLOAT_EPSILON * 8 * (fabs(Y.value[k]) + fabs(G.value[k]) + fabs(R.value[k]) + fabs(P.value[k]) + 1);
 	}
-	fp_fista_near near = {rule, 0.3f, 0.2f, 0.7f, with_r ? R.view : (fp_matrix){0}, W.view, {0}};
+	fp_fista_near near = {
+		rule, 0.3f, 0.2f, 0.7f, with_r ? R.view : (fp_matrix){0}, W.view, {0}, rule == FP_MOMENTUM_LITERAL && !with_r};
 	assert_ok(c->ctx, fp_matrix_new(c->be, &near.D, rows, cols, FP_BF16));
 	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, G.view, Y.view, P.view, with_r ? &change : NULL));
 	sample_expect_within(c, &Y, y, bound, "fista_step_near, Y");
+	if (near.skip_P)
+		sample_expect(c, &P, P.value, 0, 0, "fista_step_near, P left alone");
 	sample D = sample_filled(c, rows, cols, NAN);
 	assert_ok(c->ctx, c->be->ops->copy(c->be, D.view, near.D));
 	for (int64_t k = 0; k < rows * cols; k++) {
@@ -139,6 +142,14 @@ static void check_narrow_product(contract *c)
 										   FP_TRANSPOSED, 0, C.view));
 		sample_expect_within(c, &C, want, bound, "gemm of bf16");
 	}
+	fp_matrix narrow;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, 40, 56, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, a, FP_PLAIN, b, FP_TRANSPOSED, 0, narrow));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, C.view, narrow));
+	for (int64_t k = 0; k < 40 * 56; k++)
+		bound[k] += ldexp(fabs(want[k]), -8);
+	sample_expect_within(c, &C, want, bound, "gemm of bf16 to bf16");
+	fp_matrix_free(c->be, &narrow);
 	free(want);
 	free(bound);
 	fp_matrix_free(c->be, &whole);
@@ -147,6 +158,31 @@ static void check_narrow_product(contract *c)
 	sample_free(c, &A);
 	sample_free(c, &B);
 	sample_free(c, &C);
+}
+
+/* With a gradient that bf16 holds, its type makes no difference. */
+static void check_narrow_gradient(contract *c)
+{
+	for (int64_t cols = 7; cols <= 64; cols += 57) {
+		sample G = sample_normal(c, 9, cols), Y = sample_normal(c, 9, cols), P = sample_normal(c, 9, cols);
+		sample W = sample_normal(c, 9, cols), Z = sample_from(c, 9, cols, Y.value);
+		fp_fista_near near = {.rule = FP_MOMENTUM_STANDARD, .step = 0.3f, .threshold = 0.2f, .W = W.view};
+		fp_matrix narrow;
+		assert_ok(c->ctx, fp_matrix_new(c->be, &near.D, 9, cols, FP_BF16));
+		assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, 9, cols, FP_BF16));
+		assert_ok(c->ctx, c->be->ops->copy(c->be, narrow, G.view));
+		assert_ok(c->ctx, c->be->ops->copy(c->be, G.view, narrow));
+		assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, G.view, Y.view, P.view, NULL));
+		assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, narrow, Z.view, P.view, NULL));
+		double *want = sample_read(c, &Y);
+		sample_expect(c, &Z, want, 0, 0, "fista_step_near, G in bf16");
+		free(want);
+		fp_matrix_free(c->be, &near.D);
+		fp_matrix_free(c->be, &narrow);
+		sample *all[] = {&G, &Y, &P, &W, &Z};
+		for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+			sample_free(c, all[i]);
+	}
 }
 
 static void test_fista_step_near(void **state)
@@ -160,6 +196,7 @@ static void test_fista_step_near(void **state)
 			check_fista_near(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, false);
 		}
 	}
+	check_narrow_gradient(c);
 	check_narrow_product(c);
 }
 
@@ -302,6 +339,56 @@ static void test_apply_and_distance(void **state)
 	}
 }
 
+/* With small whole numbers everything is exact, so the mask must be the one the reference chooses. */
+static sample sample_whole(contract *c, int64_t rows, int64_t cols)
+{
+	double *values = new_doubles(rows * cols);
+	for (int64_t k = 0; k < rows * cols; k++)
+		values[k] = (double)contract_random(c, -9, 9);
+	sample s = sample_from(c, rows, cols, values);
+	free(values);
+	return s;
+}
+
+static void check_support_step(contract *c, int64_t rows, int64_t cols, const fp_pattern *pattern, bool with_r)
+{
+	sample G = sample_whole(c, rows, cols), S = sample_whole(c, rows, cols), W = sample_whole(c, rows, cols);
+	sample R = sample_whole(c, rows, cols), T = sample_filled(c, rows, cols, NAN), mask = sample_mask(c, rows, cols);
+	sample other = sample_mask(c, rows, cols);
+	double *s = new_doubles(rows * cols), *t = new_doubles(rows * cols);
+	for (int64_t k = 0; k < rows * cols; k++)
+		s[k] = G.value[k] + W.value[k] + (mask.value[k] != 0 ? 0 : S.value[k]);
+	sample score = sample_from(c, rows, cols, s);
+	assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, pattern, other.view));
+	double *want = sample_read(c, &other);
+	for (int64_t k = 0; k < rows * cols; k++) {
+		s[k] *= want[k] != 0 ? 1 : 0.5;
+		t[k] = 0.25 * ((want[k] != 0 ? s[k] : -s[k]) - W.value[k]) + (with_r ? R.value[k] : 0);
+	}
+	fp_support_rule rule = {*pattern, 0.25f, 0.5f, W.view, with_r ? R.view : (fp_matrix){0}};
+	assert_ok(c->ctx, c->be->ops->support_step(c->be, &rule, G.view, S.view, mask.view, T.view));
+	sample_expect(c, &mask, want, 0, 0, "support_step, mask");
+	sample_expect(c, &S, s, 0, 0, "support_step, S");
+	sample_expect(c, &T, t, 0, 0, "support_step, T");
+	free(want);
+	free(s);
+	free(t);
+	sample *all[] = {&G, &S, &W, &R, &T, &mask, &other, &score};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+}
+
+static void test_support_step(void **state)
+{
+	contract *c = *state;
+	const fp_pattern patterns[] = {{.sparsity = 0.5}, {2, 4, 0.5}, {1, 4, 0.75}, {4, 8, 0.5}};
+	for (int i = 0; i < contract_shape_count; i++)
+		for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+			check_support_step(c, contract_shapes[i].rows, contract_shapes[i].cols, &patterns[p], (p + (size_t)i) % 2);
+	check_support_step(c, 24, 64, &patterns[1], true); /* whole groups */
+}
+
 CONTRACT_TESTS(pruning, cmocka_unit_test(test_fista_step), cmocka_unit_test(test_fista_step_near),
 			   cmocka_unit_test(test_mask_unstructured), cmocka_unit_test(test_mask_groups),
-			   cmocka_unit_test(test_mask_with_nan), cmocka_unit_test(test_apply_and_distance));
+			   cmocka_unit_test(test_mask_with_nan), cmocka_unit_test(test_apply_and_distance),
+			   cmocka_unit_test(test_support_step));

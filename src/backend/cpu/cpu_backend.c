@@ -75,6 +75,7 @@ static const fp_backend_operations cpu_operations = {
 	.mask_rows = fp_cpu_mask_rows,
 	.apply_mask = fp_cpu_apply_mask,
 	.mask_distance = fp_cpu_mask_distance,
+	.support_step = fp_cpu_support_step,
 	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
 	.norm_backward = fp_cpu_norm_backward,
 	.activate_backward = fp_cpu_activate_backward,

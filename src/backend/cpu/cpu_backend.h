@@ -148,6 +148,8 @@ fp_status fp_cpu_fista_step(fp_backend *be, fp_momentum rule, float step, float 
 fp_status fp_cpu_mask_smallest(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 fp_status fp_cpu_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 fp_status fp_cpu_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X);
+fp_status fp_cpu_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
+							  fp_matrix T);
 fp_status fp_cpu_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
 /* cpu_sparsegpt.c */
 fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_pruning.c: the FISTA step, and masks. */
+/* cpu_pruning.c: the steps of FISTA and of the support search, and masks. */
 #include "backend/cpu/cpu_backend.h"
 
 #include "backend/cpu/cpu_select.h"
@@ -73,6 +73,41 @@ fp_status fp_cpu_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
 		fp_cpu_tile tile = fp_cpu_tile_at(&tiles, t);
 		loops->apply_mask(fp_cpu_floats(X) + tile.row * X.stride + tile.col,
 						  fp_cpu_bytes(mask) + tile.row * mask.stride + tile.col, tile.size);
+	}
+	return FP_OK;
+}
+
+fp_status fp_cpu_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
+							  fp_matrix T)
+{
+	fp_matrix W = rule->W, R = rule->R;
+	bool with_r = !fp_matrix_is_absent(R);
+	FP_REQUIRE(be, fp_cpu_is_f32(G) && fp_cpu_is_f32(S) && fp_cpu_is_f32(T) && fp_cpu_is_f32(W) && fp_cpu_is_u8(mask));
+	FP_REQUIRE(be, fp_cpu_same_shape(G, S) && fp_cpu_same_shape(G, T) && fp_cpu_same_shape(G, W));
+	FP_REQUIRE(be, fp_cpu_same_shape(G, mask) && (!with_r || (fp_cpu_is_f32(R) && fp_cpu_same_shape(G, R))));
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	bool contiguous = fp_cpu_is_contiguous(G) && fp_cpu_is_contiguous(S) && fp_cpu_is_contiguous(T) &&
+					  fp_cpu_is_contiguous(W) && fp_cpu_is_contiguous(mask) && (!with_r || fp_cpu_is_contiguous(R));
+	fp_cpu_tiles tiles = fp_cpu_cut(G.rows, G.cols, contiguous);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(G) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t t = 0; t < tiles.count; t++) {
+		fp_cpu_tile tile = fp_cpu_tile_at(&tiles, t);
+		loops->support_sum(fp_cpu_floats(G) + tile.row * G.stride + tile.col,
+						   fp_cpu_floats(W) + tile.row * W.stride + tile.col,
+						   fp_cpu_bytes(mask) + tile.row * mask.stride + tile.col,
+						   fp_cpu_floats(S) + tile.row * S.stride + tile.col, tile.size);
+	}
+	fp_status status = fp_cpu_mask_smallest(be, S, &rule->pattern, mask);
+	if (status != FP_OK)
+		return status;
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(G) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t t = 0; t < tiles.count; t++) {
+		fp_cpu_tile tile = fp_cpu_tile_at(&tiles, t);
+		loops->support_target(rule->penalty, rule->shrink, fp_cpu_floats(W) + tile.row * W.stride + tile.col,
+							  with_r ? fp_cpu_floats(R) + tile.row * R.stride + tile.col : NULL,
+							  fp_cpu_bytes(mask) + tile.row * mask.stride + tile.col,
+							  fp_cpu_floats(S) + tile.row * S.stride + tile.col,
+							  fp_cpu_floats(T) + tile.row * T.stride + tile.col, tile.size);
 	}
 	return FP_OK;
 }

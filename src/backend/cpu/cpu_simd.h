@@ -42,6 +42,10 @@ typedef struct fp_cpu_loops {
 	double (*fista)(fp_momentum rule, float step, float threshold, float momentum, const float *g, float *y, float *p,
 					int64_t n);
 	void (*apply_mask)(float *x, const uint8_t *mask, int64_t n);
+	/* The two halves of support_step(): s ← g + w + (mask ? 0 : s), and with the new mask s and t; r may be NULL */
+	void (*support_sum)(const float *g, const float *w, const uint8_t *mask, float *s, int64_t n);
+	void (*support_target)(float penalty, float shrink, const float *w, const float *r, const uint8_t *mask, float *s,
+						   float *t, int64_t n);
 	int64_t (*mask_distance)(const uint8_t *a, const uint8_t *b, int64_t n);
 
 	/* --- gradients */

@@ -326,6 +326,29 @@ TARGET static void LOOP(apply_mask)(float *x, const uint8_t *mask, int64_t n)
 		x[i] = mask[i] ? x[i] : 0.0f;
 }
 
+TARGET static void LOOP(support_sum)(const float *g, const float *w, const uint8_t *mask, float *s, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		s[i] = g[i] + w[i] + (mask[i] ? 0.0f : s[i]);
+}
+
+TARGET static void LOOP(support_target)(float penalty, float shrink, const float *w, const float *r,
+										const uint8_t *mask, float *s, float *t, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++) {
+		float value = mask[i] ? s[i] : shrink * s[i];
+		s[i] = value;
+		t[i] = penalty * ((mask[i] ? value : -value) - w[i]);
+	}
+	if (!r)
+		return;
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		t[i] += r[i];
+}
+
 TARGET static int64_t LOOP(mask_distance)(const uint8_t *a, const uint8_t *b, int64_t n)
 {
 	int64_t total = 0;
@@ -494,6 +517,8 @@ static const fp_cpu_loops LOOP(table) = {
 	.rotate = LOOP(rotate),
 	.fista = LOOP(fista),
 	.apply_mask = LOOP(apply_mask),
+	.support_sum = LOOP(support_sum),
+	.support_target = LOOP(support_target),
 	.mask_distance = LOOP(mask_distance),
 	.normalise_backward = LOOP(normalise_backward),
 	.activate_backward = LOOP(activate_backward),

@@ -6,9 +6,11 @@
  *
  * For a block of queries of one sequence: S = scale·Q Kᵀ for all heads by one product per head of a group, the rows of
  * S softened in place, out = S V likewise. Keys after the block's last query are never touched, so about half of the
- * square is computed. Scores never take more than SCORE_BYTES.
+ * square is computed. Scores never take more than SCORE_BYTES. Where the operands are rounded to bf16 anyway and the
+ * shape allows it, one kernel does all of it (cuda_flash.cu).
  */
 #include "backend/cuda/cuda_attention.cuh"
+#include "backend/cuda/cuda_flash.cuh"
 
 enum { THREADS = FP_CUDA_ATTENTION_THREADS, QUERY_BLOCK = 512, SCORE_BYTES = 1 << 30 };
 
@@ -179,6 +181,23 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, Q, &q, &queries));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &keys));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, V, &v, &values));
+	if (plan.round) {
+		fp_cuda_flash flash = {};
+		flash.q = (const __nv_bfloat16 *)queries.data;
+		flash.k = (const __nv_bfloat16 *)keys.data;
+		flash.v = (const __nv_bfloat16 *)values.data;
+		flash.out = fp_cuda_floats(out);
+		flash.q_stride = queries.stride;
+		flash.k_stride = keys.stride;
+		flash.v_stride = values.stride;
+		flash.out_stride = out.stride;
+		flash.length = (int)shape->length;
+		flash.group = (int)(shape->heads / shape->kv_heads);
+		flash.window = (int)shape->window;
+		flash.scale = shape->scale;
+		if (fp_cuda_flash_serves(&flash, shape))
+			return fp_cuda_flash_attention(be, &flash, shape);
+	}
 	FP_OR_RETURN(space.take(be, plan.entries * 4));
 	if (plan.round)
 		FP_OR_RETURN(narrow.take(be, plan.entries * 2));

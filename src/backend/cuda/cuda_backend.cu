@@ -103,6 +103,7 @@ static fp_backend_operations make_operations(void)
 	ops.mask_rows = fp_cuda_mask_rows;
 	ops.apply_mask = fp_cuda_apply_mask;
 	ops.mask_distance = fp_cuda_mask_distance;
+	ops.support_step = fp_cuda_support_step;
 	ops.sparsegpt_sweep = fp_cuda_sparsegpt_sweep;
 	ops.norm_backward = fp_cuda_norm_backward;
 	ops.activate_backward = fp_cuda_activate_backward;

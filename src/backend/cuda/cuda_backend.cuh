@@ -186,6 +186,18 @@ static inline bool fp_cuda_is_contiguous(fp_matrix m)
 {
 	return m.stride == m.cols || m.rows <= 1;
 }
+/* Can a view be read in fours? Is it one long row? An absent one does not mind. */
+static inline bool fp_cuda_in_fours(fp_matrix m)
+{
+	if (fp_matrix_is_absent(m))
+		return true;
+	uintptr_t at = (uintptr_t)m.buffer->data + (uintptr_t)(m.offset * fp_dtype_size(m.dtype));
+	return m.cols % 4 == 0 && (m.rows <= 1 || m.stride % 4 == 0) && at % (uintptr_t)(4 * fp_dtype_size(m.dtype)) == 0;
+}
+static inline bool fp_cuda_is_flat(fp_matrix m)
+{
+	return fp_matrix_is_absent(m) || fp_cuda_is_contiguous(m);
+}
 static inline int64_t fp_cuda_smaller(int64_t a, int64_t b)
 {
 	return a < b ? a : b;
@@ -312,6 +324,9 @@ fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_
 								  double *change);
 fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
 							 fp_matrix Y, fp_matrix P, double *change);
+/* cuda_support.cu */
+fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
+							   fp_matrix T);
 /* cuda_rows.cu */
 fp_status fp_cuda_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
 					   fp_matrix Y);

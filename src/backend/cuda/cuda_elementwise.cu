@@ -94,6 +94,12 @@ static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix
 		return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
 			fp_cuda_store(y + i * ys + j, activation<kind>(g[i * gs + j]));
 		});
+	if (fp_cuda_in_fours(G) && fp_cuda_in_fours(U) && fp_cuda_in_fours(Y))
+		return fp_cuda_map(be, G.rows, G.cols / 4, flat, [=] __device__(int64_t i, int64_t j) {
+			float4 a = fp_cuda_load4(g + i * gs + 4 * j), b = fp_cuda_load4(u + i * us + 4 * j);
+			fp_cuda_store4(y + i * ys + 4 * j, float4{activation<kind>(a.x) * b.x, activation<kind>(a.y) * b.y,
+													  activation<kind>(a.z) * b.z, activation<kind>(a.w) * b.w});
+		});
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
 		fp_cuda_store(y + i * ys + j, activation<kind>(g[i * gs + j]) * u[i * us + j]);
 	});
@@ -137,6 +143,24 @@ __global__ static void rotate_kernel(const float *cosine, int64_t cosine_stride,
 	}
 }
 
+/* The same for four pairs at a time; `half`, `pairs` and the strides in fours. */
+__global__ static void rotate_fours_kernel(const float4 *cosine, int64_t cosine_stride, const float4 *sine,
+										   int64_t sine_stride, int64_t length, int half, int pairs, float4 *x,
+										   int64_t stride, int64_t tokens)
+{
+	for (int64_t t = blockIdx.y; t < tokens; t += gridDim.y) {
+		const float4 *cs = cosine + t % length * cosine_stride, *sn = sine + t % length * sine_stride;
+		for (int p = (int)(blockIdx.x * blockDim.x + threadIdx.x); p < pairs; p += (int)(gridDim.x * blockDim.x)) {
+			int head = p / half, i = p - head * half;
+			float4 *at = x + t * stride + head * 2 * half + i;
+			float4 a = at[0], b = at[half], c = cs[i], s = sn[i];
+			at[0] = float4{a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y, a.z * c.z - b.z * s.z, a.w * c.w - b.w * s.w};
+			at[half] =
+				float4{b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z, b.w * c.w + a.w * s.w};
+		}
+	}
+}
+
 fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(cosine) && fp_cuda_is_f32(sine));
@@ -145,6 +169,15 @@ fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64
 	int64_t pairs = heads * cosine.cols;
 	if (X.rows == 0 || pairs == 0)
 		return FP_OK;
+	if (fp_cuda_in_fours(cosine) && fp_cuda_in_fours(sine) && fp_cuda_in_fours(X) && pairs <= INT32_MAX / 2) {
+		dim3 fours((unsigned)((pairs / 4 + 255) / 256), (unsigned)fp_cuda_smaller(X.rows, 65535));
+		rotate_fours_kernel<<<fours, 256, 0, fp_cuda_stream(be)>>>(
+			(const float4 *)fp_cuda_floats(cosine), cosine.stride / 4, (const float4 *)fp_cuda_floats(sine),
+			sine.stride / 4, cosine.rows, (int)(cosine.cols / 4), (int)(pairs / 4), (float4 *)fp_cuda_floats(X),
+			X.stride / 4, X.rows);
+		FP_LAUNCHED(be);
+		return FP_OK;
+	}
 	dim3 grid((unsigned)fp_cuda_smaller((pairs + 255) / 256, 1024), (unsigned)fp_cuda_smaller(X.rows, 65535));
 	rotate_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(fp_cuda_floats(cosine), cosine.stride, fp_cuda_floats(sine),
 														sine.stride, cosine.rows, cosine.cols, pairs, fp_cuda_floats(X),

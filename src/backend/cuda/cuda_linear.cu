@@ -44,10 +44,12 @@ static fp_status multiply(fp_backend *be, product how, int64_t m, int64_t n, int
 						  fp_transpose ta, operand B, fp_transpose tb, float beta, fp_matrix C)
 {
 	cublasComputeType_t compute = how == PRODUCT_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+	bool narrow = C.dtype == FP_BF16;
+	void *result = narrow ? (void *)fp_cuda_at<__nv_bfloat16>(C) : (void *)fp_cuda_floats(C);
 	FP_BLAS(be, cublasGemmEx_64(fp_cuda_state_of(be)->blas, tb == FP_PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T,
 								ta == FP_PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T, n, m, k, &alpha, B.data, B.type, B.stride,
-								A.data, A.type, A.stride, &beta, fp_cuda_floats(C), CUDA_R_32F, leading(C), compute,
-								CUBLAS_GEMM_DEFAULT));
+								A.data, A.type, A.stride, &beta, result, narrow ? CUDA_R_16BF : CUDA_R_32F, leading(C),
+								compute, CUBLAS_GEMM_DEFAULT));
 	return FP_OK;
 }
 
@@ -117,21 +119,35 @@ static fp_status scale_all(fp_backend *be, float beta, fp_matrix C)
 	return beta == 0.0f ? fp_cuda_fill(be, C, 0.0f) : fp_cuda_axpby(be, 0.0f, C, beta, C);
 }
 
+/* A single row: bound by memory, and a routine of its own reads B at full speed. */
+static fp_status multiply_row(fp_backend *be, float alpha, fp_matrix A, fp_matrix B, fp_transpose tb, float beta,
+							  fp_matrix C)
+{
+	FP_BLAS(be,
+			cublasSgemv_64(fp_cuda_state_of(be)->blas, tb == FP_PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T, B.cols, B.rows,
+						   &alpha, fp_cuda_floats(B), leading(B), fp_cuda_floats(A), 1, &beta, fp_cuda_floats(C), 1));
+	return FP_OK;
+}
+
 fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					   float beta, fp_matrix C)
 {
 	bool rounded = A.dtype == FP_BF16 || B.dtype == FP_BF16; /* by the caller */
-	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(A) && fp_cuda_is_f32_or_bf16(B) && fp_cuda_is_f32(C));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(A) && fp_cuda_is_f32_or_bf16(B));
+	FP_REQUIRE(be, fp_cuda_is_f32(C) || (rounded && fp_cuda_is_view(C, FP_BF16)));
 	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
 	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
 	FP_REQUIRE(be, k == k2 && C.rows == m && C.cols == n);
 	if (m == 0 || n == 0)
 		return FP_OK;
+	FP_REQUIRE(be, k > 0 || fp_cuda_is_f32(C));
 	if (k == 0)
 		return scale_all(be, beta, C);
 	product how = rounded ? PRODUCT_BF16 : fp_cuda_product_of(be);
 	if (how == PRODUCT_BF16 || how == PRODUCT_SPLIT)
 		return multiply_narrow(be, how, m, n, k, alpha, A, ta, B, tb, beta, C);
+	if (m == 1 && ta == FP_PLAIN && how == PRODUCT_FLOAT)
+		return multiply_row(be, alpha, A, B, tb, beta, C);
 	operand left = {fp_cuda_floats(A), leading(A), CUDA_R_32F}, right = {fp_cuda_floats(B), leading(B), CUDA_R_32F};
 	return multiply(be, how, m, n, k, alpha, left, ta, right, tb, beta, C);
 }

@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_backend.cuh"
 
 #include <cuda_fp16.h>
+#include <pthread.h>
 
 fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes)
 {
@@ -183,15 +184,52 @@ static void next_piece(crossing *c)
 	}
 }
 
+/* Large pieces are copied by a few threads: one alone is slower than the bus. */
+enum { COPIERS = 4, COPY_ALONE = 4 << 20 };
+
+struct copy_part {
+	char *to;
+	const char *from;
+	size_t bytes;
+	pthread_t thread;
+	bool started;
+};
+
+static void *copy_run(void *data)
+{
+	copy_part *part = (copy_part *)data;
+	memcpy(part->to, part->from, part->bytes);
+	return nullptr;
+}
+
+static void copy_host(char *to, const char *from, size_t bytes)
+{
+	copy_part parts[COPIERS] = {};
+	size_t each = bytes < COPY_ALONE ? bytes : (bytes / COPIERS + 63) / 64 * 64;
+	for (int i = 0; i < COPIERS; i++) {
+		size_t begin = (size_t)i * each < bytes ? (size_t)i * each : bytes;
+		size_t size = bytes - begin < each ? bytes - begin : each;
+		parts[i] = copy_part{to + begin, from + begin, size, pthread_t{}, false};
+		if (i > 0 && size > 0)
+			parts[i].started = pthread_create(&parts[i].thread, nullptr, copy_run, &parts[i]) == 0;
+	}
+	for (int i = 0; i < COPIERS; i++)
+		if (!parts[i].started)
+			copy_run(&parts[i]);
+	for (int i = 0; i < COPIERS; i++)
+		if (parts[i].started)
+			pthread_join(parts[i].thread, nullptr);
+}
+
 /* Rows of the host's matrix to a packed buffer, or back. */
 static void pack(char *packed, char *host, const crossing *c, int64_t rows, int64_t cols, bool to_packed)
 {
 	for (int64_t i = 0; i < rows; i++) {
 		char *at = host + ((c->row + i) * c->stride + c->col) * c->size;
 		if (to_packed)
-			memcpy(packed + i * cols * c->size, at, (size_t)(cols * c->size));
+			copy_host(packed + i * cols * c->size, at, (size_t)(cols * c->size));
 		else
-			memcpy(at, packed + i * cols * c->size, (size_t)(cols * c->size));
+			copy_host(at, packed + i * cols * c->size, (size_t)(cols * c->size));
 	}
 }
 

@@ -8,7 +8,7 @@
  * Ties go to those that come first in memory: chunks of entries count their ties, a scan says how many come before each
  * chunk, and only the one chunk in which the count runs out has to look at its entries in order.
  */
-#include "backend/cuda/cuda_backend.cuh"
+#include "backend/cuda/cuda_keys.cuh"
 
 enum { THREADS = 256, DIGITS = 3, BINS = 2048, PER_THREAD = 16, CHUNK = THREADS * PER_THREAD };
 
@@ -20,11 +20,6 @@ struct digit {
 __host__ __device__ static inline digit digit_of(int index)
 {
 	return index == 0 ? digit{20, 2047} : index == 1 ? digit{10, 1023} : digit{0, 1023};
-}
-
-__device__ static inline unsigned key_of(float x)
-{
-	return __float_as_uint(x) & 0x7fffffffU;
 }
 
 /* What is known of the threshold. Lives on the device. */
@@ -63,7 +58,7 @@ __global__ static void count_kernel(scores x, const selection *s, digit d, unsig
 	unsigned prefix = s->prefix, known = s->known;
 	int64_t total = x.rows * x.cols;
 	for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < total; e += (int64_t)gridDim.x * THREADS) {
-		unsigned key = key_of(x.at(e));
+		unsigned key = fp_cuda_key(x.at(e));
 		if ((key & known) == prefix)
 			atomicAdd(&own[key >> d.shift & d.last], 1U);
 	}
@@ -116,7 +111,7 @@ __global__ static void ties_kernel(scores x, const selection *s, int64_t chunks,
 		unsigned count = 0;
 		for (int k = 0; k < PER_THREAD; k++) {
 			int64_t e = c * CHUNK + k * THREADS + threadIdx.x;
-			count += e < total && key_of(x.at(e)) == threshold;
+			count += e < total && fp_cuda_key(x.at(e)) == threshold;
 		}
 		count = fp_cuda_block_sum(count, shared);
 		if (threadIdx.x == 0)
@@ -175,7 +170,7 @@ __global__ static void write_kernel(scores x, const selection *s, const long lon
 		bool ordered = left > 0 && left < CHUNK;
 		for (int k = 0; k < PER_THREAD; k++) {
 			int64_t e = c * CHUNK + k * THREADS + threadIdx.x;
-			unsigned key = e < total ? key_of(x.at(e)) : 0xffffffffU;
+			unsigned key = e < total ? fp_cuda_key(x.at(e)) : 0xffffffffU;
 			bool tie = key == threshold;
 			long long rank = 0;
 			int among = 0;
@@ -243,7 +238,7 @@ __global__ static void row_kernel(scores x, long long zeros, uint8_t *mask, int6
 			digit d = digit_of(index);
 			unsigned prefix = s.prefix, known = s.known;
 			for (int64_t j = threadIdx.x; j < x.cols; j += THREADS) {
-				unsigned key = key_of(row[j]);
+				unsigned key = fp_cuda_key(row[j]);
 				if ((key & known) == prefix)
 					atomicAdd(&bins[key >> d.shift & d.last], 1ULL);
 			}
@@ -254,7 +249,7 @@ __global__ static void row_kernel(scores x, long long zeros, uint8_t *mask, int6
 		unsigned threshold = s.prefix;
 		for (int64_t begin = 0; begin < x.cols; begin += THREADS) {
 			int64_t j = begin + threadIdx.x;
-			unsigned key = j < x.cols ? key_of(row[j]) : 0xffffffffU;
+			unsigned key = j < x.cols ? fp_cuda_key(row[j]) : 0xffffffffU;
 			int among;
 			int rank = rank_in_block(key == threshold, warps, &among);
 			if (j < x.cols)
@@ -293,9 +288,9 @@ static fp_status mask_groups(fp_backend *be, fp_matrix score, const fp_pattern *
 		int64_t begin = j / group * group, size = cols - begin < group ? cols - begin : group;
 		int64_t keep = (kept * size + group - 1) / group, ahead = 0;
 		const float *first = x + i * xs + begin;
-		unsigned key = key_of(x[i * xs + j]);
+		unsigned key = fp_cuda_key(x[i * xs + j]);
 		for (int64_t k = 0; k < size; k++) {
-			unsigned other = key_of(first[k]);
+			unsigned other = fp_cuda_key(first[k]);
 			ahead += other > key || (other == key && begin + k < j);
 		}
 		m[i * ms + j] = ahead < keep ? 1 : 0;
@@ -311,17 +306,7 @@ static fp_status mask_fours(fp_backend *be, fp_matrix score, int kept, fp_matrix
 	bool flat = fp_cuda_is_contiguous(score) && fp_cuda_is_contiguous(mask);
 	return fp_cuda_map(be, score.rows, score.cols / 4, flat, [=] __device__(int64_t i, int64_t j) {
 		float4 four = *(const float4 *)(x + i * xs + 4 * j);
-		unsigned key[4] = {key_of(four.x), key_of(four.y), key_of(four.z), key_of(four.w)};
-		unsigned bytes = 0;
-#pragma unroll
-		for (int a = 0; a < 4; a++) {
-			int ahead = 0;
-#pragma unroll
-			for (int b = 0; b < 4; b++)
-				ahead += key[b] > key[a] || (key[b] == key[a] && b < a);
-			bytes |= (ahead < kept ? 1U : 0U) << (8 * a);
-		}
-		*(unsigned *)(m + i * ms + 4 * j) = bytes;
+		*(unsigned *)(m + i * ms + 4 * j) = fp_cuda_keep_of_four(four, kept);
 	});
 }
 

@@ -264,8 +264,8 @@ static void walk_layer(layer_run *run, int64_t index, const char *what, operator
 		for (int s = 0; s < FP_STREAM_COUNT; s++)
 			assert_ok(ctx, fp_layer_advance(w.layer[s], group, w.input[s], &w.state[s], w.workspace[s]));
 	}
-	/* and the streams are where this walk is */
-	for (int s = 0; s < (corrected ? FP_STREAM_COUNT : 1); s++) {
+	/* and the streams that the next layer reads are where this walk is */
+	for (int s = 0; s < (feed == FP_FEED_CROSS ? FP_STREAM_COUNT : 1); s++) {
 		int from = feed == FP_FEED_SEQUENTIAL ? FP_PRUNED : s;
 		float *a = download(run, run->streams.hidden[from]);
 		float *b = download(run, w.state[from].hidden);

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_flash.cu: causal softmax attention of bf16 operands without a matrix of scores in memory.
+ *
+ * A block takes 64 queries of one head, a warp 16 of them. Keys and values go by in tiles of 64 through shared memory,
+ * the next tile on its way while this one is used. A tile's scores stay in registers: they are softened against the
+ * largest score so far, what was summed before is scaled down when a larger one comes, and the weights, rounded to
+ * bf16, are at once the left operand of the product with the values (the accumulator's layout is the operand's). This
+ * is the online softmax of Milakov and Gimelshein in the tiling of Dao et al., in the warp-wide products of mma.sync.
+ */
+#include "backend/cuda/cuda_flash.cuh"
+
+enum { QUERIES = 64, KEYS = 64, THREADS = 128, STAGES = 2 };
+static const float LOG2_E = 1.4426950408889634f;
+
+/* --- the instructions --------------------------------------------------------------------------------------------- */
+
+__device__ static inline unsigned shared_address(const void *p)
+{
+	return (unsigned)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes to shared memory, in the background; zeros where !valid. */
+__device__ static inline void copy_async(unsigned to, const void *from, bool valid)
+{
+	int bytes = valid ? 16 : 0;
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ static inline void copy_commit(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> __device__ static inline void copy_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Four 8 × 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
+__device__ static inline void load_four(unsigned (&r)[4], unsigned at)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+				 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+				 : "r"(at)
+				 : "memory");
+}
+__device__ static inline void load_four_turned(unsigned (&r)[4], unsigned at)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+				 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+				 : "r"(at)
+				 : "memory");
+}
+
+/* c += a·b for a 16 × 16, b 16 × 8 */
+__device__ static inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+				 "{%0, %1, %2, %3};"
+				 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+				 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ static inline unsigned pack(float low, float high)
+{
+	__nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+	return *(const unsigned *)&both;
+}
+
+/* --- tiles -------------------------------------------------------------------------------------------------------- */
+
+/* Byte of 16-byte piece `piece` of row `row` in a tile of D columns. Pieces change places from row to row, so that
+ * eight rows of one piece lie in different banks. */
+template <int D> __device__ static inline unsigned tile_at(int row, int piece)
+{
+	return (unsigned)(row * (D / 8) + (piece ^ (row & 7))) * 16;
+}
+
+/* Starts the copy of KEYS rows from `first` on; rows at or past `length` are zeros. */
+template <int D>
+__device__ static inline void load_tile(unsigned to, const __nv_bfloat16 *from, int64_t stride, int first, int length)
+{
+	constexpr int pieces = D / 8;
+#pragma unroll
+	for (int i = 0; i < KEYS * pieces / THREADS; i++) {
+		int at = i * THREADS + (int)threadIdx.x, row = at / pieces, piece = at % pieces;
+		bool valid = first + row < length;
+		copy_async(to + tile_at<D>(row, piece), from + (valid ? first + row : 0) * stride + piece * 8, valid);
+	}
+}
+
+/* The softmax of a thread's two rows so far. */
+struct running {
+	float largest[2], sum[2];
+};
+
+/* Scores of one tile, in the exponent of 2, become weights; returns by which factor the sums before shrink. */
+template <int TILES> __device__ static inline void soften(float (&s)[TILES][4], running &r, float (&factor)[2])
+{
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		float largest = r.largest[h];
+#pragma unroll
+		for (int n = 0; n < TILES; n++)
+			largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+		largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 1));
+		largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 2));
+		float base = largest == -INFINITY ? 0.0f : largest; /* a row that has seen nothing yet */
+		factor[h] = exp2f(r.largest[h] - base);
+		float sum = 0;
+#pragma unroll
+		for (int n = 0; n < TILES; n++)
+			for (int e = 2 * h; e < 2 * h + 2; e++) {
+				s[n][e] = exp2f(s[n][e] - base);
+				sum += s[n][e];
+			}
+		r.largest[h] = largest;
+		r.sum[h] = r.sum[h] * factor[h] + sum; /* of this lane's columns; the four lanes of a row meet at the end */
+	}
+}
+
+/* --- the kernel --------------------------------------------------------------------------------------------------- */
+
+/* Left operands of the warp's 16 queries, straight from memory: they are read once. */
+template <int D>
+__device__ static inline void load_queries(unsigned (&q)[D / 16][4], const __nv_bfloat16 *from, int64_t stride, int row,
+										   int length)
+{
+	int lane = threadIdx.x % 32, column = lane % 4 * 2;
+	int low = min(row + lane / 4, length - 1), high = min(row + lane / 4 + 8, length - 1);
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		q[k][0] = *(const unsigned *)(from + low * stride + k * 16 + column);
+		q[k][1] = *(const unsigned *)(from + high * stride + k * 16 + column);
+		q[k][2] = *(const unsigned *)(from + low * stride + k * 16 + column + 8);
+		q[k][3] = *(const unsigned *)(from + high * stride + k * 16 + column + 8);
+	}
+}
+
+/* Scores that a query may not see become −∞. `row` is the thread's first query, `key` the tile's first key. */
+__device__ static inline void hide(float (&s)[KEYS / 8][4], int row, int key, int window)
+{
+	int column = key + threadIdx.x % 4 * 2;
+#pragma unroll
+	for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			int query = row + e / 2 * 8, at = column + n * 8 + e % 2;
+			if (at > query || (window > 0 && at <= query - window))
+				s[n][e] = -INFINITY;
+		}
+}
+
+template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(fp_cuda_flash f)
+{
+	extern __shared__ __align__(128) char tiles[];
+	constexpr int tile_bytes = KEYS * D * 2;
+	int lane = threadIdx.x % 32, head = blockIdx.x;
+	int first = ((int)gridDim.z - 1 - (int)blockIdx.z) * QUERIES; /* the longest rows start first */
+	int64_t start = (int64_t)blockIdx.y * f.length;
+	const __nv_bfloat16 *k = f.k + start * f.k_stride + head / f.group * D;
+	const __nv_bfloat16 *v = f.v + start * f.v_stride + head / f.group * D;
+	int row = first + (int)threadIdx.x / 32 * 16;
+	unsigned q[D / 16][4];
+	load_queries<D>(q, f.q + start * f.q_stride + head * D, f.q_stride, row, f.length);
+
+	int begin = f.window > 0 && first - f.window + 1 > 0 ? (first - f.window + 1) / KEYS * KEYS : 0;
+	int end = min(first + QUERIES, f.length);
+	unsigned base = shared_address(tiles);
+	load_tile<D>(base, k, f.k_stride, begin, f.length);
+	load_tile<D>(base + tile_bytes, v, f.v_stride, begin, f.length);
+	copy_commit();
+
+	float out[D / 8][4] = {};
+	running r = {{-INFINITY, -INFINITY}, {0, 0}};
+	int matrix = lane / 8, line = lane % 8, stage = 0;
+	for (int key = begin; key < end; key += KEYS, stage ^= 1) {
+		unsigned own = base + stage * 2 * tile_bytes, other = base + (stage ^ 1) * 2 * tile_bytes;
+		if (key + KEYS < end) {
+			load_tile<D>(other, k, f.k_stride, key + KEYS, f.length);
+			load_tile<D>(other + tile_bytes, v, f.v_stride, key + KEYS, f.length);
+		}
+		copy_commit();
+		copy_wait<1>();
+		__syncthreads();
+
+		float s[KEYS / 8][4] = {};
+#pragma unroll
+		for (int step = 0; step < D / 16; step++)
+#pragma unroll
+			for (int pair = 0; pair < KEYS / 16; pair++) {
+				unsigned b[4];
+				load_four(b, own + tile_at<D>(pair * 16 + matrix / 2 * 8 + line, step * 2 + matrix % 2));
+				multiply_add(s[2 * pair], q[step], b[0], b[1]);
+				multiply_add(s[2 * pair + 1], q[step], b[2], b[3]);
+			}
+#pragma unroll
+		for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				s[n][e] *= f.scale;
+		if (key + KEYS > row || f.window > 0)
+			hide(s, row + lane / 4, key, f.window);
+		float factor[2];
+		soften(s, r, factor);
+#pragma unroll
+		for (int n = 0; n < D / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				out[n][e] *= factor[e / 2];
+#pragma unroll
+		for (int step = 0; step < KEYS / 16; step++) {
+			const float(&low)[4] = s[2 * step], (&high)[4] = s[2 * step + 1];
+			unsigned p[4] = {pack(low[0], low[1]), pack(low[2], low[3]), pack(high[0], high[1]),
+							 pack(high[2], high[3])};
+#pragma unroll
+			for (int pair = 0; pair < D / 16; pair++) {
+				unsigned b[4];
+				load_four_turned(b, own + tile_bytes +
+										tile_at<D>(step * 16 + matrix % 2 * 8 + line, pair * 2 + matrix / 2));
+				multiply_add(out[2 * pair], p, b[0], b[1]);
+				multiply_add(out[2 * pair + 1], p, b[2], b[3]);
+			}
+		}
+		__syncthreads(); /* before the next round's copies overwrite this tile */
+	}
+
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		float sum = r.sum[h];
+		sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+		sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+		int query = row + lane / 4 + h * 8;
+		float *to = f.out + (start + query) * f.out_stride + head * D + lane % 4 * 2;
+		if (query < f.length)
+#pragma unroll
+			for (int n = 0; n < D / 8; n++)
+				*(float2 *)(to + n * 8) = float2{out[n][2 * h] / sum, out[n][2 * h + 1] / sum};
+	}
+}
+
+template <int D> static fp_status launch(fp_backend *be, const fp_cuda_flash *f, int64_t sequences, int64_t heads)
+{
+	const int bytes = STAGES * 2 * KEYS * D * 2;
+	fp_cuda_flash scaled = *f;
+	scaled.scale *= LOG2_E;
+	FP_CUDA(be, cudaFuncSetAttribute(flash_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+	dim3 grid((unsigned)heads, (unsigned)sequences, (unsigned)((f->length + QUERIES - 1) / QUERIES));
+	flash_kernel<D><<<grid, THREADS, (size_t)bytes, fp_cuda_stream(be)>>>(scaled);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
+/* Copies go in 16 bytes, results in 8, and a grid has its limits. */
+bool fp_cuda_flash_serves(const fp_cuda_flash *f, const fp_attention_shape *shape)
+{
+	bool even = f->q_stride % 8 == 0 && f->k_stride % 8 == 0 && f->v_stride % 8 == 0 && f->out_stride % 2 == 0 &&
+				(uintptr_t)f->q % 16 == 0 && (uintptr_t)f->k % 16 == 0 && (uintptr_t)f->v % 16 == 0 &&
+				(uintptr_t)f->out % 8 == 0;
+	return even && (shape->head_dim == 64 || shape->head_dim == 128) && shape->sequences <= 65535 &&
+		   shape->length <= 65535 * QUERIES && shape->heads <= INT32_MAX && shape->window <= INT32_MAX / 2;
+}
+
+fp_status fp_cuda_flash_attention(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape)
+{
+	return shape->head_dim == 64 ? launch<64>(be, f, shape->sequences, shape->heads)
+								 : launch<128>(be, f, shape->sequences, shape->heads);
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ladder of inverses: right on every rung, however it was climbed, and kept where operators share it. */
+#include "solver_fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { RUNGS = 12 };
+
+/* The largest entry of X(A + ρI) − I. */
+static double residual(solver_fixture *f, fp_gram *gram, int64_t rung, fp_matrix X)
+{
+	fp_matrix product;
+	assert_ok(f->ctx, fp_matrix_new(f->be, &product, f->n, f->n, FP_F32));
+	assert_ok(f->ctx, f->be->ops->copy(f->be, product, X));
+	assert_ok(f->ctx, f->be->ops->gemm(f->be, 1, X, FP_PLAIN, gram->A, FP_PLAIN, (float)fp_ladder_rho(rung), product));
+	double *all = fixture_doubles(f, product), worst = 0;
+	for (int64_t i = 0; i < f->n * f->n; i++)
+		worst = fmax(worst, fabs(all[i] - (i % (f->n + 1) == 0)));
+	free(all);
+	fp_matrix_free(f->be, &product);
+	return worst;
+}
+
+/* Climbs twice, as two operators do. `products`: by products from the rung below, as on a device. */
+static void check(bool shared, bool products, double bound)
+{
+	solver_fixture f;
+	make_fixture(&f, 4, 60, 400, 0, 7, "50%");
+	f.gram.shared = shared;
+	assert_ok(f.ctx, fp_gram_scaled(&f.gram, 0.02, FP_SCALING_COLUMNS));
+	fp_gram *gram = f.gram.scaled;
+	assert_true(gram->shared == shared);
+	f.be->asynchronous = products;
+	fp_buffer *first[RUNGS];
+	for (int pass = 0; pass < 2; pass++)
+		for (int64_t k = 0; k < RUNGS; k++) {
+			fp_matrix X;
+			int64_t rung = k;
+			assert_ok(f.ctx, fp_gram_inverse(gram, &rung, &X));
+			assert_int_equal(rung, k);
+			double off = residual(&f, gram, k, X);
+			if (!(off < bound))
+				fail_msg("rung %d: off by %g", (int)k, off);
+			if (pass == 0)
+				first[k] = X.buffer;
+			else if (shared)
+				assert_ptr_equal(X.buffer, first[k]); /* nothing was made again */
+		}
+	f.be->asynchronous = false;
+	free_fixture(&f);
+}
+
+static void inverts_on_every_rung(void **unused)
+{
+	(void)unused;
+	check(false, false, 1e-5);
+	check(true, false, 1e-5);
+}
+
+static void climbs_by_products(void **unused)
+{
+	(void)unused;
+	check(false, true, 5e-4); /* twelve rungs of 2e-5, and float */
+	check(true, true, 5e-4);
+}
+
+/* Fewer tokens than inputs and no ridge, on a scale where float cannot tell ρ from nothing: the search must go up. */
+static void skips_refused_rungs(void **unused)
+{
+	(void)unused;
+	solver_fixture f;
+	make_fixture(&f, 2, 40, 5, 0, 3, "50%");
+	fp_matrix X, scaled = {0};
+	int64_t rung = 0;
+	assert_ok(f.ctx, fp_matrix_new(f.be, &scaled, f.n, f.n, FP_F32));
+	assert_ok(f.ctx, f.be->ops->copy(f.be, scaled, f.dA));
+	assert_ok(f.ctx, f.be->ops->axpby(f.be, 0, scaled, 1e8F, scaled));
+	fp_gram gram;
+	assert_ok(f.ctx, fp_gram_new(&gram, f.be, scaled));
+	assert_ok(f.ctx, fp_gram_inverse(&gram, &rung, &X));
+	assert_true(rung > 0 && rung < FP_LADDER_RUNGS);
+	int64_t again = 0;
+	fp_matrix Y;
+	assert_ok(f.ctx, fp_gram_inverse(&gram, &again, &Y));
+	assert_int_equal(again, rung);
+	fp_gram_free(&gram);
+	fp_matrix_free(f.be, &scaled);
+	free_fixture(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(inverts_on_every_rung),
+		cmocka_unit_test(climbs_by_products),
+		cmocka_unit_test(skips_refused_rungs),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
