@@ -32,6 +32,9 @@ extern "C" {
 	X(CHOICE, correction, "intra", 0, 0, "none|intra|cross", "p",                                                      \
 	  "which earlier errors an operator repairs: none, those of its own layer (layers stay independent), or all "      \
 	  "before it")                                                                                                     \
+	X(REAL, allocate, 0, 0, 0.5, "X", "p",                                                                             \
+	  "spread the zeros over the operators by how much the loss feels each: at most X from the pattern's share; 0: "   \
+	  "the same share in each")                                                                                        \
 	X(CHOICE, sampler, "packed", 0, 0, "packed|c4", "pc",                                                              \
 	  "calibration windows: packed documents, or the draw that SparseGPT's and Wanda's scripts make")                  \
 	X(INT, samples, 128, 0, 1000000, "N", "pc", "calibration windows; 0: all there are")                               \

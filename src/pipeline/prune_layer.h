@@ -6,6 +6,7 @@
 #ifndef FP_PIPELINE_PRUNE_LAYER_H
 #define FP_PIPELINE_PRUNE_LAYER_H
 
+#include "pipeline/allocation.h"
 #include "pipeline/dense_statistics.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/streams.h"
@@ -52,6 +53,7 @@ typedef struct fp_layer_task {
 	fp_model *model;
 	const fp_settings *settings;
 	fp_pattern pattern;
+	const fp_allocation *allocation; /* each operator's own share of it; NULL: the same for all */
 	fp_streams *streams;       /* NULL: no calibration text (magnitude), and errors are those of the weights; or all
 								  statistics are in `kept` */
 	fp_dense_statistics *kept; /* of the same windows; read and added to; may be NULL */

@@ -15,10 +15,11 @@ typedef struct model_run {
 	const fp_tensor_info **replaced; /* of the layer that is being pruned */
 	int64_t replaced_count, replaced_capacity;
 	fp_pattern pattern;
-	int64_t first, end;     /* the layers that are to be pruned, by all ranks */
-	int64_t begin, own_end; /* the layers of this rank; alone from 0 to `end` */
-	int64_t pending;        /* one past the last of its layers that is not finished; beyond it no stream is needed */
-	bool onward;            /* the rank after this one waits for the stream */
+	int64_t first, end;        /* the layers that are to be pruned, by all ranks */
+	int64_t begin, own_end;    /* the layers of this rank; alone from 0 to `end` */
+	int64_t pending;           /* one past the last of its layers that is not finished; beyond it no stream is needed */
+	bool onward;               /* the rank after this one waits for the stream */
+	fp_allocation *allocation; /* NULL: one share for all operators */
 } model_run;
 
 /* A device works behind the host's back; its time belongs to the stage that asked for the work. */
@@ -116,6 +117,7 @@ static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 	return (fp_layer_task){.model = run->task->model,
 						   .settings = run->task->settings,
 						   .pattern = run->pattern,
+						   .allocation = run->allocation,
 						   .streams = streams,
 						   .kept = run->task->kept,
 						   .behind = run->behind,
@@ -315,6 +317,13 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 					   task->settings->method));
 	FP_TRY(fp_prune_check_ranks(task));
 	FP_TRY(take_share(&run));
+	if (task->settings->allocate > 0 && run.pending > run.begin)
+		FP_TRY(fp_allocation_new(&run.allocation, &(fp_allocation_request){.model = task->model,
+																		   .settings = task->settings,
+																		   .windows = task->windows,
+																		   .pattern = run.pattern,
+																		   .first = run.first,
+																		   .end = run.end}));
 	FP_TRY(open_streams(&run, &streams));
 	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
@@ -326,6 +335,7 @@ cleanup:
 	ctx->stopwatch = NULL;
 	fp_write_behind_free(run.behind);
 	fp_free(run.replaced);
+	fp_allocation_free(run.allocation);
 	out->seconds = fp_clock() - started;
 	fp_streams_free(&streams);
 	if (status != FP_OK)

@@ -191,8 +191,13 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	FP_TRY(make_target(&space, statistics, W, mix, residual));
 	fp_backend_use(be, FP_USE_EXACT);
 
-	fp_problem problem = {
-		.gram = gram, .W = W, .C = space.C, .R = space.R, .pattern = task->pattern, .constant = space.target_error};
+	fp_problem problem = {.gram = gram,
+						  .W = W,
+						  .C = space.C,
+						  .R = space.R,
+						  .pattern =
+							  fp_allocation_pattern(task->allocation, task->pattern, result->layer, result->role),
+						  .constant = space.target_error};
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
 
 	problem.R = space.drift;
