@@ -145,8 +145,8 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 		FP_TRY(refit_step(&space, problem, mask, V));
 	FP_TRY(be->ops->apply_mask(be, mask, V));
 cleanup:
+	space_free(&space);
 	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
-	space_free(&space);
 	return status;
 }
