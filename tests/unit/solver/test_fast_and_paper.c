@@ -110,7 +110,7 @@ static void made_up_operators(void **unused)
 				 {"low rank", low_rank, false},
 				 {"dead", dead, false}};
 	static const char *const patterns[] = {"50%", "2:4", "70%", "20%", "90%", "1:4"};
-	static const int64_t tokens[] = {1000, 64, 40, 10};
+	static const int64_t tokens[] = {400, 64, 40, 10};
 	tally t = {0};
 	for (int kind = 0; kind < 5; kind++)
 		for (int p = 0; p < 4; p++)
@@ -122,7 +122,7 @@ static void made_up_operators(void **unused)
 						continue;
 					snprintf(name, sizeof name, "%s, %d tokens%s", kinds[kind].name, (int)tokens[p],
 							 drift ? ", drifting" : "");
-					make_fixture(&plain, 16, 48, tokens[p], drift ? 0.3 : 0, (uint64_t)(100 + 7 * p), patterns[k]);
+					make_fixture(&plain, 12, 48, tokens[p], drift ? 0.3 : 0, (uint64_t)(100 + 7 * p), patterns[k]);
 					kinds[kind].spoil(plain.X, plain.n, plain.p);
 					kinds[kind].spoil(plain.Xstar, plain.n, plain.p);
 					make_fixture_from(&f, plain.m, plain.n, plain.p, plain.W, plain.X, plain.Xstar, patterns[k]);
@@ -138,14 +138,14 @@ static void real_operators(void **unused)
 	(void)unused;
 	static const char *const patterns[] = {"50%", "2:4", "70%"};
 	static const char *const ridges[] = {"ridge=0", "ridge=0.02"};
-	enum { ROWS = 40 };
+	enum { ROWS = 24 };
 	int seen = 0;
 	for (int i = 0; i < real_source_count; i++)
 		for (int few = 0; few < 2; few++) {
 			model_fixture model = {0};
 			fp_windows windows;
 			tally t = {0};
-			if (!open_real(&model, &windows, &real_sources[i], few ? 1 : 6, few ? 48 : 128))
+			if (!open_real(&model, &windows, &real_sources[i], few ? 1 : 4, few ? 48 : 128))
 				continue;
 			for (int role = 0; role < FP_ROLE_COUNT; role++) {
 				real_operator o;
