@@ -63,7 +63,8 @@ static fp_status advance(const layer_job *job, int stream, int group, int64_t fi
 }
 
 /* The inputs of `group` for one batch of both streams, folded into the statistics. The dense stream goes on past the
- * group at once: its inputs are at hand, and nothing that is pruned changes them. */
+ * group at once: its inputs are at hand, and nothing that is pruned changes them. Not past the first, whose result,
+ * attention's, would have to be kept for all batches. */
 static fp_status fold(const layer_job *job, int group, int64_t first, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
@@ -80,7 +81,7 @@ static fp_status fold(const layer_job *job, int group, int64_t first, fp_statist
 	if (status == FP_OK && !fp_matrix_is_absent(statistics->residual))
 		status = fp_statistics_fold_residual(statistics, state[FP_DENSE].hidden, state[FP_PRUNED].hidden, X[FP_PRUNED]);
 	fp_stage_enter(ctx, stage);
-	if (status == FP_OK)
+	if (status == FP_OK && group > 0)
 		status = fp_layer_advance(job->dense, group, X[FP_DENSE], &state[FP_DENSE], streams->workspace[FP_DENSE]);
 cleanup:
 	return status;
@@ -240,7 +241,7 @@ static fp_status prune_corrected_group(layer_job *job, int group)
 	if (centred)
 		FP_TRY(fp_statistics_centre(&statistics, fp_streams_batch_tokens(task->streams)));
 	FP_TRY(each_batch(job, sweep, group, &statistics));
-	job->dense_past = group + 1;
+	job->dense_past = group > 0 ? group + 1 : 0;
 	FP_TRY(fp_statistics_finish(&statistics));
 	FP_TRY(solve_group(job, group, &statistics));
 	if (one && !centred)

@@ -8,10 +8,13 @@
 /* Enough to keep a GEMM at its peak, and on a device to make the passes over A cheap beside it; more only takes memory.
  */
 enum { BATCH_TOKENS = 4096, DEVICE_BATCH_TOKENS = 16384 };
+static const int64_t MOST_WORKSPACE = (int64_t)3 << 30; /* bytes: wide models take fewer tokens at a time */
 
 static int64_t batch_windows(const fp_model *model, int64_t windows, int64_t length)
 {
 	int64_t batch = (fp_model_backend(model)->asynchronous ? DEVICE_BATCH_TOKENS : BATCH_TOKENS) / length;
+	while (batch > 1 && fp_workspace_bytes(model, batch * length) > MOST_WORKSPACE)
+		batch /= 2;
 	if (batch < 1)
 		batch = 1;
 	return batch < windows ? batch : windows;
@@ -21,6 +24,13 @@ static int64_t context_width(const fp_model *model)
 {
 	const fp_model_config *config = fp_model_get_config(model);
 	return config->heads * config->head_dim;
+}
+
+/* The dense stream goes from attention past the operator behind it within a batch; the pruned one stops between them.
+ */
+static int64_t context_rows(int stream, int64_t tokens, int64_t batch)
+{
+	return stream == FP_DENSE ? batch : tokens;
 }
 
 static fp_status embed(fp_streams *streams, const fp_windows *windows)
@@ -46,7 +56,8 @@ fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *win
 	out->batch = batch_windows(model, windows->count, windows->length);
 	for (int s = 0; s < (both ? FP_STREAM_COUNT : 1); s++) {
 		FP_TRY(fp_matrix_new(be, &out->hidden[s], tokens, fp_model_get_config(model)->hidden, FP_F32));
-		FP_TRY(fp_matrix_new(be, &out->context[s], tokens, context_width(model), FP_F32));
+		FP_TRY(fp_matrix_new(be, &out->context[s], context_rows(s, tokens, fp_streams_batch_tokens(out)),
+							 context_width(model), FP_F32));
 		FP_TRY(fp_workspace_new(&out->workspace[s], model, fp_streams_batch_tokens(out)));
 	}
 	if (windows->ids)
@@ -74,10 +85,14 @@ void fp_streams_free(fp_streams *streams)
 
 int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length, bool both)
 {
-	int64_t width = fp_model_get_config(model)->hidden + context_width(model);
-	int64_t one = windows * length * width * (int64_t)sizeof(float) +
-				  fp_workspace_bytes(model, batch_windows(model, windows, length) * length);
-	return both ? 2 * one : one;
+	int64_t tokens = windows * length;
+	int64_t batch = batch_windows(model, windows, length) * length;
+	int64_t bytes = 0;
+	for (int s = 0; s < (both ? FP_STREAM_COUNT : 1); s++)
+		bytes += (tokens * fp_model_get_config(model)->hidden + context_rows(s, tokens, batch) * context_width(model)) *
+					 (int64_t)sizeof(float) +
+				 fp_workspace_bytes(model, batch);
+	return bytes;
 }
 
 int64_t fp_streams_batch_tokens(const fp_streams *streams)
@@ -94,7 +109,7 @@ fp_layer_state fp_streams_batch(const fp_streams *streams, int stream, int64_t f
 		.sequences = count,
 		.length = streams->length,
 		.hidden = fp_matrix_rows(streams->hidden[stream], row, rows),
-		.context = fp_matrix_rows(streams->context[stream], row, rows),
+		.context = fp_matrix_rows(streams->context[stream], stream == FP_DENSE ? 0 : row, rows),
 	};
 }
 

@@ -14,9 +14,10 @@ enum { FP_DENSE, FP_PRUNED, FP_STREAM_COUNT };
 typedef struct fp_streams {
 	fp_model *model; /* borrowed */
 	int64_t windows, length;
-	int64_t batch;                            /* windows in a batch */
-	fp_matrix hidden[FP_STREAM_COUNT];        /* tokens × hidden */
-	fp_matrix context[FP_STREAM_COUNT];       /* tokens × heads·head_dim: attention's outputs, between two groups */
+	int64_t batch;                      /* windows in a batch */
+	fp_matrix hidden[FP_STREAM_COUNT];  /* tokens × hidden */
+	fp_matrix context[FP_STREAM_COUNT]; /* attention's outputs, between two groups: all tokens of the pruned stream, a
+										   batch of the dense one */
 	fp_workspace *workspace[FP_STREAM_COUNT]; /* for one batch */
 } fp_streams;
 

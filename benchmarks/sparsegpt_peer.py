@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""SparseGPT's loop over the operators of one decoder layer in PyTorch, timed, beside which this project's can be held.
+
+    sparsegpt_peer.py [llama-2-7b|llama-3-8b] [--samples 128] [--length 2048] [--layers 32]
+
+Written from the published algorithm (Frantar and Alistarh, 2023), in the form its authors run it: a Hessian for each operator, summed in float over
+the calibration windows one by one; damping of 1% of the mean diagonal; the Cholesky factor of the inverse; blocks of 128 columns, inside which
+columns go by one at a time and 2:4 groups are chosen as the sweep reaches them. Random weights and inputs; no model, no file, no forward pass.
+"""
+import argparse
+import time
+
+import torch
+
+SHAPES = {"llama-2-7b": (4096, 11008, 4096), "llama-3-8b": (4096, 14336, 1024)}  # hidden, inner, width of keys
+
+
+def hessian(inputs, samples, length, seed):
+    """2/N · Σ x xᵀ over windows, in float; the windows are drawn on the fly."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    H = torch.zeros(inputs, inputs, device="cuda")
+    for _ in range(samples):
+        x = torch.randn(length, inputs, device="cuda", generator=generator, dtype=torch.float16).float()
+        H += x.t() @ x
+    return H * (2.0 / (samples * length))
+
+
+def prune(W, H, kept=2, group=4, block=128, damping=0.01):
+    n = W.shape[1]
+    dead = torch.diag(H) == 0
+    H[dead, dead] = 1
+    W[:, dead] = 0
+    H.diagonal().add_(damping * torch.diag(H).mean())
+    U = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(H)), upper=True)
+    for begin in range(0, n, block):
+        end = min(begin + block, n)
+        part, errors = W[:, begin:end].clone(), torch.zeros_like(W[:, begin:end])
+        own = U[begin:end, begin:end]
+        keep = torch.ones_like(part, dtype=torch.bool)
+        for i in range(end - begin):
+            if i % group == 0:
+                score = part[:, i : i + group] ** 2 / torch.diag(own)[i : i + group] ** 2
+                keep[:, i : i + group].scatter_(1, score.topk(group - kept, dim=1, largest=False)[1], False)
+            value = torch.where(keep[:, i], part[:, i], 0)
+            error = (part[:, i] - value) / own[i, i]
+            part[:, i:] -= error[:, None] * own[i, i:][None, :]
+            part[:, i] = value
+            errors[:, i] = error
+        W[:, begin:end] = part
+        W[:, end:] -= errors @ U[begin:end, end:]
+    return W
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shape", nargs="?", default="llama-2-7b", choices=SHAPES)
+    parser.add_argument("--samples", type=int, default=128)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--layers", type=int, default=32)
+    arguments = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    hidden, inner, keys = SHAPES[arguments.shape]
+    operators = [("q", hidden, hidden), ("k", keys, hidden), ("v", keys, hidden), ("o", hidden, hidden),
+                 ("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)]
+    prune(torch.randn(256, 256, device="cuda"), torch.eye(256, device="cuda"))  # handles and kernels are loaded
+    total = [0.0, 0.0]
+    for seed, (name, outputs, inputs) in enumerate(operators):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        H = hessian(inputs, arguments.samples, arguments.length, seed)
+        torch.cuda.synchronize()
+        middle = time.perf_counter()
+        W = prune(torch.randn(outputs, inputs, device="cuda"), H)
+        torch.cuda.synchronize()
+        end = time.perf_counter()
+        zeros = (W == 0).float().mean().item()
+        total[0] += middle - start
+        total[1] += end - middle
+        print(f"{name:5} {outputs:6} x {inputs:6}  hessian {middle - start:6.2f} s  prune {end - middle:6.2f} s  zeros {zeros:.4f}", flush=True)
+    print(f"a layer: hessians {total[0]:.2f} s, prune {total[1]:.2f} s; {arguments.layers} layers: {arguments.layers * sum(total):.0f} s")
+
+
+if __name__ == "__main__":
+    main()
