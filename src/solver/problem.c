@@ -61,7 +61,7 @@ fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix wor
 	return fp_problem_error_for(problem, FP_USE_REFINEMENT, V, work, out);
 }
 
-fp_status fp_problem_error_for(const fp_problem *problem, fp_use wanted, fp_matrix V, fp_matrix work[2], double *out)
+fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix V, fp_matrix work[2], double *out)
 {
 	fp_backend *be = problem->gram->be;
 	fp_matrix D = work[0];
@@ -69,7 +69,7 @@ fp_status fp_problem_error_for(const fp_problem *problem, fp_use wanted, fp_matr
 	double quadratic;
 	double linear = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ERROR);
-	fp_use use = fp_backend_use(be, wanted);
+	fp_use before = fp_backend_use(be, use);
 	fp_status status;
 	FP_TRY(be->ops->copy(be, D, V));
 	FP_TRY(be->ops->axpby(be, -1.0F, problem->W, 1.0F, D));
@@ -80,7 +80,7 @@ fp_status fp_problem_error_for(const fp_problem *problem, fp_use wanted, fp_matr
 	double square = quadratic - 2.0 * linear + problem->constant;
 	*out = square < 0.0 ? 0.0 : square; /* not fmax(), which would turn NaN into a perfect fit */
 cleanup:
-	fp_backend_use(be, use);
+	fp_backend_use(be, before);
 	fp_stage_enter(be->ctx, stage);
 	return status;
 }
