@@ -391,11 +391,11 @@ static fp_status print_all(const demo *d, const fp_cli_options *options, json_t 
 	return status;
 }
 
-fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *given)
+fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *options)
 {
-	fp_cli_options options = *given;
+	fp_cli_options own = *options;
 	demo_board board = {.total = 0};
-	demo d = {.ctx = ctx, .options = &options, .board = &board};
+	demo d = {.ctx = ctx, .options = &own, .board = &board};
 	json_t *comparisons = json_array();
 	const char *folder = getenv("TMPDIR");
 	pthread_mutex_init(&board.lock, NULL);
@@ -403,14 +403,14 @@ fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *given)
 	snprintf(d.work, sizeof d.work, "%s/fistapruner-demo-XXXXXX", folder && *folder ? folder : "/tmp");
 	fp_status status = find_models(&d);
 	if (status == FP_OK)
-		status = check_report(&options);
+		status = check_report(&own);
 	if (status == FP_OK && !mkdtemp(d.work))
 		status = fp_cli_error(FP_ERROR_IO, "%s: %s", d.work, strerror(errno));
 	if (status == FP_OK) {
 		/* One bar for the whole demo, not one for each of its runs. */
-		fp_cli_progress_attach(&board.progress, ctx, &options);
+		fp_cli_progress_attach(&board.progress, ctx, &own);
 		fp_context_set_progress(ctx, NULL, NULL);
-		if (!options.verbose)
+		if (!own.verbose)
 			fp_context_set_log(ctx, NULL, NULL, FP_LOG_ERROR);
 		status = cut_text(&d);
 		if (status == FP_OK)
@@ -419,7 +419,7 @@ fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *given)
 		remove_tree(d.work);
 	}
 	if (status == FP_OK)
-		status = print_all(&d, &options, comparisons);
+		status = print_all(&d, &own, comparisons);
 	json_decref(comparisons);
 	pthread_mutex_destroy(&board.lock);
 	return status;
