@@ -246,6 +246,7 @@ struct fp_backend {
 	fp_context *ctx; /* borrowed */
 	void *state;     /* the backend's own */
 	int threads;
+	bool frugal;            /* memory is short: what can be made again is not kept */
 	bool asynchronous;      /* a number for the host costs a wait: ask for it rarely */
 	fp_use use;             /* of the products from now on; set by fp_backend_use() */
 	fp_precision precision; /* of relaxed uses; set by fp_backend_set_precision() */

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -148,6 +149,30 @@ fp_status fp_create_file(int *out, fp_context *ctx, const char *path, int64_t si
 	}
 	*out = file;
 	return FP_OK;
+}
+
+fp_status fp_scratch_file(int *out, fp_context *ctx, const char *folder, int64_t size)
+{
+	char *path = NULL;
+	fp_status status;
+	FP_TRY(fp_join_path(&path, ctx, folder, ".fistapruner-XXXXXX"));
+	*out = mkostemp(path, O_CLOEXEC);
+	if (*out < 0)
+		FP_TRY(
+			fp_fail(ctx, FP_ERROR_IO, "%s: a file for hidden states cannot be created: %s", folder, strerror(errno)));
+	unlink(path);
+	int failure = fallocate(*out, 0, 0, (off_t)size) != 0 ? errno : 0;
+	if (failure == EOPNOTSUPP)
+		failure = ftruncate(*out, (off_t)size) != 0 ? errno : 0;
+	if (failure) {
+		close(*out);
+		*out = -1;
+		status = fp_fail(ctx, FP_ERROR_IO, "%s: no room for %.1f MiB of hidden states: %s; free some space there",
+						 folder, (double)size / 1048576.0, strerror(failure));
+	}
+cleanup:
+	fp_free(path);
+	return status;
 }
 
 fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *bytes, int64_t size, int64_t offset)

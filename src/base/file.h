@@ -40,6 +40,9 @@ fp_status fp_open_for_update(int *out, fp_context *ctx, const char *path, int64_
 /* Syncs and closes; the file is closed in any case. */
 fp_status fp_close_synced(fp_context *ctx, int file, const char *path);
 
+/* A file of `size` bytes without a name in a folder: it is gone when the process is. The caller closes it. */
+fp_status fp_scratch_file(int *out, fp_context *ctx, const char *folder, int64_t size);
+
 /* Writes and syncs a file; on failure nothing stands under the name. */
 fp_status fp_write_file(fp_context *ctx, const char *path, const void *bytes, int64_t size);
 /* The same, beside the target and renamed: a reader sees the old bytes or the new ones. */

@@ -47,7 +47,9 @@ static fp_status receive_batch(const relay *r, int64_t first)
 	fp_matrix hidden = fp_streams_batch(r->streams, FP_DENSE, first).hidden;
 	fp_status status =
 		r->comm->ops->receive(r->comm, r->comm->rank - 1, r->host, fp_matrix_size(hidden) * (int64_t)sizeof(float));
-	return status == FP_OK ? be->ops->upload(be, hidden, r->host, FP_F32, hidden.cols) : status;
+	if (status == FP_OK)
+		status = be->ops->upload(be, hidden, r->host, FP_F32, hidden.cols);
+	return status == FP_OK ? fp_streams_store(r->streams, FP_DENSE, first) : status;
 }
 
 static fp_status send_batch(const relay *r, int64_t first)
@@ -65,7 +67,8 @@ static fp_status relay_layer(const relay *r, const fp_layer *layer, bool receive
 {
 	fp_streams *streams = r->streams;
 	fp_backend *be = fp_model_backend(streams->model);
-	fp_status status = FP_OK;
+	fp_status status;
+	FP_TRY(fp_streams_begin_pass(streams));
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		FP_TRY(fp_check_interrupt(be->ctx));
 		if (receives)
@@ -73,13 +76,21 @@ static fp_status relay_layer(const relay *r, const fp_layer *layer, bool receive
 		if (!layer)
 			continue;
 		fp_layer_state state = fp_streams_batch(streams, FP_PRUNED, first);
+		if (copies && !receives)
+			FP_TRY(fp_streams_fetch(streams, FP_DENSE, first));
 		if (copies)
 			FP_TRY(be->ops->copy(be, state.hidden, fp_streams_batch(streams, FP_DENSE, first).hidden));
+		else
+			FP_TRY(fp_streams_fetch(streams, FP_PRUNED, first));
 		FP_TRY(fp_layer_forward(layer, &state, streams->workspace[FP_PRUNED]));
-		if (sends)
-			FP_TRY(send_batch(r, first));
+		FP_TRY(sends ? send_batch(r, first) : fp_streams_store(streams, FP_PRUNED, first));
 	}
+	if (receives)
+		fp_streams_stored(streams, FP_DENSE);
+	if (layer)
+		fp_streams_stored(streams, FP_PRUNED);
 cleanup:
+	fp_streams_end_pass(streams);
 	return status;
 }
 

@@ -3,7 +3,7 @@
  * plan.c: what a prune would take. Only products of matrices are counted; with tokens p, an operator m × n and k GEMMs
  * of its solver: forward 2pmn a pass,  statistics p·n² (A) + 3p·n² (with correction),  solver k·2mn²
  */
-#include "pipeline/prune_model.h"
+#include "pipeline/memory_plan.h"
 
 #include <string.h>
 
@@ -28,10 +28,8 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	int64_t first;
 	int64_t end;
 	int64_t weights = 0;
-	int64_t widest = 0;
-	int64_t grams = 0; /* entries of one Gram matrix for each group */
-	int64_t largest = 0;
 	double flops = 0;
+	fp_memory_plan memory;
 	memset(out, 0, sizeof *out);
 	fp_status status = fp_parse_range(ctx, task->settings->layers, config->layers, &first, &end);
 	if (status != FP_OK)
@@ -45,35 +43,23 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		bool shares = role == FP_KEY || role == FP_VALUE || (role == FP_UP && config->gated);
 		out->operators += end - first;
 		weights += tensor->elements;
-		largest = tensor->elements > largest ? tensor->elements : largest;
-		widest = tensor->shape[1] > widest ? tensor->shape[1] : widest;
 		flops += (both ? 2 : 1) * (corrected && fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
-		if (!shares) {
+		if (!shares)
 			flops += (corrected ? 4 : 1) * tokens * n * n;
-			grams += tensor->shape[1] * tensor->shape[1];
-		}
 		flops += solver_products(task->settings) * 2 * m * n * n;
 	}
 	out->layers = end - first;
 	out->tokens = (int64_t)tokens;
 	out->flops = flops * (double)out->layers;
 	out->forward_flops = 2 * tokens * (double)weights;
-	bool calibrated = task->windows->count > 0;
-	int64_t batch = task->windows->length > 4096 ? task->windows->length : 4096;
-	int64_t floats =
-		2 * weights + 12 * largest + (corrected ? 5 * widest * widest + batch * widest : grams + 2 * widest * widest);
-	if (task->settings->bias_update) /* inputs less their mean: of one group at a time, or of all */
-		floats += (corrected ? 1 : FP_GROUP_COUNT) * batch * widest;
-	bool fitted = calibrated && task->settings->fit_steps > 0;
-	if (fitted) { /* forward, backward by the inputs, backward by the weights; and the layer's input is kept */
+	if (task->windows->count > 0 && task->settings->fit_steps > 0) {
+		/* forward, backward by the inputs, backward by the weights */
 		int64_t windows = task->windows->count, length = task->windows->length;
 		double drawn =
 			(double)(fp_fit_steps(task->settings, windows) * fp_fit_batch(task->settings, windows, length) * length);
 		out->flops += (double)out->layers * 6 * drawn * (double)weights;
-		floats += out->tokens * config->hidden;
 	}
-	out->memory_bytes =
-		(fitted ? fp_fit_bytes(task->model, weights, batch) : 0) + floats * (int64_t)sizeof(float) +
-		(calibrated ? fp_streams_bytes(task->model, task->windows->count, task->windows->length, both) : 0);
-	return FP_OK;
+	status = fp_memory_plan_make(&memory, task, false);
+	out->memory_bytes = memory.bytes;
+	return status;
 }

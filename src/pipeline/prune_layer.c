@@ -90,6 +90,19 @@ cleanup:
 /* What is done with each batch of windows; `statistics`: the caller's, one or one for each group. */
 typedef fp_status (*batch_step)(const layer_job *job, int group, int64_t first, fp_statistics *statistics);
 
+/* Whether a pass over the inputs of `group` moves the hidden states of a stream on: the dense stream goes past the
+ * group in it, the pruned one past the group before. */
+static bool changes(const layer_job *job, int group, int stream, bool folds)
+{
+	const int output = fp_role_group(FP_OUTPUT), down = fp_role_group(FP_DOWN);
+	if (!job->corrected)
+		return job->feed == FP_FEED_NONE;
+	if (stream == FP_PRUNED)
+		return group == output + 1 || group == down + 1;
+	return folds && (group == output || group == down);
+}
+
+/* With correction both streams are walked over, else the dense one. */
 static fp_status each_batch(const layer_job *job, batch_step step, int group, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
@@ -97,15 +110,40 @@ static fp_status each_batch(const layer_job *job, batch_step step, int group, fp
 	fp_context *ctx = be->ctx;
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
 	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
-	fp_status status = FP_OK;
+	int count = job->corrected ? FP_STREAM_COUNT : 1;
+	bool stores[FP_STREAM_COUNT];
+	fp_status status;
+	FP_TRY(fp_streams_begin_pass(streams));
+	for (int s = 0; s < count; s++)
+		stores[s] = changes(job, group, s, statistics != NULL);
+	if (count > 1 && stores[FP_DENSE] && fp_streams_are_one(streams))
+		stores[FP_PRUNED] = true; /* from now on the two differ */
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		FP_TRY(fp_check_interrupt(ctx));
+		for (int s = 0; s < count; s++)
+			FP_TRY(fp_streams_fetch(streams, s, first));
 		FP_TRY(step(job, group, first, statistics));
+		for (int s = 0; s < count; s++)
+			if (stores[s])
+				FP_TRY(fp_streams_store(streams, s, first));
 	}
+	for (int s = 0; s < count; s++)
+		if (stores[s])
+			fp_streams_stored(streams, s);
 cleanup:
+	fp_streams_end_pass(streams);
 	fp_backend_use(be, use);
 	fp_stage_enter(ctx, stage);
 	return status;
+}
+
+/* The pruned stream's attention outputs, the input of `group`, are made again where they are not kept between passes.
+ */
+static fp_status renew_context(const layer_job *job, int group, int64_t first)
+{
+	if (group != fp_role_group(FP_OUTPUT) || job->task->streams->residence == FP_RESIDENT)
+		return FP_OK;
+	return advance(job, FP_PRUNED, group - 1, first);
 }
 
 /* Takes both streams past the group before (none for the first) and folds the inputs of `group` (none past the last).
@@ -116,8 +154,10 @@ static fp_status sweep(const layer_job *job, int group, int64_t first, fp_statis
 	fp_status status = FP_OK;
 	if (job->dense_past < group)
 		FP_TRY(advance(job, FP_DENSE, group - 1, first));
-	if (group > 0 && pruned)
+	if (group > 0 && pruned) {
+		FP_TRY(renew_context(job, group - 1, first));
 		FP_TRY(advance(job, FP_PRUNED, group - 1, first));
+	}
 	if (statistics)
 		FP_TRY(fold(job, group, first, statistics));
 cleanup:
@@ -299,7 +339,7 @@ static fp_status load(fp_layer **out, const fp_layer_task *task, int64_t index)
 /* The stream that the pruned model's hidden states are in, before the layer is pruned. */
 static int pruned_stream(const fp_streams *streams)
 {
-	return fp_matrix_is_absent(streams->hidden[FP_PRUNED]) ? FP_DENSE : FP_PRUNED;
+	return streams->count == 1 ? FP_DENSE : FP_PRUNED;
 }
 
 static fp_status keep_input(layer_job *job)
@@ -386,8 +426,10 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(each_batch(&job, sweep, FP_GROUP_COUNT, NULL));
 	if (fp_layer_is_fitted(task))
 		FP_TRY(fit(&job));
-	else if (streams && job.feed == FP_FEED_SEQUENTIAL && !task->last)
+	else if (streams && job.feed == FP_FEED_SEQUENTIAL && !task->last) {
+		fp_streams_forget(streams, FP_DENSE);
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job.pruned));
+	}
 cleanup:
 	fp_matrix_free(fp_model_backend(task->model), &job.input);
 	fp_layer_free(job.dense);
@@ -412,6 +454,8 @@ fp_status fp_pass_layer(const fp_layer_task *task, int64_t index, const fp_overl
 {
 	fp_feed feed = fp_feed_of(task->settings);
 	fp_status status = FP_OK;
+	if (feed != FP_FEED_CROSS)
+		fp_streams_forget(task->streams, feed == FP_FEED_SEQUENTIAL ? FP_DENSE : FP_PRUNED);
 	if (feed != FP_FEED_SEQUENTIAL) /* else each layer begins with a copy of the pruned stream */
 		FP_TRY(pass_stream(task, index, FP_DENSE, NULL));
 	if (fp_feed_passes_on(feed)) /* else with a copy of the dense one */

@@ -4,8 +4,10 @@
 #include "base/memory.h"
 #include "pipeline/layer_journal.h"
 #include "pipeline/layer_shares.h"
+#include "pipeline/memory_plan.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct model_run {
@@ -255,14 +257,21 @@ static fp_status open_streams(model_run *run, fp_streams *streams)
 	const fp_settings *settings = task->settings;
 	fp_windows windows = *task->windows;
 	bool wanted = run->onward || run->pending > run->begin;
+	fp_memory_plan plan;
 	bool known = fp_feed_of(settings) == FP_FEED_NONE && settings->fit_steps == 0 && !settings->bias_update &&
 				 fp_dense_statistics_cover(task->kept, run->first, run->end);
 	fp_status status;
 	if (task->windows->count == 0 || !wanted || known)
 		return FP_OK;
 	if (run->begin > 0)
-		windows.ids = NULL; /* they come from the rank before */
-	FP_TRY(fp_streams_new(streams, task->model, &windows, run->onward || fp_feed_needs_both(fp_feed_of(settings))));
+		windows.ids = NULL;                                                       /* they come from the rank before */
+	FP_TRY(fp_memory_plan_make(&plan, task, task->comm && task->comm->size > 1)); /* the same for all ranks */
+	fp_model_backend(task->model)->frugal = plan.streams.residence != FP_RESIDENT;
+	/* on the disk of the output, which has more room than one for temporary files */
+	plan.streams.folder = task->writer ? fp_writer_folder(task->writer) : getenv("TMPDIR");
+	if (!plan.streams.folder)
+		plan.streams.folder = "/tmp";
+	FP_TRY(fp_streams_open(streams, task->model, &windows, &plan.streams));
 	if (task->comm && task->comm->size > 1)
 		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->onward));
 cleanup:

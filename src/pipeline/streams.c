@@ -2,15 +2,18 @@
 #include "pipeline/streams.h"
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/memory.h"
 
 #include <string.h>
+#include <unistd.h>
 
 /* Enough to keep a GEMM at its peak, and on a device to make the passes over A cheap beside it; more only takes memory.
  */
 enum { BATCH_TOKENS = 4096, DEVICE_BATCH_TOKENS = 16384 };
 static const int64_t MOST_WORKSPACE = (int64_t)3 << 30; /* bytes: wide models take fewer tokens at a time */
 
-static int64_t batch_windows(const fp_model *model, int64_t windows, int64_t length)
+int64_t fp_streams_usual_batch(const fp_model *model, int64_t windows, int64_t length)
 {
 	int64_t batch = (fp_model_backend(model)->asynchronous ? DEVICE_BATCH_TOKENS : BATCH_TOKENS) / length;
 	while (batch > 1 && fp_workspace_bytes(model, batch * length) > MOST_WORKSPACE)
@@ -26,43 +29,70 @@ static int64_t context_width(const fp_model *model)
 	return config->heads * config->head_dim;
 }
 
-/* The dense stream goes from attention past the operator behind it within a batch; the pruned one stops between them.
- */
-static int64_t context_rows(int stream, int64_t tokens, int64_t batch)
+/* Attention's outputs of all batches. The dense stream goes from attention past the operator behind it within a batch;
+ * the pruned one stops between them. */
+static bool keeps_context(fp_residence residence, int stream)
 {
-	return stream == FP_DENSE ? batch : tokens;
+	return residence == FP_RESIDENT && stream == FP_PRUNED;
 }
 
 static fp_status embed(fp_streams *streams, const fp_windows *windows)
 {
-	fp_status status = FP_OK;
-	for (int64_t first = 0; status == FP_OK && first < streams->windows; first += streams->batch) {
+	fp_status status;
+	FP_TRY(fp_streams_begin_pass(streams));
+	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
-		status = fp_model_embed(streams->model, windows->ids + first * windows->length, state.sequences, state.length,
-								state.hidden);
+		FP_TRY(fp_model_embed(streams->model, windows->ids + first * windows->length, state.sequences, state.length,
+							  state.hidden));
+		FP_TRY(fp_streams_store(streams, FP_DENSE, first));
 	}
+	fp_streams_stored(streams, FP_DENSE);
+cleanup:
+	fp_streams_end_pass(streams);
+	return status;
+}
+
+static fp_status open_files(fp_streams *streams, const char *folder)
+{
+	fp_context *ctx = fp_model_backend(streams->model)->ctx;
+	int64_t width = fp_model_get_config(streams->model)->hidden;
+	fp_status status = FP_OK;
+	for (int s = 0; s < streams->count; s++)
+		FP_TRY(fp_scratch_file(&streams->file[s], ctx, folder,
+							   streams->windows * streams->length * width * (int64_t)sizeof(float)));
+	FP_TRY(FP_NEW(ctx, &streams->host, fp_streams_batch_tokens(streams) * width));
+cleanup:
 	return status;
 }
 
 fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *windows, bool both)
 {
+	const fp_streams_plan plan = {.both = both,
+								  .batch = fp_streams_usual_batch(model, windows->count, windows->length)};
+	return fp_streams_open(out, model, windows, &plan);
+}
+
+fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *windows, const fp_streams_plan *plan)
+{
 	fp_backend *be = fp_model_backend(model);
 	int64_t tokens = windows->count * windows->length;
-	fp_status status;
-	memset(out, 0, sizeof *out);
-	out->model = model;
-	out->windows = windows->count;
-	out->length = windows->length;
-	out->batch = batch_windows(model, windows->count, windows->length);
-	for (int s = 0; s < (both ? FP_STREAM_COUNT : 1); s++) {
+	fp_status status = FP_OK;
+	*out = (fp_streams){.model = model,
+						.windows = windows->count,
+						.length = windows->length,
+						.batch = plan->batch,
+						.residence = plan->residence,
+						.count = plan->both ? FP_STREAM_COUNT : 1,
+						.file = {-1, -1}};
+	for (int s = 0; s < out->count && plan->residence != FP_PARKED; s++)
 		FP_TRY(fp_matrix_new(be, &out->hidden[s], tokens, fp_model_get_config(model)->hidden, FP_F32));
-		FP_TRY(fp_matrix_new(be, &out->context[s], context_rows(s, tokens, fp_streams_batch_tokens(out)),
-							 context_width(model), FP_F32));
-		FP_TRY(fp_workspace_new(&out->workspace[s], model, fp_streams_batch_tokens(out)));
-	}
+	if (plan->residence == FP_RESIDENT && plan->both)
+		FP_TRY(fp_matrix_new(be, &out->context[FP_PRUNED], tokens, context_width(model), FP_F32));
+	if (plan->residence == FP_PARKED)
+		FP_TRY(open_files(out, plan->folder));
 	if (windows->ids)
 		FP_TRY(embed(out, windows));
-	if (windows->ids && both)
+	if (windows->ids && plan->both)
 		FP_TRY(fp_streams_copy(out, FP_PRUNED, FP_DENSE));
 cleanup:
 	if (status != FP_OK)
@@ -70,28 +100,78 @@ cleanup:
 	return status;
 }
 
+/* What only a pass needs. */
+static void free_pass_space(fp_streams *streams)
+{
+	fp_backend *be = fp_model_backend(streams->model);
+	for (int s = 0; s < FP_STREAM_COUNT; s++) {
+		fp_workspace_free(streams->workspace[s]);
+		streams->workspace[s] = NULL;
+		if (streams->residence != FP_RESIDENT)
+			fp_matrix_free(be, &streams->context[s]);
+		if (streams->residence == FP_PARKED)
+			fp_matrix_free(be, &streams->hidden[s]);
+	}
+}
+
+fp_status fp_streams_begin_pass(fp_streams *streams)
+{
+	fp_backend *be = fp_model_backend(streams->model);
+	int64_t tokens = fp_streams_batch_tokens(streams);
+	fp_status status = FP_OK;
+	for (int s = 0; s < streams->count; s++) {
+		if (!streams->workspace[s])
+			FP_TRY(fp_workspace_new(&streams->workspace[s], streams->model, tokens));
+		if (fp_matrix_is_absent(streams->context[s]))
+			FP_TRY(fp_matrix_new(be, &streams->context[s], tokens, context_width(streams->model), FP_F32));
+		if (fp_matrix_is_absent(streams->hidden[s]))
+			FP_TRY(fp_matrix_new(be, &streams->hidden[s], tokens, fp_model_get_config(streams->model)->hidden, FP_F32));
+	}
+cleanup:
+	return status;
+}
+
+void fp_streams_end_pass(fp_streams *streams)
+{
+	if (streams->residence != FP_RESIDENT)
+		free_pass_space(streams);
+}
+
 void fp_streams_free(fp_streams *streams)
 {
 	if (!streams->model)
 		return;
 	fp_backend *be = fp_model_backend(streams->model);
+	free_pass_space(streams);
 	for (int s = 0; s < FP_STREAM_COUNT; s++) {
 		fp_matrix_free(be, &streams->hidden[s]);
 		fp_matrix_free(be, &streams->context[s]);
-		fp_workspace_free(streams->workspace[s]);
+		if (streams->file[s] >= 0)
+			close(streams->file[s]);
 	}
+	fp_free(streams->host);
 	memset(streams, 0, sizeof *streams);
 }
 
-int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length, bool both)
+int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length, const fp_streams_plan *plan)
 {
-	int64_t tokens = windows * length;
-	int64_t batch = batch_windows(model, windows, length) * length;
-	int64_t bytes = 0;
-	for (int s = 0; s < (both ? FP_STREAM_COUNT : 1); s++)
-		bytes += (tokens * fp_model_get_config(model)->hidden + context_rows(s, tokens, batch) * context_width(model)) *
-					 (int64_t)sizeof(float) +
-				 fp_workspace_bytes(model, batch);
+	int64_t tokens = windows * length, hidden = fp_model_get_config(model)->hidden;
+	int64_t count = plan->both ? FP_STREAM_COUNT : 1;
+	if (plan->residence == FP_PARKED)
+		return plan->batch * length * hidden * (int64_t)sizeof(float);
+	return tokens *
+		   (count * hidden + (keeps_context(plan->residence, FP_PRUNED) ? (count - 1) * context_width(model) : 0)) *
+		   (int64_t)sizeof(float);
+}
+
+int64_t fp_streams_pass_bytes(const fp_model *model, int64_t length, const fp_streams_plan *plan)
+{
+	int64_t tokens = plan->batch * length, bytes = 0;
+	for (int s = 0; s < (plan->both ? FP_STREAM_COUNT : 1); s++) {
+		int64_t width = (keeps_context(plan->residence, s) ? 0 : context_width(model)) +
+						(plan->residence == FP_PARKED ? fp_model_get_config(model)->hidden : 0);
+		bytes += fp_workspace_bytes(model, tokens) + tokens * width * (int64_t)sizeof(float);
+	}
 	return bytes;
 }
 
@@ -108,15 +188,85 @@ fp_layer_state fp_streams_batch(const fp_streams *streams, int stream, int64_t f
 	return (fp_layer_state){
 		.sequences = count,
 		.length = streams->length,
-		.hidden = fp_matrix_rows(streams->hidden[stream], row, rows),
-		.context = fp_matrix_rows(streams->context[stream], stream == FP_DENSE ? 0 : row, rows),
+		.hidden = fp_matrix_rows(streams->hidden[stream], streams->residence == FP_PARKED ? 0 : row, rows),
+		.context = fp_matrix_rows(streams->context[stream], keeps_context(streams->residence, stream) ? row : 0, rows),
 	};
 }
 
+static int64_t file_offset(const fp_streams *streams, int64_t first)
+{
+	return first * streams->length * fp_model_get_config(streams->model)->hidden * (int64_t)sizeof(float);
+}
+
+fp_status fp_streams_fetch(fp_streams *streams, int stream, int64_t first)
+{
+	fp_backend *be = fp_model_backend(streams->model);
+	fp_matrix hidden = fp_streams_batch(streams, stream, first).hidden;
+	fp_status status;
+	if (streams->residence != FP_PARKED)
+		return FP_OK;
+	FP_REQUIRE(be, streams->source[stream] >= 0);
+	FP_TRY(fp_read_at(be->ctx, streams->file[streams->source[stream]], "hidden states", streams->host,
+					  fp_matrix_size(hidden) * (int64_t)sizeof(float), file_offset(streams, first)));
+	FP_TRY(be->ops->upload(be, hidden, streams->host, FP_F32, hidden.cols));
+cleanup:
+	return status;
+}
+
+fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first)
+{
+	fp_backend *be = fp_model_backend(streams->model);
+	fp_matrix hidden = fp_streams_batch(streams, stream, first).hidden;
+	fp_status status;
+	if (streams->residence != FP_PARKED)
+		return FP_OK;
+	FP_TRY(be->ops->download(be, streams->host, FP_F32, hidden.cols, hidden));
+	FP_TRY(fp_write_at(be->ctx, streams->file[stream], "hidden states", streams->host,
+					   fp_matrix_size(hidden) * (int64_t)sizeof(float), file_offset(streams, first)));
+cleanup:
+	return status;
+}
+
+void fp_streams_stored(fp_streams *streams, int stream)
+{
+	streams->source[stream] = stream;
+}
+
+void fp_streams_forget(fp_streams *streams, int stream)
+{
+	streams->source[stream] = -1;
+}
+
+/* Parked streams are copied when one of them changes: until then both read the same file. */
 fp_status fp_streams_copy(fp_streams *streams, int to, int from)
 {
 	fp_backend *be = fp_model_backend(streams->model);
+	streams->source[to] = streams->source[from];
+	if (streams->residence == FP_PARKED)
+		return FP_OK;
 	return be->ops->copy(be, streams->hidden[to], streams->hidden[from]);
+}
+
+bool fp_streams_are_one(const fp_streams *streams)
+{
+	return streams->residence == FP_PARKED && streams->source[FP_DENSE] == streams->source[FP_PRUNED];
+}
+
+/* Before the file of `stream` is written: who else reads it gets its own copy. */
+static fp_status part_from(fp_streams *streams, int stream)
+{
+	fp_status status = FP_OK;
+	for (int other = 0; streams->residence == FP_PARKED && other < streams->count; other++) {
+		if (other == stream || streams->source[other] != stream)
+			continue;
+		for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+			FP_TRY(fp_streams_fetch(streams, other, first));
+			FP_TRY(fp_streams_store(streams, other, first));
+		}
+		fp_streams_stored(streams, other);
+	}
+cleanup:
+	return status;
 }
 
 fp_status fp_streams_forward(fp_streams *streams, int stream, const fp_layer *layer)
@@ -125,13 +275,19 @@ fp_status fp_streams_forward(fp_streams *streams, int stream, const fp_layer *la
 	fp_context *ctx = be->ctx;
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
 	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
-	fp_status status = FP_OK;
-	for (int64_t first = 0; status == FP_OK && first < streams->windows; first += streams->batch) {
+	fp_status status;
+	FP_TRY(fp_streams_begin_pass(streams));
+	FP_TRY(part_from(streams, stream));
+	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		fp_layer_state state = fp_streams_batch(streams, stream, first);
-		status = fp_check_interrupt(ctx);
-		if (status == FP_OK)
-			status = fp_layer_forward(layer, &state, streams->workspace[stream]);
+		FP_TRY(fp_check_interrupt(ctx));
+		FP_TRY(fp_streams_fetch(streams, stream, first));
+		FP_TRY(fp_layer_forward(layer, &state, streams->workspace[stream]));
+		FP_TRY(fp_streams_store(streams, stream, first));
 	}
+	fp_streams_stored(streams, stream);
+cleanup:
+	fp_streams_end_pass(streams);
 	fp_backend_use(be, use);
 	fp_stage_enter(ctx, stage);
 	return status;

@@ -76,7 +76,7 @@ static fp_status may_keep(const fp_gram *gram, bool *out)
 	int64_t total;
 	int64_t wanted = RUNGS_KEPT * fp_matrix_size(gram->A) * (int64_t)sizeof(float);
 	*out = false;
-	if (!gram->shared)
+	if (!gram->shared || gram->be->frugal)
 		return FP_OK;
 	fp_status status = gram->be->ops->memory(gram->be, &available, &total);
 	*out = wanted < available / 4;

@@ -210,6 +210,10 @@ fp_status fp_statistics_finish(fp_statistics *statistics)
 	if (!finite)
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
 						 "the inputs of these operators hold NaN or infinity on the calibration text");
+	/* room for the solver */
+	fp_matrix_free(be, &statistics->delta);
+	fp_matrix_free(be, &statistics->gap);
+	fp_matrix_free(be, &statistics->shifted);
 cleanup:
 	return status;
 }

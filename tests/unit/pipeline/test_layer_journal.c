@@ -34,12 +34,9 @@ static void listen(void *data, const fp_operator_result *result)
 
 static void open_run(journal_run *run, const char *name, const char *const *assignments)
 {
-	expected_output expected;
 	memset(run, 0, sizeof *run);
 	open_fixture(&run->f, name);
-	read_expected(&expected, name);
-	free(expected.logits);
-	run->windows = (fp_windows){.ids = expected.ids, .count = expected.sequences, .length = expected.length};
+	run->windows = read_windows(name);
 	assert_ok(run->f.ctx, fp_settings_new(&run->settings, run->f.ctx));
 	for (int i = 0; assignments[i]; i++)
 		assert_ok(run->f.ctx, fp_settings_assign(run->settings, run->f.ctx, assignments[i]));

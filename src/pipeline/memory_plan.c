@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory_plan.c: the matrices that are there at the same time, by group of operators: two layers' weights and the
+ * statistics always; while the streams pass, their work space; while an operator is solved, that of the solver. Counted
+ * in floats, with an operator of m × n:
+ *     statistics  n² (A), 2n² (cross, difference) with correction, 2hn (residual, repair)
+ *     solver      mn each: C, R, the drift, two of work; three that are scaled; and what the search or the refit takes
+ */
+#include "pipeline/memory_plan.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+/* The program, its libraries and OpenBLAS's buffers, as measured. */
+#define PROGRAM_BYTES ((int64_t)18 << 20)
+#define BUFFER_BYTES ((int64_t)2 << 20) /* a thread's */
+
+enum { SHARED_INVERSES = 12 }; /* that a search climbs, as a rule */
+
+typedef struct group_size {
+	int64_t inputs, largest; /* n, and the largest operator's mn */
+	int operators;
+	bool centred;
+} group_size;
+
+typedef struct sizes {
+	group_size groups[FP_GROUP_COUNT];
+	int64_t weights; /* entries of a layer */
+	int64_t largest_bytes;
+} sizes;
+
+static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
+{
+	memset(out, 0, sizeof *out);
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		out->groups[group].centred = task->settings->bias_update;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *tensor = fp_model_operator(task->model, layer, (fp_role)role);
+		if (!tensor)
+			continue;
+		group_size *group = &out->groups[fp_role_group((fp_role)role)];
+		group->inputs = tensor->shape[1];
+		group->operators++;
+		group->largest = tensor->elements > group->largest ? tensor->elements : group->largest;
+		if (!fp_model_operator_bias(task->model, layer, (fp_role)role))
+			group->centred = false;
+		out->weights += tensor->elements;
+		out->largest_bytes = tensor->bytes > out->largest_bytes ? tensor->bytes : out->largest_bytes;
+	}
+}
+
+/* Whether ρX*ᵀ is folded for the group. */
+static bool has_residual(const fp_settings *settings, fp_feed feed, int group)
+{
+	return (group == fp_role_group(FP_DOWN) && settings->residual > 0) ||
+		   (group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && feed == FP_FEED_CROSS);
+}
+
+/* Floats of the solve of a group's largest operator, beside what fp_prune_operator() has: in mn and in n². */
+static double solver_floats(const fp_settings *settings, const group_size *group, bool frugal)
+{
+	double mn = 0, square = 0;
+	if (fp_is(settings->method, "fista")) {
+		double steps = settings->iterations > 0 ? (settings->restart ? 7 : 5) : 0;
+		bool searches = !fp_is(settings->support_search, "none") && settings->search_steps > 0;
+		double search = searches ? 6.5 : 0, refit = settings->refit_steps > 0 ? 4 : 0;
+		mn = 3 + (steps > search ? steps : search > refit ? search : refit);
+		/* the scaled Gram matrix, and inverses: operators of a group share them where there is room */
+		square = 1 + (!searches ? 0 : group->operators > 1 && !frugal ? SHARED_INVERSES : 1);
+		if (fp_is(settings->warm_start, "sparsegpt"))
+			square += 1;
+	} else if (fp_is(settings->method, "admm")) {
+		mn = 3;
+		square = 1;
+	} else if (fp_is(settings->method, "sparsegpt")) {
+		mn = 1;
+		square = 1;
+	} else {
+		mn = 1;
+	}
+	return mn * (double)group->largest + square * (double)(group->inputs * group->inputs);
+}
+
+/* Floats at the peak of one group. */
+static double group_floats(const fp_prune_task *task, const sizes *s, int group, const fp_streams_plan *plan)
+{
+	const fp_settings *settings = task->settings;
+	const group_size *size = &s->groups[group];
+	fp_feed feed = fp_feed_of(settings);
+	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
+	bool two = corrected && !(group == 0 && feed == FP_FEED_INTRA);
+	double n = (double)size->inputs, batch = (double)(plan->batch * task->windows->length);
+	double hidden = (double)fp_model_get_config(task->model)->hidden;
+	double residual = corrected && has_residual(settings, feed, group) ? hidden : 0;
+	double statistics = two ? 3 * n * n : n * n, fold = two ? batch * n : 0, solve;
+	if (!corrected) { /* of all groups at once */
+		statistics = 0;
+		for (int g = 0; g < FP_GROUP_COUNT; g++)
+			statistics += (double)(s->groups[g].inputs * s->groups[g].inputs);
+	}
+	statistics += residual * n * (two ? 2 : 1);
+	fold += residual > 0 ? batch * hidden : 0;
+	fold += size->centred ? batch * n * (corrected ? 1 : FP_GROUP_COUNT) : 0;
+	double pass = task->windows->count > 0
+					  ? (double)fp_streams_pass_bytes(task->model, task->windows->length, plan) / sizeof(float)
+					  : 0;
+	solve = solver_floats(settings, size, plan->residence != FP_RESIDENT) +
+			(3.25 + (two ? 1 : 0) + (two || residual > 0 ? 1 : 0)) * (double)size->largest;
+	if (plan->residence == FP_RESIDENT)
+		return statistics + pass + (fold > solve ? fold : solve);
+	return statistics + (fold + pass > solve ? fold + pass : solve);
+}
+
+static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_streams_plan *plan)
+{
+	const fp_backend *be = fp_model_backend(task->model);
+	int64_t windows = task->windows->count, length = task->windows->length;
+	bool fitted = windows > 0 && task->settings->fit_steps > 0;
+	double most = 0;
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		double floats = group_floats(task, s, group, plan);
+		most = floats > most ? floats : most;
+	}
+	double fixed = 2.0 * (double)s->weights * sizeof(float), peak = most * sizeof(float);
+	if (windows > 0)
+		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
+	if (fitted) {
+		double fit = (double)fp_fit_bytes(task->model, s->weights, plan->batch * length);
+		if (plan->residence == FP_RESIDENT)
+			fit += (double)fp_streams_pass_bytes(task->model, length, plan);
+		fixed += (double)(windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
+		peak = fit > peak ? fit : peak;
+	}
+	if (!be->asynchronous) /* on the host: the program, what is on its way to the disk, and the text */
+		fixed += (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes) +
+				 4.0 * (double)(windows * length);
+	return (int64_t)(fixed + peak);
+}
+
+/* Batches get smaller, down to one window, only when nothing else helps. */
+static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, const sizes *s, int64_t limit)
+{
+	bool fitted =
+		task->settings->fit_steps > 0; /* draws windows at random from the hidden states: they must be there */
+	fp_residence last = fitted ? FP_RECOMPUTE : FP_PARKED;
+	for (int residence = FP_RESIDENT; residence <= (int)last; residence++) {
+		out->streams.residence = (fp_residence)residence;
+		out->bytes = peak_bytes(task, s, &out->streams);
+		if (out->bytes <= limit)
+			return true;
+	}
+	while (out->streams.batch > 1) {
+		out->streams.batch /= 2;
+		out->bytes = peak_bytes(task, s, &out->streams);
+		if (out->bytes <= limit)
+			return true;
+	}
+	return false;
+}
+
+fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool onward)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	int64_t limit, available, total, first, end;
+	sizes s;
+	fp_status status;
+	*out = (fp_memory_plan){0};
+	FP_TRY(fp_parse_range(be->ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
+	FP_TRY(fp_parse_size(be->ctx, task->settings->memory, &limit));
+	measure(&s, task, first);
+	out->streams.both = onward || fp_feed_needs_both(fp_feed_of(task->settings));
+	out->streams.batch =
+		task->windows->count > 0 ? fp_streams_usual_batch(task->model, task->windows->count, task->windows->length) : 1;
+	if (limit > 0) {
+		if (!find_plan(out, task, &s, limit))
+			status = fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least%s",
+							 task->settings->memory, (double)out->bytes / 1048576.0,
+							 task->settings->fit_steps > 0 ? "; less without the layer fit (--preset fast)" : "");
+		goto cleanup;
+	}
+	FP_TRY(be->ops->memory(be, &available, &total));
+	int64_t batch = out->streams.batch;
+	if (!find_plan(out, task, &s, available / 10 * 9)) { /* an estimate: try, with the usual batch */
+		out->streams.batch = batch;
+		out->bytes = peak_bytes(task, &s, &out->streams);
+	}
+	if (out->streams.residence == FP_PARKED)
+		fp_log(be->ctx, FP_LOG_INFO, "hidden states wait on the disk: %.1f GiB are free, keeping them needs more",
+			   (double)available / 1073741824.0);
+cleanup:
+	return status;
+}
