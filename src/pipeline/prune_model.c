@@ -226,14 +226,17 @@ static fp_status take_share(model_run *run)
 		FP_TRY(FP_NEW(ctx, &shares, comm->size + 1));
 		FP_TRY(FP_NEW(ctx, &cost, run->end));
 		FP_TRY(fp_prune_estimate(&plan, task));
+		int64_t last = 0; /* what is finished behind the last open layer is nobody's: no stream need go there */
 		for (int64_t layer = run->first; layer < run->end; layer++)
-			if (!fp_layer_journal_has(task->journal, layer))
+			if (!fp_layer_journal_has(task->journal, layer)) {
 				cost[layer] = plan.flops / (double)plan.layers;
-		fp_share_layers(shares, comm->size, run->end, plan.forward_flops, cost);
+				last = layer + 1;
+			}
+		fp_share_layers(shares, comm->size, last, plan.forward_flops, cost);
 		FP_TRY(comm->ops->broadcast(comm, shares, (comm->size + 1) * (int64_t)sizeof *shares));
 		run->begin = shares[comm->rank];
 		run->own_end = shares[comm->rank + 1];
-		run->onward = task->windows->count > 0 && run->own_end > run->begin && run->own_end < run->end;
+		run->onward = task->windows->count > 0 && run->own_end > run->begin && run->own_end < shares[comm->size];
 		if (run->own_end > run->begin)
 			fp_log(ctx, FP_LOG_INFO, "rank %d of %d: layers %lld to %lld", comm->rank, comm->size,
 				   (long long)run->begin + 1, (long long)run->own_end);

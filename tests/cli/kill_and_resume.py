@@ -54,7 +54,11 @@ class Runs:
                                 env=self.environment, start_new_session=True)
 
     def finish(self, run):
-        error = run.communicate()[1].decode()
+        try:
+            error = run.communicate(timeout=300)[1].decode()
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            sys.exit("FAILED: a run does not come to its end")
         return run.returncode, error
 
     def kill(self, run):

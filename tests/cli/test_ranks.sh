@@ -60,5 +60,23 @@ code=$?
 [ $code -eq 3 ] && grep -q "rank . of 2: .*finite" "$work/err" || complain "a failing rank ($code)"
 [ -e failed ] && complain "a failed job left its output"
 
+# One layer in the middle is open, all behind it are finished: nobody waits for a stream that nobody needs.
+model=$source/models/llama-demo
+"$program" prune "$model" -o gap --calibration "$text" --samples 8 --sequence-length 64 --threads 1 --device cpu \
+	--correction intra >"$work/out" 2>"$work/err" &
+child=$!
+while kill -0 $child 2>/dev/null && [ ! -e .gap.partial/layer-00000 ]; do sleep 0.01; done
+mkdir .gap.partial/output/pruning_report.json # in the way of the last step
+wait $child
+rmdir .gap.partial/output/pruning_report.json
+[ -e .gap.partial/layer-00005 ] || complain "a run that fails at its end has not kept its layers"
+rm .gap.partial/layer-00002
+timeout 100 mpirun --allow-run-as-root --oversubscribe -n 3 "$program" prune "$model" -o gap --calibration "$text" --samples 8 \
+	--sequence-length 64 --threads 1 --device cpu --correction intra --resume >"$work/out" 2>"$work/err" ||
+	complain "three ranks with one open layer"
+rm -rf alone
+prune "$model" 1 alone --correction intra
+diff -r alone gap >/dev/null || complain "three ranks with one open layer give other bytes"
+
 python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 5 2 || complain "kill_and_resume.py with two ranks"
 finish
