@@ -40,7 +40,7 @@ ADDED = [
                                              "lambda_high": 1}),
     ("+ support search", {"support_search": "admm", "search_steps": 300}),
     ("+ refit", {"refit_steps": 20}),
-    ("+ ridge", {"ridge": 0.02}),
+    ("+ ridge", {"ridge": 0.04}),
     ("+ residual-aware target", {"residual": 1, "residual_output": 0.5}),
     ("+ cross-layer correction", {"correction": "cross"}),
     ("+ cross-layer correction, mixing", {"correction": "cross", "mix": 0.7}),

@@ -25,7 +25,7 @@ extern "C" {
 	  "what to prune to: a share of zeros in each matrix, or N:M = N kept of M consecutive entries of a row")          \
 	X(CHOICE, method, "fista", 0, 0, "fista|admm|sparsegpt|wanda|magnitude", "p",                                      \
 	  "how to choose and fit the weights that stay")                                                                   \
-	X(CHOICE, preset, "fast", 0, 0, "best|fast|paper", "pc",                                                           \
+	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
 	  "best: fast, then a fit of each layer's output; fast: support search and refit; paper: the published algorithm " \
 	  "to the letter. Flags after it override it")                                                                     \
 	X(CHOICE, warm_start, "wanda", 0, 0, "wanda|sparsegpt|magnitude|dense", "p", "where the solver starts")            \
@@ -83,7 +83,8 @@ extern "C" {
 	/* the layer fit */                                                                                                \
 	X(INT, fit_steps, 0, 0, 1000000, "N", "",                                                                          \
 	  "Adam steps on each layer's remaining weights for up to 128 windows, in proportion for up to 512; 0: no fit")    \
-	X(REAL, fit_rate, 0.05, 0, 1, "X", "", "length of a step, as a share of each operator's mean weight")              \
+	X(REAL, fit_rate, 0.1, 0, 10, "X", "",                                                                             \
+	  "length of a step, as a share of each operator's mean weight times the layer's relative error")                  \
 	X(INT, fit_width, 256, 1, 1000000000, "N", "",                                                                     \
 	  "inputs up to which an operator takes fit_rate; with more, steps shrink with the root of their number")          \
 	X(INT, fit_tokens, 4096, 1, 1000000000, "N", "", "tokens in one step of the fit, in whole windows")                \

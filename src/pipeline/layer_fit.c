@@ -5,9 +5,10 @@
  *     loss = Σ‖layer(input) − target‖² / Σ‖target − input‖²       over the windows of a batch
  *
  * The denominator, the energy of what the dense layer adds to its input, makes losses of different layers and models
- * comparable. A step's length is a share of each operator's own root mean square weight, smaller for wide ones, so that
- * one rate serves operators and models of any scale. A share of the windows is held out: the weights are rounded to the
- * checkpoint's type and measured on it a few times, and the best such point, the start included, is what remains.
+ * comparable. A step's length is a share of each operator's own root mean square weight, smaller for wide ones and for
+ * layers that are nearly right, so that one rate serves operators and models of any scale and any sparsity. A share of
+ * the windows is held out: the weights are rounded to the checkpoint's type and measured on it a few times, and the
+ * best such point, the start included, is what remains.
  */
 #include "pipeline/layer_fit.h"
 
@@ -369,6 +370,13 @@ cleanup:
 	return status;
 }
 
+/* The weights need to move by about the share by which the output is wrong. */
+static void scale_rates(fit_space *space, double loss)
+{
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		space->rate[role] *= sqrt(fmin(loss, 1)); /* NaN: no step */
+}
+
 static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 {
 	const fp_fit_task *task = space->task;
@@ -378,6 +386,7 @@ static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 	if (fp_backend_rounds(space->be, FP_USE_ACTIVATION))
 		memcpy(working.weight, space->narrow.weight, sizeof working.weight);
 	FP_TRY(measure_loss(space, task->layer, &result->loss_before));
+	scale_rates(space, result->loss_before);
 	result->loss_after = result->loss_before;
 	for (int64_t step = 0; step < steps; step++) {
 		double loss;

@@ -42,7 +42,8 @@ class Runs:
         launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
         self.command = launcher + [
             program, "prune", model, "--calibration", source / "models/calibration.jsonl", "--samples", "8",
-            "--sequence-length", "128", "--threads", "1", "--device", "cpu", "--quiet", "--set", "refit_steps=40"]
+            "--sequence-length", "128", "--threads", "1", "--device", "cpu", "--quiet", "--preset",
+            "fast", "--set", "refit_steps=40"]
         if ranks > 1:
             self.command += ["--correction", "intra"]
         # or the program starts itself once more, which only costs time here

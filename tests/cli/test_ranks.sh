@@ -23,7 +23,7 @@ prune() {
 	launcher=
 	[ "$ranks" -gt 1 ] && launcher="mpirun --allow-run-as-root --oversubscribe -n $ranks"
 	# shellcheck disable=SC2086 # the launcher is words
-	$launcher "$program" prune "$model" -o "$folder" --calibration "$text" --samples 8 --sequence-length 64 --threads 1 \
+	$launcher "$program" prune "$model" -o "$folder" --calibration "$text" --samples 8 --sequence-length 64 --preset fast --threads 1 \
 		--device cpu "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 

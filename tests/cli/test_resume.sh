@@ -11,7 +11,7 @@ begin() {
 	folder=$1
 	number=$2
 	shift 2
-	"$program" prune "$model" -o "$folder" --calibration "$text" --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null &
+	"$program" prune "$model" -o "$folder" --calibration "$text" --preset fast --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null &
 	child=$!
 	while kill -0 $child 2>/dev/null && [ ! -e ".$folder.partial/layer-00000" ]; do sleep 0.02; done
 	kill "-$number" $child 2>/dev/null || complain "the run was over before the signal came"
@@ -21,7 +21,7 @@ begin() {
 }
 
 prune() {
-	"$program" prune "$model" --calibration "$text" --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
+	"$program" prune "$model" --calibration "$text" --preset fast --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
 # Correction across layers needs the pruned stream again; a fit changes tensors that are no operators.
@@ -42,15 +42,15 @@ for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--sa
 done
 
 begin killed KILL --samples 16
-expect 2 "unfinished run.*--resume" prune "$model" -o killed --calibration "$text" --threads 1 --samples 16
-expect 2 "setting samples '16'.*'32'" prune "$model" -o killed --calibration "$text" --threads 1 --samples 32 --resume
-expect 2 "setting pattern '50%'.*'2:4'" prune "$model" -o killed --calibration "$text" --threads 1 --samples 16 \
+expect 2 "unfinished run.*--resume" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 --samples 16
+expect 2 "setting samples '16'.*'32'" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 --samples 32 --resume
+expect 2 "setting pattern '50%'.*'2:4'" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 --samples 16 \
 	--resume --pattern 2:4
-expect 2 "another calibration text" prune "$model" -o killed --calibration "$source/models/evaluation.jsonl" --threads 1 \
+expect 2 "another calibration text" prune "$model" -o killed --calibration "$source/models/evaluation.jsonl" --preset fast --threads 1 \
 	--samples 16 --resume
 cp -r "$model" other
 touch other/model.safetensors
-expect 2 "another model: model.safetensors" prune other -o killed --calibration "$text" --threads 1 --samples 16 --resume
+expect 2 "another model: model.safetensors" prune other -o killed --calibration "$text" --preset fast --threads 1 --samples 16 --resume
 printf damaged | dd of=.killed.partial/layer-00000 bs=1 seek=100 conv=notrunc 2>/dev/null
 prune -o killed --samples 16 --resume || complain "a resume after refusals fails"
 grep -q "layer-00000: is damaged" "$work/err" || complain "a damaged record is not noticed"
