@@ -132,6 +132,16 @@ static void on_signal(int number)
 	interrupted = 1;
 }
 
+/* A page of a mapped file that cannot be read comes as a signal. What was finished is on the disk: only say it and end.
+ */
+static void on_bus_error(int number)
+{
+	static const char text[] = "fistapruner: a mapped file could not be read: its disk fails, or it was cut short\n";
+	(void)number;
+	ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+	_exit(written < 0 ? 1 : fp_status_exit_code(FP_ERROR_IO));
+}
+
 /* The first signal asks for an orderly stop, the second one ends the program at once. */
 static void catch_signals(void)
 {
@@ -141,6 +151,8 @@ static void catch_signals(void)
 	action.sa_flags = (int)SA_RESETHAND;
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
+	action.sa_handler = on_bus_error;
+	sigaction(SIGBUS, &action, NULL);
 }
 
 /*

@@ -73,7 +73,11 @@ class Runs:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
             return False
-        run.communicate()
+        try:
+            run.communicate(timeout=10)
+        except subprocess.TimeoutExpired:  # a launcher may miss the end of a rank that died before it had joined
+            run.kill()
+            run.communicate()
         return True
 
 
