@@ -28,7 +28,8 @@ prune() {
 }
 
 for model in "$source/models/llama-demo" "$source/models/opt-demo"; do
-	for flags in "--correction intra" "--correction none --preset paper --set iterations=4" "--layers 2-4 --correction intra"; do
+	for flags in "--correction intra" "--preset best --set fit_steps=4 --correction intra" \
+		"--correction none --preset paper --set iterations=4" "--layers 2-4 --correction intra"; do
 		rm -rf alone shared
 		# shellcheck disable=SC2086
 		prune "$model" 1 alone $flags || complain "one rank fails: $flags"
@@ -62,7 +63,7 @@ code=$?
 
 # One layer in the middle is open, all behind it are finished: nobody waits for a stream that nobody needs.
 model=$source/models/llama-demo
-"$program" prune "$model" -o gap --calibration "$text" --samples 8 --sequence-length 64 --threads 1 --device cpu \
+"$program" prune "$model" -o gap --calibration "$text" --samples 8 --sequence-length 64 --preset fast --threads 1 --device cpu \
 	--correction intra >"$work/out" 2>"$work/err" &
 child=$!
 while kill -0 $child 2>/dev/null && [ ! -e .gap.partial/layer-00000 ]; do sleep 0.01; done
@@ -72,7 +73,7 @@ rmdir .gap.partial/output/pruning_report.json
 [ -e .gap.partial/layer-00005 ] || complain "a run that fails at its end has not kept its layers"
 rm .gap.partial/layer-00002
 timeout 100 mpirun --allow-run-as-root --oversubscribe -n 3 "$program" prune "$model" -o gap --calibration "$text" --samples 8 \
-	--sequence-length 64 --threads 1 --device cpu --correction intra --resume >"$work/out" 2>"$work/err" ||
+	--sequence-length 64 --preset fast --threads 1 --device cpu --correction intra --resume >"$work/out" 2>"$work/err" ||
 	complain "three ranks with one open layer"
 rm -rf alone
 prune "$model" 1 alone --correction intra
