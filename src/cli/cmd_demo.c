@@ -376,7 +376,7 @@ static fp_status print_all(const demo *d, const fp_cli_options *options, json_t 
 {
 	json_t *page = json_pack("{s:s, s:O}", "note", NOTE, "comparisons", comparisons);
 	json_t *document = json_pack("{s:s, s:[], s:s*}", "note", NOTE, "rows", "report", options->report);
-	for (size_t m = 0; m < json_array_size(comparisons); m++)
+	for (size_t m = 0; m < MODEL_COUNT && m < json_array_size(comparisons); m++)
 		add_rows(json_object_get(document, "rows"), model_names[m], json_array_get(comparisons, m));
 	char *json = json_dumps(page, JSON_REAL_PRECISION(10));
 	fp_status status =
