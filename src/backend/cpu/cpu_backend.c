@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MOST_PROCESSORS = 8192, OPENBLAS_ON_OPENMP = 2 };
 
@@ -86,12 +87,28 @@ static const fp_backend_operations cpu_operations = {
 	.adam_step = fp_cpu_adam_step,
 };
 
+/* OpenBLAS takes a buffer with its first product and, where there is no room for it, tries for ever. So that a limit on
+ * memory gives a message, look for the room first and let it have the buffer now. */
+static fp_status give_buffer(fp_context *ctx)
+{
+	const size_t size = (size_t)160 << 20; /* OpenBLAS asks for 128 MiB */
+	const float one = 1;
+	float product = 0;
+	void *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (room == MAP_FAILED)
+		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory: OpenBLAS needs 128 MiB of address space; see ulimit -v");
+	munmap(room, size);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &one, 1, &one, 1, 0, &product, 1);
+	return FP_OK;
+}
+
 fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 {
 	fp_status status;
 	fp_backend *be = NULL;
 	fp_cpu_state *state = NULL;
 	*out = NULL;
+	FP_TRY(give_buffer(ctx));
 	FP_TRY(FP_NEW(ctx, &be, 1));
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	state->loops = fp_cpu_loops_best();
