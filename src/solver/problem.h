@@ -75,8 +75,8 @@ typedef struct fp_solution {
 fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix G);
 /* *out ← ‖VX* − T‖²_F, never below 0. work: two m × n matrices; V − W and (V − W)A are left there. */
 fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out);
-/* The same with its product as exact as `wanted` asks for. */
-fp_status fp_problem_error_for(const fp_problem *problem, fp_use wanted, fp_matrix V, fp_matrix work[2], double *out);
+/* The same with its product as exact as `use` asks for. */
+fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix V, fp_matrix work[2], double *out);
 /* V ← V with the pattern: the smallest magnitudes become +0.0. mask (m × n, U8) is written. */
 fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask);
 

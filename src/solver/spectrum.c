@@ -125,7 +125,7 @@ fp_status fp_gram_largest(fp_gram *gram, double *out)
 	FP_TRY(fp_matrix_new(be, &x, 1, n, FP_F32));
 	FP_TRY(fp_matrix_new(be, &y, 1, n, FP_F32));
 
-	fp_mersenne random;
+	fp_mersenne random = {.state = {0}};
 	fp_mersenne_seed(&random, 0);
 	for (int64_t i = 0; i < n; i++)
 		w[i] = fp_mersenne_unit(&random) - 0.5;
