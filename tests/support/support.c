@@ -98,3 +98,13 @@ float random_normal(uint64_t *seed)
 		sum += random_uniform(seed);
 	return sum / 2.0F; /* twelve uniforms on [-1, 1) have variance 4 */
 }
+
+fp_settings *resolved_settings(fp_context *ctx, const char *family, const char *const *assignments)
+{
+	fp_settings *settings;
+	assert_ok(ctx, fp_settings_new(&settings, ctx));
+	for (int i = 0; assignments[i]; i++)
+		assert_ok(ctx, fp_settings_assign(settings, ctx, assignments[i]));
+	assert_ok(ctx, fp_settings_resolve(settings, ctx, family));
+	return settings;
+}

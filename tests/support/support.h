@@ -13,6 +13,7 @@
 
 #include "base/context.h"
 #include "base/memory.h"
+#include "base/settings.h"
 
 /* A context that ends the test with the message when a call fails: assert_ok(ctx, call). */
 #define assert_ok(ctx, call)                                                                                           \
@@ -52,5 +53,9 @@ int folder_tear_down(void **state);
 float random_uniform(uint64_t *seed);
 /* About normal, mean 0, deviation 1. */
 float random_normal(uint64_t *seed);
+
+/* Settings with these assignments ("name=value", NULL behind the last), resolved for a family. The caller frees them
+ * with fp_settings_free(). */
+fp_settings *resolved_settings(fp_context *ctx, const char *family, const char *const *assignments);
 
 #endif

@@ -40,10 +40,7 @@ static void open_run(fit_run *run, const char *name, int64_t windows, const char
 	run->windows.ids = calloc((size_t)(windows * LENGTH), sizeof *run->windows.ids);
 	for (int64_t i = 0; i < windows * LENGTH; i++)
 		run->windows.ids[i] = (int32_t)((double)(random_uniform(&seed) + 1) / 2 * VOCABULARY) % VOCABULARY;
-	assert_ok(run->f.ctx, fp_settings_new(&run->settings, run->f.ctx));
-	for (int i = 0; assignments[i]; i++)
-		assert_ok(run->f.ctx, fp_settings_assign(run->settings, run->f.ctx, assignments[i]));
-	assert_ok(run->f.ctx, fp_settings_resolve(run->settings, run->f.ctx, "llama"));
+	run->settings = resolved_settings(run->f.ctx, "llama", assignments);
 	int64_t width = fp_model_get_config(run->f.model)->hidden;
 	assert_ok(run->f.ctx, fp_workspace_new(&run->workspace, run->f.model, windows * LENGTH));
 	assert_ok(run->f.ctx, fp_matrix_new(run->f.be, &run->input, windows * LENGTH, width, FP_F32));

@@ -37,10 +37,7 @@ static void open_run(journal_run *run, const char *name, const char *const *assi
 	memset(run, 0, sizeof *run);
 	open_fixture(&run->f, name);
 	run->windows = read_windows(name);
-	assert_ok(run->f.ctx, fp_settings_new(&run->settings, run->f.ctx));
-	for (int i = 0; assignments[i]; i++)
-		assert_ok(run->f.ctx, fp_settings_assign(run->settings, run->f.ctx, assignments[i]));
-	assert_ok(run->f.ctx, fp_settings_resolve(run->settings, run->f.ctx, "llama"));
+	run->settings = resolved_settings(run->f.ctx, "llama", assignments);
 	run->folder = temporary_folder();
 	snprintf(run->output, sizeof run->output, "%s/out", run->folder);
 	snprintf(run->partial, sizeof run->partial, "%s/.out.partial", run->folder);
@@ -233,10 +230,7 @@ static void another_run_is_refused(void **unused)
 	assert_fails(ctx, FP_ERROR_USAGE, "setting refit_steps", attempt(&run));
 	assert_int_equal(access(run.partial, F_OK), 0);
 	fp_settings *settings = run.settings;
-	assert_ok(ctx, fp_settings_new(&run.settings, ctx));
-	for (int i = 0; recipes[2][i]; i++)
-		assert_ok(ctx, fp_settings_assign(run.settings, ctx, recipes[2][i]));
-	assert_ok(ctx, fp_settings_resolve(run.settings, ctx, "llama"));
+	run.settings = resolved_settings(ctx, "llama", recipes[2]);
 	fp_settings_free(settings);
 	run.windows.ids[0] ^= 1;
 	assert_fails(ctx, FP_ERROR_USAGE, "another calibration text", attempt(&run));

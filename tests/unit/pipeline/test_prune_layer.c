@@ -67,10 +67,7 @@ static void forget(layer_run *run)
 static void start(layer_run *run, const char *const *assignments)
 {
 	fp_context *ctx = run->f.ctx;
-	assert_ok(ctx, fp_settings_new(&run->settings, ctx));
-	for (int i = 0; assignments[i]; i++)
-		assert_ok(ctx, fp_settings_assign(run->settings, ctx, assignments[i]));
-	assert_ok(ctx, fp_settings_resolve(run->settings, ctx, "llama"));
+	run->settings = resolved_settings(ctx, "llama", assignments);
 	assert_ok(
 		ctx, fp_streams_new(&run->streams, run->f.model, &run->windows, fp_feed_needs_both(fp_feed_of(run->settings))));
 	run->task = (fp_layer_task){.model = run->f.model,

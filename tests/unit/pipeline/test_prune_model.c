@@ -34,10 +34,7 @@ static void open_run(model_run *run, const char *name, const char *const *assign
 	memset(run, 0, sizeof *run);
 	open_fixture(&run->f, name);
 	run->windows = read_windows(name);
-	assert_ok(run->f.ctx, fp_settings_new(&run->settings, run->f.ctx));
-	for (int i = 0; assignments[i]; i++)
-		assert_ok(run->f.ctx, fp_settings_assign(run->settings, run->f.ctx, assignments[i]));
-	assert_ok(run->f.ctx, fp_settings_resolve(run->settings, run->f.ctx, strncmp(name, "opt", 3) ? "llama" : "opt"));
+	run->settings = resolved_settings(run->f.ctx, strncmp(name, "opt", 3) ? "llama" : "opt", assignments);
 	run->task = (fp_prune_task){.model = run->f.model,
 								.settings = run->settings,
 								.windows = &run->windows,

@@ -25,14 +25,6 @@ static fp_status take(void *data, const fp_operator_result *result, const void *
 	return FP_OK;
 }
 
-static void make_settings(fp_settings **out, fp_context *ctx, const char *const *assignments)
-{
-	assert_ok(ctx, fp_settings_new(out, ctx));
-	for (int i = 0; assignments[i]; i++)
-		assert_ok(ctx, fp_settings_assign(*out, ctx, assignments[i]));
-	assert_ok(ctx, fp_settings_resolve(*out, ctx, "llama"));
-}
-
 /* All layers of a model; the first is passed by, as after a resume. */
 static outcome prune_all(const char *name, const char *const *assignments, fp_residence residence)
 {
@@ -43,7 +35,7 @@ static outcome prune_all(const char *name, const char *const *assignments, fp_re
 	outcome o = {0};
 	open_fixture(&f, name);
 	windows = read_windows(name);
-	make_settings(&settings, f.ctx, assignments);
+	settings = resolved_settings(f.ctx, "llama", assignments);
 	const fp_streams_plan plan = {
 		.both = fp_feed_needs_both(fp_feed_of(settings)), .batch = 1, .residence = residence, .folder = "/tmp"};
 	assert_true(windows.count > 1); /* several batches */
@@ -95,7 +87,7 @@ static void plans_keep_to_the_limit(void **unused)
 	static const char *const recipe[] = {"preset=fast", NULL};
 	fp_windows windows = {.count = 4096, .length = 16}; /* of no text: only counted */
 	open_fixture(&f, "llama-gqa");
-	make_settings(&settings, f.ctx, recipe);
+	settings = resolved_settings(f.ctx, "llama", recipe);
 	const fp_prune_task task = {.model = f.model, .settings = settings, .windows = &windows};
 	fp_memory_plan free_plan, plan;
 	assert_ok(f.ctx, fp_memory_plan_make(&free_plan, &task, false));
