@@ -15,7 +15,7 @@ while [ "$(date +%s)" -lt "$end" ]; do
 	for model in llama-demo opt-demo; do
 		for method in "--method magnitude" "--method wanda" "--method sparsegpt" "--method admm" "--preset paper" \
 			"--preset fast" "--preset fast --correction intra" "--preset best --set fit_steps=8"; do
-			for pattern in 50% 2:4 1:8; do
+			for pattern in 50% 70% 2:4 4:8 1:8; do
 				[ "$(date +%s)" -lt "$end" ] || break 3
 				rm -rf "$work/out"
 				# shellcheck disable=SC2086 # the method is words
