@@ -42,7 +42,8 @@ fp_status fp_map_file(fp_mapping *out, fp_context *ctx, const char *path)
 	if (size > 0) {
 		void *bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file, 0);
 		if (bytes == MAP_FAILED)
-			status = fp_fail(ctx, FP_ERROR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
+			status = fp_fail(ctx, errno == ENOMEM ? FP_ERROR_MEMORY : FP_ERROR_IO,
+							 "%s: its %lld bytes cannot be mapped: %s", path, (long long)size, strerror(errno));
 		else
 			*out = (fp_mapping){bytes, size};
 	}

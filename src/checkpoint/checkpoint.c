@@ -83,7 +83,8 @@ static fp_status list_shards(fp_checkpoint *checkpoint, fp_context *ctx)
 	if (kind->is_index) {
 		int64_t size;
 		FP_TRY(fp_read_file(&text, &size, ctx, path, MAX_JSON_FILE));
-		FP_TRY(fp_shard_index_parse(&checkpoint->index, ctx, text, size, path));
+		FP_TRY(fp_shard_index_parse(&checkpoint->index, ctx, text, size, kind->safetensors ? ".safetensors" : ".bin",
+									path));
 		checkpoint->index_name = kind->name;
 		FP_TRY(FP_NEW(ctx, &checkpoint->shards, checkpoint->index.shard_count));
 		for (int i = 0; i < checkpoint->index.shard_count; i++) {

@@ -43,6 +43,10 @@ enum opcode {
 	OP_FRAME = 0x95,
 };
 
+/* A tensor takes about 20. A value costs up to 200 bytes of memory for one in the file, so that their number must have
+ * a bound of its own. */
+enum { MAX_VALUES = 1000000 };
+
 enum kind { NOTHING, NUMBER, TEXT, TUPLE, LIST, DICT, CALLABLE, STORAGE, TENSOR, MARK };
 static const char *const kind_names[] = {"None, a bool or a float",
 										 "a number",
@@ -151,6 +155,9 @@ static fp_status push_index(struct reader *reader, int64_t node)
 
 static fp_status push(struct reader *reader, struct node node)
 {
+	if (reader->node_count >= MAX_VALUES)
+		return fp_fail(reader->ctx, FP_ERROR_INPUT, "%s: its pickle holds more than %d values; save it as safetensors",
+					   reader->path, MAX_VALUES);
 	fp_status status = FP_GROW(reader->ctx, &reader->nodes, &reader->node_capacity, reader->node_count + 1);
 	if (status != FP_OK)
 		return status;

@@ -10,10 +10,15 @@ static int compare_texts(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A shard stands beside its index: a name that leads elsewhere is refused. */
-static bool is_plain_name(const char *name)
+/* A shard stands beside its index: a name that leads elsewhere is refused. The ending keeps it from being the name of
+ * another file of the output. */
+static bool is_plain_name(const char *name, const char *ending)
 {
-	return name[0] != '\0' && name[0] != '.' && strlen(name) < 256 && !strchr(name, '/') && !strchr(name, '\\');
+	size_t length = strlen(name), tail = strlen(ending);
+	for (size_t i = 0; i < length; i++)
+		if ((unsigned char)name[i] < ' ' || name[i] == 0x7F || name[i] == '/' || name[i] == '\\')
+			return false;
+	return name[0] != '.' && length > tail && length < 256 && strcmp(name + length - tail, ending) == 0;
 }
 
 json_t *fp_shard_index_map(const fp_shard_index *index)
@@ -21,7 +26,8 @@ json_t *fp_shard_index_map(const fp_shard_index *index)
 	return json_object_get(index->root, "weight_map");
 }
 
-fp_status fp_shard_index_parse(fp_shard_index *out, fp_context *ctx, const char *text, int64_t size, const char *path)
+fp_status fp_shard_index_parse(fp_shard_index *out, fp_context *ctx, const char *text, int64_t size, const char *ending,
+							   const char *path)
 {
 	fp_status status = FP_OK;
 	const char *tensor;
@@ -43,10 +49,11 @@ fp_status fp_shard_index_parse(fp_shard_index *out, fp_context *ctx, const char 
 	FP_TRY(FP_NEW(ctx, &names, (int64_t)json_object_size(map)));
 	json_object_foreach(map, tensor, file)
 	{
-		if (!json_is_string(file) || !is_plain_name(json_string_value(file))) {
-			status = fp_fail(ctx, FP_ERROR_INPUT,
-							 "%s: tensor '%s': '%.100s' is not the name of a file in the same directory", path, tensor,
-							 json_is_string(file) ? json_string_value(file) : "");
+		if (!json_is_string(file) || !is_plain_name(json_string_value(file), ending)) {
+			status =
+				fp_fail(ctx, FP_ERROR_INPUT,
+						"%s: tensor '%.200s': '%.100s' is not the name of a file in the same directory that ends in %s",
+						path, tensor, json_is_string(file) ? json_string_value(file) : "", ending);
 			goto cleanup;
 		}
 		names[count++] = json_string_value(file);

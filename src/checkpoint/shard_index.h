@@ -12,8 +12,10 @@ typedef struct fp_shard_index {
 	int shard_count;
 } fp_shard_index;
 
-/* `text` need not be terminated; `path` is for messages. The caller frees the index with fp_shard_index_free(). */
-fp_status fp_shard_index_parse(fp_shard_index *out, fp_context *ctx, const char *text, int64_t size, const char *path);
+/* `text` need not be terminated; every shard's name must have the ending; `path` is for messages. The caller frees the
+ * index with fp_shard_index_free(). */
+fp_status fp_shard_index_parse(fp_shard_index *out, fp_context *ctx, const char *text, int64_t size, const char *ending,
+							   const char *path);
 void fp_shard_index_free(fp_shard_index *index);
 /* weight_map: tensor to file name. Borrowed. */
 json_t *fp_shard_index_map(const fp_shard_index *index);

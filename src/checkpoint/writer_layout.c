@@ -92,6 +92,17 @@ static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_
 	return FP_OK;
 }
 
+/* "pytorch_a.bin" and "a.bin" would be one file. */
+static fp_status check_names(const fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source)
+{
+	for (int i = 0; i < layout->file_count; i++)
+		for (int j = 0; j < i; j++)
+			if (strcmp(layout->files[i].name, layout->files[j].name) == 0)
+				return fp_fail(ctx, FP_ERROR_INPUT, "%s: %s and %s would both be written as %s; rename one",
+							   source->directory, source->shards[j], source->shards[i], layout->files[i].name);
+	return FP_OK;
+}
+
 /* pytorch_model-00001-of-00002.bin is model-00001-of-00002.safetensors afterwards. */
 static fp_status rename_shard(char **out, fp_context *ctx, const char *name)
 {
@@ -224,6 +235,8 @@ fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp
 		else
 			FP_TRY(convert_shard(out, ctx, source, i, map));
 	}
+	if (!source->safetensors)
+		FP_TRY(check_names(out, ctx, source));
 	if (!source->safetensors && source->index_name)
 		FP_TRY(make_index(out, ctx, source, map));
 cleanup:

@@ -42,6 +42,12 @@ static bool fits(fp_mapping file, uint64_t offset, uint64_t size)
 	return offset <= (uint64_t)file.size && size <= (uint64_t)file.size - offset;
 }
 
+/* How much of a name a message shows. */
+static int shown_length(const fp_zip_entry *entry)
+{
+	return entry->name_length < 200 ? (int)entry->name_length : 200;
+}
+
 struct directory {
 	uint64_t offset, size, count;
 };
@@ -125,7 +131,7 @@ static fp_status read_entry(fp_zip_entry *out, uint64_t *length, fp_context *ctx
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the zip directory is damaged", path);
 	*out = (fp_zip_entry){
 		.name = (const char *)record + CENTRAL_SIZE, .name_length = (int64_t)name, .checksum = get32(record + 16)};
-	const int shown = name < 200 ? (int)name : 200;
+	const int shown = shown_length(out);
 	if (memchr(out->name, '\0', (size_t)name))
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: an entry's name holds a zero byte", path);
 	if (get16(record + 8) & 1)
@@ -147,6 +153,7 @@ static fp_status read_entry(fp_zip_entry *out, uint64_t *length, fp_context *ctx
 	if (get16(local + 26) != name || memcmp(local + LOCAL_SIZE, out->name, (size_t)name) != 0)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' has another name in its own header", path, shown,
 					   out->name);
+	out->start = (int64_t)offset;
 	out->offset = (int64_t)start;
 	out->size = (int64_t)full;
 	return FP_OK;
@@ -164,6 +171,36 @@ static int compare_entries(const void *a, const void *b)
 {
 	const fp_zip_entry *first = a, *second = b;
 	return compare_text(first->name, first->name_length, second->name, second->name_length);
+}
+
+static int compare_places(const void *a, const void *b)
+{
+	const fp_zip_entry *first = *(const fp_zip_entry *const *)a, *second = *(const fp_zip_entry *const *)b;
+	if (first->start != second->start)
+		return first->start < second->start ? -1 : 1;
+	return first->offset < second->offset ? -1 : first->offset > second->offset;
+}
+
+/* No byte may belong to two entries: that is how a small archive claims to hold much. */
+static fp_status check_places(fp_context *ctx, const fp_zip *zip, const char *path)
+{
+	fp_status status;
+	const fp_zip_entry **order = NULL;
+	FP_TRY(FP_NEW(ctx, &order, zip->count));
+	for (int64_t i = 0; i < zip->count; i++)
+		order[i] = &zip->entries[i];
+	qsort(order, (size_t)zip->count, sizeof *order, compare_places);
+	for (int64_t i = 1; i < zip->count; i++) {
+		const fp_zip_entry *before = order[i - 1], *entry = order[i];
+		if (entry->start < before->offset + before->size) {
+			status = fp_fail(ctx, FP_ERROR_INPUT, "%s: entries '%.*s' and '%.*s' overlap", path, shown_length(before),
+							 before->name, shown_length(entry), entry->name);
+			goto cleanup;
+		}
+	}
+cleanup:
+	fp_free(order);
+	return status;
 }
 
 fp_status fp_zip_open(fp_zip *out, fp_context *ctx, fp_mapping file, const char *path)
@@ -186,11 +223,11 @@ fp_status fp_zip_open(fp_zip *out, fp_context *ctx, fp_mapping file, const char 
 	for (int64_t i = 1; i < out->count; i++) {
 		if (compare_entries(&out->entries[i - 1], &out->entries[i]) == 0) {
 			status = fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' is there twice", path,
-							 (int)(out->entries[i].name_length < 200 ? out->entries[i].name_length : 200),
-							 out->entries[i].name);
+							 shown_length(&out->entries[i]), out->entries[i].name);
 			goto cleanup;
 		}
 	}
+	FP_TRY(check_places(ctx, out, path));
 cleanup:
 	if (status != FP_OK)
 		fp_zip_close(out);

@@ -8,7 +8,8 @@
 typedef struct fp_zip_entry {
 	const char *name; /* in the archive, not terminated */
 	int64_t name_length;
-	int64_t offset, size; /* of its bytes in the file: checked to lie in it */
+	int64_t start;        /* of its header in the file */
+	int64_t offset, size; /* of its bytes in the file: checked to lie in it, and no byte in two entries */
 	uint32_t checksum;    /* CRC-32 as the archive claims it */
 } fp_zip_entry;
 

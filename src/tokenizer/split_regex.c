@@ -205,7 +205,9 @@ fp_status fp_split_regex_find(fp_split_regex *regex, fp_context *ctx, const char
 	if (result < 0) {
 		char reason[256];
 		pcre2_get_error_message(result, (PCRE2_UCHAR *)reason, sizeof reason);
-		return fp_fail(ctx, FP_ERROR_RUN, "splitting text for the tokenizer at byte %lld: %s", (long long)from, reason);
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "the tokenizer's regular expression does not get through the text at byte %lld: %s",
+					   (long long)from, reason);
 	}
 	const PCRE2_SIZE *places = pcre2_get_ovector_pointer(form->match);
 	*start = (int64_t)places[0];

@@ -56,6 +56,7 @@ fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *dir
 	tokenizer->ctx = ctx;
 	tokenizer->bos = tokenizer->eos = -1;
 	fp_bpe_start(&tokenizer->bpe);
+	FP_TRY(fp_copy_text(ctx, &tokenizer->directory, directory));
 	FP_TRY(read_files(tokenizer, directory));
 	*out = tokenizer;
 	tokenizer = NULL;
@@ -74,6 +75,7 @@ void fp_tokenizer_free(fp_tokenizer *tokenizer)
 	fp_normalizer_clear(&tokenizer->normalizer);
 	fp_pretokenizer_clear(&tokenizer->pretokenizer);
 	fp_free(tokenizer->repaired.bytes);
+	fp_free(tokenizer->directory);
 	fp_free(tokenizer);
 }
 
@@ -173,6 +175,8 @@ fp_status fp_tokenizer_encode(fp_tokenizer *tokenizer, const char *text, int64_t
 cleanup:
 	if (status != FP_OK)
 		out->count = before;
+	if (status == FP_ERROR_INPUT)
+		fp_fail_in(ctx, status, "%s", tokenizer->directory);
 	return status;
 }
 

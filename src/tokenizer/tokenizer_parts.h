@@ -19,6 +19,7 @@ struct fp_tokenizer {
 	fp_pretokenizer pretokenizer;
 	int32_t prefix[FP_MOST_SPECIALS], suffix[FP_MOST_SPECIALS]; /* what encode(with_special) puts around the ids */
 	int prefix_count, suffix_count;
+	char *directory; /* for messages */
 	int32_t bos, eos;
 	const char *kind;
 	fp_text_buffer repaired; /* scratch: the input with invalid UTF-8 replaced */

@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	fp_context *ctx = fp_context_new();
 	fp_shard_index index;
-	if (fp_shard_index_parse(&index, ctx, (const char *)data, (int64_t)size, "fuzz") == FP_OK)
+	if (fp_shard_index_parse(&index, ctx, (const char *)data, (int64_t)size, ".safetensors", "fuzz") == FP_OK)
 		fp_shard_index_free(&index);
 	json_t *root = json_loadb((const char *)data, size, 0, NULL);
 	if (json_is_object(root)) {
