@@ -98,13 +98,14 @@ typedef struct fp_adam {
 	fp_matrix narrow; /* BF16, ← W rounded, on a backend that multiplies such; absent: not wanted */
 } fp_adam;
 
-/* What fista_step_near() takes besides the matrices of fista_step(). */
+/* What fista_step_near() takes besides the gradient. */
 typedef struct fp_fista_near {
 	fp_momentum rule;
 	float step, threshold, momentum;
-	fp_matrix R, W; /* R may be absent: zero */
-	fp_matrix D;    /* BF16; written */
-	bool skip_P;    /* FP_MOMENTUM_LITERAL alone: P₊ is not wanted; P is left as it was, or undefined */
+	fp_matrix W; /* F32, BF16 or F16 */
+	fp_matrix R; /* BF16; absent: zero */
+	fp_matrix D; /* Y − W in halves */
+	fp_matrix P; /* with FP_MOMENTUM_LITERAL it may be absent, or undefined where no change is asked for */
 } fp_fista_near;
 
 /* What support_step() takes besides the matrices it changes. */
@@ -139,7 +140,8 @@ typedef struct fp_backend_operations {
 	 * other one is then rounded too; and C may be BF16 with them. */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);
-	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror() */
+	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror(). X may be BF16 where gemm()'s
+	 * operands may. */
 	fp_status (*gram)(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
 	fp_status (*mirror)(fp_backend *be, fp_matrix A); /* lower triangle ← upper */
 	/* Y ← α X + β Y; X may be Y */
@@ -211,12 +213,20 @@ typedef struct fp_backend_operations {
 	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
 								 fp_matrix mask);
 
-	/* --- pruning: optional -------------------------------------------------------------------------------- */
-	/* fista_step() for a solver that has its gradient from D = Y − W in bf16, which rounds the small difference and
-	 * not the weights: the gradient is G − R (G F32 or BF16), and D ← Y − W after the step. NULL: the solver does
-	 * without. */
-	fp_status (*fista_step_near)(fp_backend *be, const fp_fista_near *near, fp_matrix G, fp_matrix Y, fp_matrix P,
-								 double *change);
+	/* --- pruning: optional, all or none; NULL: the solver does without ------------------------------------ */
+	/* For a solver that has its gradient from D = V − W in bf16, which rounds the small difference and not the
+	 * weights. D (BF16, 2m × n) holds an m × n matrix of floats in halves: the upper one rounded to the nearest, an
+	 * operand of gemm(), in the first m rows, and what that left, as bits, in the others. Nothing is lost. */
+	/* D ← V − W; W F32, BF16 or F16 */
+	fp_status (*halve)(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
+	/* V ← W + D */
+	fp_status (*rejoin)(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
+	/* fista_step() with the gradient G − R (G F32 or BF16) at Y = W + D */
+	fp_status (*fista_step_near)(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change);
+	/* *out ← Σ H∘(G − 2R) for the upper half H of D; R (BF16) may be absent: zero */
+	fp_status (*near_sum)(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
+	/* −0.0 becomes +0.0; *out ← how many zeros there are. Where it is absent the host does that to the bytes. */
+	fp_status (*clean_zeros)(fp_backend *be, fp_matrix X, int64_t *out);
 
 	/* --- gradients: optional, all or none (fp_backend_has_gradients); for the layer fit ------------------- */
 	/* A loss's gradient by an operation's inputs from that by its output. A linear operator needs gemm() only, a
@@ -235,7 +245,8 @@ typedef struct fp_backend_operations {
 									fp_matrix dV);
 	/* out[j] ← Σᵢ X[i,j] + β out[j]; out is 1×cols; X may be BF16 where gemm()'s operands may */
 	fp_status (*column_sums)(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
-	/* D ← scale·(Y − T); squares, when not NULL, ← ‖Y − T‖²; D may be Y */
+	/* D ← scale·(Y − T); squares, when not NULL, ← ‖Y − T‖²; D may be Y. Where gemm()'s operands may be BF16, so may
+	 * all three, or D alone. */
 	fp_status (*difference)(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
 	/* M ← β₁M + (1−β₁)G;  V ← β₂V + (1−β₂)G²;  W ← W − rate·M̂/(√V̂ + ε), with M̂ = M/(1−β₁ᵗ), V̂ = V/(1−β₂ᵗ) */
 	fp_status (*adam_step)(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);

@@ -227,7 +227,8 @@ cleanup:
 	return status;
 }
 
-static fp_status solve_group(layer_job *job, int group, const fp_statistics *statistics)
+/* own: the same statistics where nobody wants them after this group, else NULL. */
+static fp_status solve_group(layer_job *job, int group, const fp_statistics *statistics, fp_statistics *own)
 {
 	const fp_layer_task *task = job->task;
 	fp_backend *be = fp_model_backend(task->model);
@@ -237,6 +238,7 @@ static fp_status solve_group(layer_job *job, int group, const fp_statistics *sta
 	for (int role = 0; role < FP_ROLE_COUNT; role++)
 		operators += fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]);
 	gram.shared = operators > 1;
+	int left = operators;
 	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
 		if (fp_role_group((fp_role)role) != group || fp_matrix_is_absent(job->dense->weight[role]))
 			continue;
@@ -246,8 +248,8 @@ static fp_status solve_group(layer_job *job, int group, const fp_statistics *sta
 									   .role = (fp_role)role};
 		status = fp_check_interrupt(be->ctx);
 		if (status == FP_OK)
-			status = fp_prune_operator(task, statistics, &gram, job->dense->weight[role], job->pruned->weight[role],
-									   job->pruned->bias[role], result);
+			status = fp_prune_operator(task, statistics, --left == 0 ? own : NULL, &gram, job->dense->weight[role],
+									   job->pruned->weight[role], job->pruned->bias[role], result);
 		if (status == FP_OK && result->bias_updated && !fp_layer_is_fitted(task))
 			status = finish_bias(job, (fp_role)role);
 	}
@@ -275,7 +277,7 @@ static fp_status prune_corrected_group(layer_job *job, int group)
 	const fp_statistics *kept = one && !centred ? fp_dense_statistics_find(task->kept, job->dense->index, group) : NULL;
 	fp_status status;
 	if (kept)
-		return solve_group(job, group, kept);
+		return solve_group(job, group, kept, NULL);
 	FP_TRY(fp_statistics_new(&statistics, fp_model_backend(task->model), group_inputs(job, group), !one,
 							 residual_rows(job, group), fp_streams_batch_tokens(task->streams)));
 	if (centred)
@@ -283,7 +285,7 @@ static fp_status prune_corrected_group(layer_job *job, int group)
 	FP_TRY(each_batch(job, sweep, group, &statistics));
 	job->dense_past = group > 0 ? group + 1 : 0;
 	FP_TRY(fp_statistics_finish(&statistics));
-	FP_TRY(solve_group(job, group, &statistics));
+	FP_TRY(solve_group(job, group, &statistics, &statistics));
 	if (one && !centred)
 		fp_dense_statistics_keep(task->kept, job->dense->index, group, &statistics);
 cleanup:
@@ -317,7 +319,7 @@ static fp_status prune_uncorrected(layer_job *job)
 	else if (task->streams && (job->feed == FP_FEED_NONE || fp_layer_is_fitted(task)))
 		FP_TRY(fp_streams_forward(task->streams, FP_DENSE, job->dense));
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
-		FP_TRY(solve_group(job, group, kept ? fp_dense_statistics_find(task->kept, index, group) : &own[group]));
+		FP_TRY(solve_group(job, group, kept ? fp_dense_statistics_find(task->kept, index, group) : &own[group], NULL));
 		if (!kept && dense && task->streams)
 			fp_dense_statistics_keep(task->kept, index, group, &own[group]);
 	}

@@ -17,7 +17,7 @@
 
 typedef struct operator_space {
 	fp_backend *be;
-	fp_matrix C, R;        /* of the target */
+	fp_matrix C, R;        /* of the target; R may be the drift itself */
 	fp_matrix drift;       /* W·cross */
 	fp_matrix work[2];     /* m × n */
 	double drift_error;    /* ‖WX* − WX‖² */
@@ -27,6 +27,8 @@ typedef struct operator_space {
 
 static void space_free(operator_space *space)
 {
+	if (space->R.buffer == space->drift.buffer)
+		space->R = (fp_matrix){0};
 	fp_matrix *all[] = {&space->C, &space->R, &space->drift, &space->work[0], &space->work[1]};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(space->be, all[i]);
@@ -45,8 +47,10 @@ static fp_status measure_output(operator_space *space, const fp_statistics *stat
 		FP_TRY(fp_matrix_new(be, &space->drift, W.rows, W.cols, FP_F32));
 		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->cross, FP_PLAIN, 0.0F, space->drift));
 		FP_TRY(be->ops->dot(be, W, space->drift, &cross));
+		FP_TRY(fp_matrix_new(be, &space->work[0], W.rows, W.cols, FP_F32));
 		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_TRANSPOSED, 0.0F, space->work[0]));
 		FP_TRY(be->ops->dot(be, W, space->work[0], &space->drift_error));
+		fp_matrix_free(be, &space->work[0]); /* room for the solver */
 	}
 	space->squared_output = own + 2.0 * cross + space->drift_error;
 cleanup:
@@ -65,10 +69,14 @@ static fp_status make_target(operator_space *space, const fp_statistics *statist
 	space->target_error = mix * mix * space->drift_error;
 	if (!drifts && !repairs)
 		return FP_OK;
-	FP_TRY(fp_matrix_new(be, &space->R, space->C.rows, space->C.cols, FP_F32));
-	FP_TRY(be->ops->fill(be, space->R, 0.0F));
-	if (drifts)
-		FP_TRY(be->ops->axpby(be, (float)mix, space->drift, 1.0F, space->R));
+	if (drifts && !repairs && mix == 1.0) {
+		space->R = space->drift;
+	} else {
+		FP_TRY(fp_matrix_new(be, &space->R, space->C.rows, space->C.cols, FP_F32));
+		FP_TRY(be->ops->fill(be, space->R, 0.0F));
+		if (drifts)
+			FP_TRY(be->ops->axpby(be, (float)mix, space->drift, 1.0F, space->R));
+	}
 	if (repairs)
 		FP_TRY(be->ops->axpby(be, (float)residual, statistics->residual, 1.0F, space->R));
 	if (repairs && !fp_matrix_is_absent(statistics->repair))
@@ -128,8 +136,13 @@ static fp_status round_to_type(char *bytes, fp_backend *be, fp_matrix V, fp_oper
 	FP_TRY(be->ops->finite(be, V, &finite));
 	if (!finite)
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
+	if (be->ops->clean_zeros) {
+		FP_TRY(be->ops->clean_zeros(be, V, &result->zeros));
+		FP_TRY(be->ops->copy(be, narrow, V));
+	}
 	FP_TRY(be->ops->download(be, bytes, tensor->dtype, V.cols, narrow));
-	result->zeros = clean_zeros(bytes, tensor->dtype, tensor->elements, be->threads);
+	if (!be->ops->clean_zeros)
+		result->zeros = clean_zeros(bytes, tensor->dtype, tensor->elements, be->threads);
 cleanup:
 	fp_matrix_free(be, &narrow);
 	fp_stage_enter(be->ctx, stage);
@@ -171,8 +184,8 @@ cleanup:
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
 
-fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_gram *gram, fp_matrix W,
-							fp_matrix V, fp_matrix bias, fp_operator_result *result)
+fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
+							fp_gram *gram, fp_matrix W, fp_matrix V, fp_matrix bias, fp_operator_result *result)
 {
 	fp_backend *be = fp_model_backend(task->model);
 	const fp_settings *settings = task->settings;
@@ -185,10 +198,10 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	double residual = residual_share(settings, result->role);
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &space.C, W.rows, W.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(measure_output(&space, statistics, W));
 	FP_TRY(make_target(&space, statistics, W, mix, residual));
+	if (last)
+		fp_statistics_forget_targets(last);
 	fp_backend_use(be, FP_USE_EXACT);
 
 	fp_problem problem = {.gram = gram,
@@ -197,7 +210,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .R = space.R,
 						  .pattern =
 							  fp_allocation_pattern(task->allocation, task->pattern, result->layer, result->role),
-						  .constant = space.target_error};
+						  .constant = space.target_error,
+						  .type = result->tensor->dtype};
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
 
 	problem.R = space.drift;
@@ -205,6 +219,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	result->squared_output = space.squared_output;
 	FP_TRY(take_space(task, result->tensor, &own, &bytes));
 	FP_TRY(round_to_type(bytes, be, V, result));
+	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
 	if (statistics->centred)
 		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, bias, result));

@@ -13,7 +13,7 @@
  * it on a logarithmic scale in units of max|C| (above which the optimum is V = 0), so that it does not depend on how
  * much text was folded.
  */
-#include "solver/problem.h"
+#include "solver/near.h"
 
 #include <math.h>
 
@@ -56,17 +56,98 @@ static void next_lambda(search_range *range, bool up)
 		range->geometric && range->low > 0 ? sqrt(range->low * range->high) : 0.5 * (range->low + range->high);
 }
 
-/* Two places change their content: the product of what is now the best stays, the other is free. */
-static fp_status keep_product(fp_backend *be, fp_matrix V, fp_matrix *product, fp_matrix *kept)
+/* What the rounds work with. */
+typedef struct search_space {
+	const fp_problem *problem;
+	const fp_settings *settings;
+	fp_near near;
+	fp_use use;  /* of the products that errors are told by */
+	bool coarse; /* errors come from the near form, too */
+	double L;    /* λ_max */
+	fp_matrix candidate;
+	fp_matrix work[2]; /* absent where coarse */
+	fp_matrix product; /* (V − W)A of the best, which spares FISTA its first product */
+} search_space;
+
+static fp_status space_new(search_space *space, const fp_problem *problem, const fp_settings *settings)
 {
-	fp_matrix spare = *kept;
+	fp_backend *be = problem->gram->be;
+	fp_matrix W = problem->W;
+	fp_status status;
+	space->problem = problem;
+	space->settings = settings;
+	space->use = settings->tolerance >= COARSE_TOLERANCE ? FP_USE_ACTIVATION : FP_USE_REFINEMENT;
+	FP_TRY(fp_gram_largest(problem->gram, &space->L));
+	FP_TRY(fp_near_new(&space->near, problem, settings));
+	space->coarse = space->near.used && space->use == FP_USE_ACTIVATION;
+	FP_TRY(fp_matrix_new(be, &space->candidate, W.rows, W.cols, FP_F32));
+	for (int i = 0; i < 2 && !space->coarse; i++)
+		FP_TRY(fp_matrix_new(be, &space->work[i], W.rows, W.cols, FP_F32));
+cleanup:
+	return status;
+}
+
+static void space_free(search_space *space)
+{
+	fp_backend *be = space->problem->gram->be;
+	fp_near_free(&space->near);
+	fp_matrix_free(be, &space->candidate);
+	fp_matrix_free(be, &space->work[0]);
+	fp_matrix_free(be, &space->work[1]);
+	fp_matrix_free(be, &space->product);
+}
+
+/* *out ← ‖VX* − T‖. (V − W)A is left where keep_product() finds it. */
+static fp_status measure(search_space *space, fp_matrix V, double *out)
+{
+	fp_status status;
+	double square;
+	if (space->coarse) {
+		FP_TRY(fp_near_set(&space->near, V));
+		FP_TRY(fp_near_error(&space->near, &square));
+	} else {
+		FP_TRY(fp_problem_error_for(space->problem, space->use, V, space->work, &square));
+	}
+	*out = sqrt(square);
+cleanup:
+	return status;
+}
+
+/* Two places change their content: the product of what is now the best stays, the other is free. */
+static fp_status keep_product(search_space *space)
+{
+	fp_matrix *fresh = space->coarse ? &space->near.G : &space->work[1];
+	fp_matrix spare = space->product;
 	fp_status status = FP_OK;
 	if (fp_matrix_is_absent(spare))
-		status = fp_matrix_new(be, &spare, V.rows, V.cols, FP_F32);
+		status = fp_matrix_new(space->problem->gram->be, &spare, fresh->rows, fresh->cols, fresh->dtype);
 	if (status == FP_OK) {
-		*kept = *product;
-		*product = spare;
+		space->product = *fresh;
+		*fresh = spare;
 	}
+	return status;
+}
+
+/* candidate ← FISTA's result from V, *error ← its ‖VX* − T‖ */
+static fp_status descend(search_space *space, double lambda, fp_matrix V, int64_t *steps, double *error)
+{
+	fp_backend *be = space->problem->gram->be;
+	fp_near *near = &space->near;
+	fp_matrix candidate = space->candidate;
+	fp_status status;
+	if (!near->used) {
+		FP_TRY(be->ops->copy(be, candidate, V));
+		FP_TRY(fp_fista(space->problem, space->settings, lambda, space->L, candidate, steps));
+		return measure(space, candidate, error);
+	}
+	FP_TRY(fp_near_set(near, V));
+	FP_TRY(fp_near_fista(near, space->settings, lambda, space->L, space->product, candidate, steps));
+	FP_TRY(fp_near_get(near, candidate));
+	if (!space->coarse)
+		return measure(space, candidate, error);
+	FP_TRY(fp_near_error(near, error));
+	*error = sqrt(*error);
+cleanup:
 	return status;
 }
 
@@ -74,39 +155,26 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 						   fp_matrix mask, fp_solution *solution)
 {
 	fp_backend *be = problem->gram->be;
-	fp_matrix candidate = {0};
-	fp_matrix work[2] = {{0}, {0}};
-	fp_matrix product = {0}; /* (V − W)A of the best, which spares FISTA its first product */
+	search_space space = {.problem = problem};
 	search_range range;
-	fp_use use = settings->tolerance >= COARSE_TOLERANCE ? FP_USE_ACTIVATION : FP_USE_REFINEMENT;
-	double L;
 	double best = INFINITY;
 	double improvement = INFINITY;
 	int64_t failures = 0;
 	fp_status status;
-	FP_TRY(fp_gram_largest(problem->gram, &L));
+	FP_TRY(space_new(&space, problem, settings));
 	FP_TRY(first_lambda(problem, settings, &range));
-	FP_TRY(fp_matrix_new(be, &candidate, V.rows, V.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
 	if (feasible) {
-		double square;
-		FP_TRY(fp_problem_error_for(problem, use, V, work, &square));
-		best = sqrt(square);
-		FP_TRY(keep_product(be, V, &work[1], &product));
+		FP_TRY(measure(&space, V, &best));
+		FP_TRY(keep_product(&space));
 	}
 
 	do {
 		double before;
 		double total;
 		FP_TRY(fp_check_interrupt(be->ctx));
-		FP_TRY(be->ops->copy(be, candidate, V));
-		FP_TRY(fp_fista_from(problem, settings, range.lambda, L, product, candidate, &solution->iterations));
-		FP_TRY(fp_problem_error_for(problem, use, candidate, work, &before));
-		FP_TRY(fp_round(problem, candidate, mask));
-		FP_TRY(fp_problem_error_for(problem, use, candidate, work, &total));
-		before = sqrt(before);
-		total = sqrt(total);
+		FP_TRY(descend(&space, range.lambda, V, &solution->iterations, &before));
+		FP_TRY(fp_round(problem, space.candidate, mask));
+		FP_TRY(measure(&space, space.candidate, &total));
 		solution->rounds++;
 		if (total < best) {
 			improvement = isfinite(best) ? 1 - (total / best) * (total / best) : INFINITY;
@@ -114,8 +182,8 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 			solution->lambda = range.lambda;
 			if (settings->reset_patience)
 				failures = 0;
-			FP_TRY(be->ops->copy(be, V, candidate));
-			FP_TRY(keep_product(be, V, &work[1], &product));
+			FP_TRY(be->ops->copy(be, V, space.candidate));
+			FP_TRY(keep_product(&space));
 		} else {
 			failures++;
 		}
@@ -124,9 +192,6 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 	solution->error = best;
 	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last */
 cleanup:
-	fp_matrix_free(be, &candidate);
-	fp_matrix_free(be, &work[0]);
-	fp_matrix_free(be, &work[1]);
-	fp_matrix_free(be, &product);
+	space_free(&space);
 	return status;
 }

@@ -35,6 +35,7 @@ void fp_gram_free(fp_gram *gram)
 	if (!gram->be)
 		return;
 	fp_matrix_free(gram->be, &gram->diagonal);
+	fp_matrix_free(gram->be, &gram->narrow);
 	fp_matrix_free(gram->be, &gram->factor);
 	fp_matrix_free(gram->be, &gram->scale);
 	fp_matrix_free(gram->be, &gram->inverse_scale);
@@ -47,6 +48,19 @@ void fp_gram_free(fp_gram *gram)
 		fp_free(gram->scaled);
 	}
 	memset(gram, 0, sizeof *gram);
+}
+
+fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out)
+{
+	fp_backend *be = gram->be;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(gram->narrow)) {
+		FP_TRY(fp_matrix_new(be, &gram->narrow, gram->A.rows, gram->A.cols, FP_BF16));
+		FP_TRY(be->ops->copy(be, gram->narrow, gram->A));
+	}
+	*out = gram->narrow;
+cleanup:
+	return status;
 }
 
 fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix G)

@@ -22,6 +22,7 @@ typedef struct fp_gram {
 	fp_matrix diagonal; /* 1 × n, on the device */
 	double mean_diagonal;
 	double largest;                 /* λ_max(A); 0 until fp_gram_largest() */
+	fp_matrix narrow;               /* A in BF16; absent until fp_gram_narrow() */
 	fp_matrix factor;               /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
 	double factor_damping;          /* the damping it took, as a share of the mean diagonal */
 	bool shared;                    /* by several operators: inverses are worth keeping; set by the caller */
@@ -41,6 +42,8 @@ typedef enum fp_scaling {
 /* The same problem in columns of unit norm (scaling.c): gram->scaled is S(A + δI)S with S = diag(A + δI)^-½ or the
  * like, δ = ridge · mean diagonal; kept. */
 fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind);
+/* A in BF16, for products that round it; kept, borrowed. */
+fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out);
 /* λ_max(A) from above, by Lanczos, kept (spectrum.c). */
 fp_status fp_gram_largest(fp_gram *gram, double *out);
 /* The factor for SparseGPT, damped harder (×10) while Cholesky refuses; kept (sparsegpt.c). */
@@ -59,6 +62,7 @@ typedef struct fp_problem {
 	fp_matrix R;    /* C − WA, borrowed; absent: zero */
 	fp_pattern pattern;
 	double constant; /* e₀ */
+	fp_dtype type;   /* a weight type that holds W exactly: the checkpoint's, or F32 */
 } fp_problem;
 
 /* How a solve went: not an error, but for the report. */
@@ -92,9 +96,8 @@ fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, f
 fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_matrix P,
 				   int64_t *steps);
 
-/* The same when (P − W)A is at hand, as the error of P leaves it; absent: it is not. */
-fp_status fp_fista_from(const fp_problem *problem, const fp_settings *settings, double lambda, double L,
-						fp_matrix product, fp_matrix P, int64_t *steps);
+/* The factor on the next step's momentum, (t − 1)/t₊, from *t, which moves on; it starts at 1. */
+double fp_fista_momentum(double *t);
 
 /* The λ search (lambda_search.c): V ← the best rounded solution, from the start in V (which has the pattern where
  * `feasible`). */

@@ -103,6 +103,7 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 	scaled.W = W;
 	scaled.C = C;
 	scaled.R = R;
+	scaled.type = FP_F32;
 	FP_TRY(solve(&scaled, settings, V, mask, solution));
 	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, V, V));
 	FP_TRY(be->ops->apply_mask(be, mask, V));

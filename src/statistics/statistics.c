@@ -14,12 +14,15 @@ fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, int64_t inputs, 
 {
 	memset(out, 0, sizeof *out);
 	out->be = be;
+	bool rounds = fp_backend_rounds(be, FP_USE_ACTIVATION);
 	fp_status status;
 	FP_TRY(new_zero(be, &out->A, inputs, inputs));
 	if (two_streams) {
 		FP_TRY(new_zero(be, &out->cross, inputs, inputs));
 		FP_TRY(new_zero(be, &out->difference, inputs, inputs));
-		FP_TRY(fp_matrix_new(be, &out->delta, batch, inputs, FP_F32));
+		FP_TRY(fp_matrix_new(be, &out->delta, batch, inputs, rounds ? FP_BF16 : FP_F32));
+		if (rounds)
+			FP_TRY(fp_matrix_new(be, &out->rounded, batch, inputs, FP_BF16));
 	}
 	if (residual_outputs > 0) {
 		FP_TRY(new_zero(be, &out->residual, residual_outputs, inputs));
@@ -58,7 +61,7 @@ void fp_statistics_free(fp_statistics *statistics)
 	fp_matrix *all[] = {&statistics->A,      &statistics->cross,      &statistics->difference, &statistics->residual,
 						&statistics->repair, &statistics->delta,      &statistics->gap,        &statistics->mean,
 						&statistics->shift,  &statistics->mean_delta, &statistics->mean_gap,   &statistics->shifted,
-						&statistics->ones};
+						&statistics->ones,   &statistics->rounded};
 	if (!be)
 		return;
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -66,10 +69,20 @@ void fp_statistics_free(fp_statistics *statistics)
 	memset(statistics, 0, sizeof *statistics);
 }
 
+void fp_statistics_forget_targets(fp_statistics *statistics)
+{
+	fp_matrix_free(statistics->be, &statistics->cross);
+	fp_matrix_free(statistics->be, &statistics->difference);
+	fp_matrix_free(statistics->be, &statistics->residual);
+	fp_matrix_free(statistics->be, &statistics->repair);
+}
+
 /* out ← a − b, over the first rows of a work space */
 static fp_status subtract(fp_backend *be, fp_matrix *out, fp_matrix work, fp_matrix a, fp_matrix b)
 {
 	*out = fp_matrix_rows(work, 0, a.rows);
+	if (work.dtype == FP_BF16)
+		return be->ops->difference(be, 1.0F, a, b, *out, NULL);
 	fp_status status = be->ops->copy(be, *out, a);
 	return status == FP_OK ? be->ops->axpby(be, -1.0F, b, 1.0F, *out) : status;
 }
@@ -105,12 +118,25 @@ cleanup:
 	return status;
 }
 
+/* X*, which several products take, rounded once where each of them would round it. */
+static fp_status round_once(fp_statistics *statistics, fp_matrix *Xstar)
+{
+	fp_backend *be = statistics->be;
+	if (fp_matrix_is_absent(statistics->rounded) || Xstar->dtype == FP_BF16)
+		return FP_OK;
+	fp_matrix rounded = fp_matrix_rows(statistics->rounded, 0, Xstar->rows);
+	fp_status status = be->ops->copy(be, rounded, *Xstar);
+	*Xstar = rounded;
+	return status;
+}
+
 fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix Xstar)
 {
 	fp_backend *be = statistics->be;
 	fp_matrix unshifted = Xstar;
 	fp_status status;
 	FP_TRY(shift(statistics, &Xstar));
+	FP_TRY(round_once(statistics, &Xstar));
 	FP_TRY(be->ops->gram(be, Xstar, 1.0F, statistics->A));
 	if (!fp_matrix_is_absent(statistics->cross)) {
 		fp_matrix delta;
@@ -137,6 +163,8 @@ fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidde
 		Xstar = fp_matrix_rows(statistics->shifted, 0, Xstar.rows); /* left there by fp_statistics_fold() */
 		FP_TRY(sum_rows(statistics, 1.0F, gap, 1.0F, statistics->mean_gap));
 	}
+	if (!fp_matrix_is_absent(statistics->rounded) && Xstar.dtype == FP_F32)
+		Xstar = fp_matrix_rows(statistics->rounded, 0, Xstar.rows); /* likewise */
 	FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
 	if (!fp_matrix_is_absent(statistics->repair)) {
 		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, Xstar.rows); /* likewise */
@@ -214,6 +242,7 @@ fp_status fp_statistics_finish(fp_statistics *statistics)
 	fp_matrix_free(be, &statistics->delta);
 	fp_matrix_free(be, &statistics->gap);
 	fp_matrix_free(be, &statistics->shifted);
+	fp_matrix_free(be, &statistics->rounded);
 cleanup:
 	return status;
 }

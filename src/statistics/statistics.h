@@ -25,7 +25,8 @@ typedef struct fp_statistics {
 	fp_matrix residual;   /* ρX*ᵀ; absent where it is not wanted */
 	fp_matrix repair;     /* ρΔᵀ; absent unless both are wanted */
 	double gap_energy;    /* ‖ρ‖² */
-	fp_matrix delta;      /* work space: Δ of a batch */
+	fp_matrix delta;      /* work space: Δ of a batch; BF16 where products round it */
+	fp_matrix rounded;    /* work space: X* of a batch in BF16, there */
 	fp_matrix gap;        /* work space: ρ of a batch */
 	bool centred;
 	fp_matrix mean; /* 1 × n: of X*; absent unless centred, like those below; sums until fp_statistics_finish() */
@@ -46,6 +47,8 @@ fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, int64_t inputs, 
 /* Before the first fold: the statistics will be centred. */
 fp_status fp_statistics_centre(fp_statistics *statistics, int64_t batch);
 void fp_statistics_free(fp_statistics *statistics);
+/* Frees what only targets are made of, when all that are wanted are made: all but A and the means. */
+void fp_statistics_forget_targets(fp_statistics *statistics);
 
 /* Folds a batch: X and X* are tokens × n; with one stream X is ignored. */
 fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix Xstar);

@@ -98,7 +98,11 @@ static fp_backend_operations make_operations(void)
 	ops.attention = fp_cuda_attention;
 	ops.cross_entropy = fp_cuda_cross_entropy;
 	ops.fista_step = fp_cuda_fista_step;
+	ops.halve = fp_cuda_halve;
+	ops.rejoin = fp_cuda_rejoin;
 	ops.fista_step_near = fp_cuda_fista_step_near;
+	ops.near_sum = fp_cuda_near_sum;
+	ops.clean_zeros = fp_cuda_clean_zeros;
 	ops.mask_smallest = fp_cuda_mask_smallest;
 	ops.mask_rows = fp_cuda_mask_rows;
 	ops.apply_mask = fp_cuda_apply_mask;

@@ -318,12 +318,16 @@ fp_status fp_cuda_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out);
 fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
 fp_status fp_cuda_max_abs(fp_backend *be, fp_matrix X, double *out);
 fp_status fp_cuda_finite(fp_backend *be, fp_matrix X, int *out);
+fp_status fp_cuda_clean_zeros(fp_backend *be, fp_matrix X, int64_t *out);
 fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
 /* cuda_fista.cu */
-fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, fp_matrix Y, fp_matrix P,
-								  double *change);
 fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
 							 fp_matrix Y, fp_matrix P, double *change);
+/* cuda_near.cu */
+fp_status fp_cuda_halve(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
+fp_status fp_cuda_rejoin(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
+fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change);
+fp_status fp_cuda_near_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
 /* cuda_support.cu */
 fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
 							   fp_matrix T);

@@ -163,21 +163,39 @@ fp_status fp_cuda_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix
 	});
 }
 
-fp_status fp_cuda_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares)
+/* In: what Y and T are, Out: what D is. */
+template <typename In, typename Out>
+static fp_status difference_as(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(Y) && fp_cuda_is_f32(T) && fp_cuda_is_f32(D));
-	FP_REQUIRE(be, fp_cuda_same_shape(Y, T) && fp_cuda_same_shape(Y, D));
-	const float *y = fp_cuda_floats(Y), *t = fp_cuda_floats(T);
-	float *d = fp_cuda_floats(D);
+	const In *y = fp_cuda_at<In>(Y), *t = fp_cuda_at<In>(T);
+	Out *d = fp_cuda_at<Out>(D);
 	int64_t ys = Y.stride, ts = T.stride, ds = D.stride;
 	bool flat = fp_cuda_is_contiguous(Y) && fp_cuda_is_contiguous(T) && fp_cuda_is_contiguous(D);
-	if (!squares) /* and so no wait for it */
-		return fp_cuda_map(be, Y.rows, Y.cols, flat, [=] __device__(int64_t i, int64_t j) {
-			d[i * ds + j] = scale * (y[i * ys + j] - t[i * ts + j]);
+	if (squares)
+		return sum_of(be, span_of(Y.rows, Y.cols, flat), squares, [=] __device__(int64_t i, int64_t j) {
+			float off = fp_cuda_load(y + i * ys + j) - fp_cuda_load(t + i * ts + j);
+			fp_cuda_store(d + i * ds + j, scale * off);
+			return (double)off * (double)off;
 		});
-	return sum_of(be, span_of(Y.rows, Y.cols, flat), squares, [=] __device__(int64_t i, int64_t j) {
-		float off = y[i * ys + j] - t[i * ts + j];
-		d[i * ds + j] = scale * off;
-		return (double)off * (double)off;
+	/* and so no wait for it */
+	if (fp_cuda_in_fours(Y) && fp_cuda_in_fours(T) && fp_cuda_in_fours(D))
+		return fp_cuda_map(be, Y.rows, Y.cols / 4, flat, [=] __device__(int64_t i, int64_t j) {
+			float4 a = fp_cuda_load4(y + i * ys + 4 * j), b = fp_cuda_load4(t + i * ts + 4 * j);
+			fp_cuda_store4(d + i * ds + 4 * j,
+						   float4{scale * (a.x - b.x), scale * (a.y - b.y), scale * (a.z - b.z), scale * (a.w - b.w)});
+		});
+	return fp_cuda_map(be, Y.rows, Y.cols, flat, [=] __device__(int64_t i, int64_t j) {
+		fp_cuda_store(d + i * ds + j, scale * (fp_cuda_load(y + i * ys + j) - fp_cuda_load(t + i * ts + j)));
 	});
+}
+
+fp_status fp_cuda_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(Y) && fp_cuda_is_view(T, Y.dtype) && fp_cuda_is_f32_or_bf16(D));
+	FP_REQUIRE(be, fp_cuda_same_shape(Y, T) && fp_cuda_same_shape(Y, D));
+	FP_REQUIRE(be, Y.dtype == FP_F32 || D.dtype == FP_BF16);
+	if (Y.dtype == FP_BF16)
+		return difference_as<__nv_bfloat16, __nv_bfloat16>(be, scale, Y, T, D, squares);
+	return D.dtype == FP_BF16 ? difference_as<float, __nv_bfloat16>(be, scale, Y, T, D, squares)
+							  : difference_as<float, float>(be, scale, Y, T, D, squares);
 }

@@ -102,16 +102,30 @@ static fp_status narrow(fp_backend *be, product how, fp_matrix m, bool wide, int
 								: fp_cuda_round(be, m, space->as<__nv_bfloat16>());
 }
 
-/* The product of operands in bf16. */
+/* The product of operands in bf16. The right one may be large, a Gram matrix split in three: it goes in panels, which
+ * takes their room only and changes nothing else. */
 static fp_status multiply_narrow(fp_backend *be, product how, int64_t m, int64_t n, int64_t k, float alpha, fp_matrix A,
 								 fp_transpose ta, fp_matrix B, fp_transpose tb, float beta, fp_matrix C)
 {
+	const int64_t most = (int64_t)1 << 30; /* bytes of a panel */
 	fp_cuda_scratch a, b;
 	operand left, right;
 	bool a_wide = ta == FP_PLAIN, b_wide = tb == FP_TRANSPOSED; /* does k run along the columns? */
 	FP_OR_RETURN(narrow(be, how, A, a_wide, 4, &a, &left));
-	FP_OR_RETURN(narrow(be, how, B, b_wide, 2, &b, &right));
-	return multiply(be, how, m, n, how == PRODUCT_SPLIT ? 3 * k : k, alpha, left, ta, right, tb, beta, C);
+	if (how != PRODUCT_SPLIT || n * k * 6 <= most) {
+		FP_OR_RETURN(narrow(be, how, B, b_wide, 2, &b, &right));
+		return multiply(be, how, m, n, how == PRODUCT_SPLIT ? 3 * k : k, alpha, left, ta, right, tb, beta, C);
+	}
+	int64_t panel = most / (k * 6) / 256 * 256;
+	panel = panel > 0 ? panel : 256;
+	for (int64_t j = 0; j < n; j += panel) {
+		int64_t cols = fp_cuda_smaller(panel, n - j);
+		fp_cuda_scratch space;
+		fp_matrix part = b_wide ? fp_matrix_rows(B, j, cols) : fp_matrix_cols(B, j, cols);
+		FP_OR_RETURN(narrow(be, how, part, b_wide, 2, &space, &right));
+		FP_OR_RETURN(multiply(be, how, m, cols, 3 * k, alpha, left, ta, right, tb, beta, fp_matrix_cols(C, j, cols)));
+	}
+	return FP_OK;
 }
 
 static fp_status scale_all(fp_backend *be, float beta, fp_matrix C)
@@ -176,11 +190,15 @@ static fp_status gram_panels(fp_backend *be, product how, const void *data, cuda
 
 fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(A) && A.rows == X.cols && A.cols == X.cols);
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_f32(A) && A.rows == X.cols && A.cols == X.cols);
 	if (X.cols == 0)
 		return FP_OK;
 	if (X.rows == 0)
 		return scale_all(be, beta, A);
+	if (X.dtype == FP_BF16) {
+		const void *data = fp_cuda_at<__nv_bfloat16>(X);
+		return gram_panels(be, PRODUCT_BF16, data, CUDA_R_16BF, 2, leading(X), X.rows, beta, A, data);
+	}
 	product how = fp_cuda_product_of(be);
 	if (how == PRODUCT_FLOAT || how == PRODUCT_TF32)
 		return gram_panels(be, how, fp_cuda_floats(X), CUDA_R_32F, 4, leading(X), X.rows, beta, A, fp_cuda_floats(X));

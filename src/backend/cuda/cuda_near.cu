@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_near.cu: FISTA near the dense weights: D = Y − W is what is kept, in halves.
+ *
+ * The upper half of D, rounded, is an operand of the gradient's product as it lies there, and with the lower one it is
+ * the whole float. So a step reads and writes four bytes for an entry of Y, and nothing has to be rounded for the
+ * product; W and R come in 16 bits. All of it is bound by memory: where the matrices have no gaps, eight entries go at
+ * a time.
+ */
+#include "backend/cuda/cuda_soft.cuh"
+#include "backend/cuda/cuda_sums.cuh"
+
+#include <cuda_fp16.h>
+#include <type_traits>
+
+/* --- halves ------------------------------------------------------------------------------------------------------- */
+
+__device__ static inline float join(unsigned high, unsigned low)
+{
+	return __uint_as_float((high << 16) + (unsigned)(int)(short)low);
+}
+
+/* Half way goes up, so that what is left always fits; a NaN stays one in the upper half. */
+__device__ static inline void split(float x, unsigned *high, unsigned *low)
+{
+	unsigned bits = __float_as_uint(x);
+	*high = ((bits + 0x8000u) >> 16) & 0xffffu;
+	*low = (bits - (*high << 16)) & 0xffffu;
+	if (x != x) {
+		*high = 0x7fc0u;
+		*low = 0;
+	}
+}
+
+/* --- one entry or eight ------------------------------------------------------------------------------------------- */
+
+__device__ static inline float number(const float *x)
+{
+	return *x;
+}
+__device__ static inline float number(const __nv_bfloat16 *x)
+{
+	return __bfloat162float(*x);
+}
+__device__ static inline float number(const __half *x)
+{
+	return __half2float(*x);
+}
+
+template <int N> struct numbers {
+	float at[N];
+};
+template <int N> struct halves {
+	unsigned high[N], low[N];
+};
+
+template <int N, typename T> __device__ static inline numbers<N> read(const T *x)
+{
+	numbers<N> out;
+	if constexpr (N == 1) {
+		out.at[0] = number(x);
+	} else if constexpr (sizeof(T) == 4) {
+		float4 a = ((const float4 *)x)[0], b = ((const float4 *)x)[1];
+		out = numbers<N>{{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+	} else {
+		uint4 raw = *(const uint4 *)x;
+#pragma unroll
+		for (int i = 0; i < N; i++)
+			out.at[i] = number((const T *)&raw + i);
+	}
+	return out;
+}
+
+template <int N> __device__ static inline void write(float *out, const numbers<N> &x)
+{
+	if constexpr (N == 1) {
+		*out = x.at[0];
+	} else {
+		((float4 *)out)[0] = float4{x.at[0], x.at[1], x.at[2], x.at[3]};
+		((float4 *)out)[1] = float4{x.at[4], x.at[5], x.at[6], x.at[7]};
+	}
+}
+
+template <int N> __device__ static inline void read_words(const uint16_t *x, unsigned (&out)[N])
+{
+	if constexpr (N == 1) {
+		out[0] = *x;
+	} else {
+		uint4 raw = *(const uint4 *)x;
+		const unsigned pairs[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			out[2 * i] = pairs[i] & 0xffffu;
+			out[2 * i + 1] = pairs[i] >> 16;
+		}
+	}
+}
+
+template <int N> __device__ static inline void write_words(uint16_t *out, const unsigned (&x)[N])
+{
+	if constexpr (N == 1)
+		*out = (uint16_t)x[0];
+	else
+		*(uint4 *)out = uint4{x[0] | x[1] << 16, x[2] | x[3] << 16, x[4] | x[5] << 16, x[6] | x[7] << 16};
+}
+
+/* A matrix in halves by its raw parts. */
+struct halved {
+	uint16_t *high, *low;
+	int64_t stride;
+};
+
+template <int N> __device__ static inline numbers<N> read_halves(const halved &d, int64_t at)
+{
+	halves<N> h;
+	numbers<N> out;
+	read_words<N>(d.high + at, h.high);
+	read_words<N>(d.low + at, h.low);
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		out.at[i] = join(h.high[i], h.low[i]);
+	return out;
+}
+
+template <int N> __device__ static inline void write_halves(const halved &d, int64_t at, const numbers<N> &x)
+{
+	halves<N> h;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		split(x.at[i], &h.high[i], &h.low[i]);
+	write_words<N>(d.high + at, h.high);
+	write_words<N>(d.low + at, h.low);
+}
+
+/* --- checks and launches ------------------------------------------------------------------------------------------ */
+
+static bool is_halved(fp_matrix D, fp_matrix like)
+{
+	return fp_cuda_is_view(D, FP_BF16) && D.rows == 2 * like.rows && D.cols == like.cols;
+}
+
+static halved halved_of(fp_matrix D)
+{
+	uint16_t *high = fp_cuda_at<uint16_t>(D);
+	return halved{high, high + D.rows / 2 * D.stride, D.stride};
+}
+
+static bool is_weight(fp_matrix m)
+{
+	return fp_dtype_is_weight(m.dtype) && fp_cuda_is_view(m, m.dtype);
+}
+
+/* Can `size` entries of this matrix be read as one row, in eights? */
+static bool in_eights(fp_matrix m, int64_t size)
+{
+	if (fp_matrix_is_absent(m))
+		return true;
+	uintptr_t at = (uintptr_t)m.buffer->data + (uintptr_t)(m.offset * fp_dtype_size(m.dtype));
+	return fp_cuda_is_contiguous(m) && size % 8 == 0 && at % 16 == 0;
+}
+
+/* f(the first entry) of a weight type. */
+template <typename F> static fp_status by_weight_type(fp_matrix m, F f)
+{
+	if (m.dtype == FP_F16)
+		return f(fp_cuda_at<__half>(m));
+	return fp_cuda_by_type(m, f);
+}
+
+/* --- operations --------------------------------------------------------------------------------------------------- */
+
+template <typename T> static fp_status halve_as(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D, const T *w)
+{
+	int64_t size = fp_matrix_size(V), vs = V.stride, ws = W.stride;
+	const float *v = fp_cuda_floats(V);
+	halved d = halved_of(D);
+	if (in_eights(V, size) && in_eights(W, size) && in_eights(D, size))
+		return fp_cuda_map(be, 1, size / 8, true, [=] __device__(int64_t, int64_t j) {
+			numbers<8> x = read<8>(v + 8 * j), y = read<8>(w + 8 * j);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				x.at[i] -= y.at[i];
+			write_halves<8>(d, 8 * j, x);
+		});
+	return fp_cuda_map(be, V.rows, V.cols, false, [=] __device__(int64_t i, int64_t j) {
+		write_halves<1>(d, i * d.stride + j, numbers<1>{{v[i * vs + j] - number(w + i * ws + j)}});
+	});
+}
+
+fp_status fp_cuda_halve(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(V) && is_weight(W) && fp_cuda_same_shape(V, W) && is_halved(D, V));
+	return by_weight_type(W, [&](auto *w) { return halve_as(be, V, W, D, w); });
+}
+
+template <typename T> static fp_status rejoin_as(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V, const T *w)
+{
+	int64_t size = fp_matrix_size(V), vs = V.stride, ws = W.stride;
+	float *v = fp_cuda_floats(V);
+	halved d = halved_of(D);
+	if (in_eights(V, size) && in_eights(W, size) && in_eights(D, size))
+		return fp_cuda_map(be, 1, size / 8, true, [=] __device__(int64_t, int64_t j) {
+			numbers<8> x = read_halves<8>(d, 8 * j), y = read<8>(w + 8 * j);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				x.at[i] += y.at[i];
+			write<8>(v + 8 * j, x);
+		});
+	return fp_cuda_map(be, V.rows, V.cols, false, [=] __device__(int64_t i, int64_t j) {
+		v[i * vs + j] = number(w + i * ws + j) + read_halves<1>(d, i * d.stride + j).at[0];
+	});
+}
+
+fp_status fp_cuda_rejoin(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(V) && is_weight(W) && fp_cuda_same_shape(V, W) && is_halved(D, V));
+	return by_weight_type(W, [&](auto *w) { return rejoin_as(be, W, D, V, w); });
+}
+
+template <typename W, typename G> struct near_numbers {
+	const W *w;
+	const G *g;
+	const __nv_bfloat16 *r; /* NULL: zero */
+	float *p;               /* NULL: not wanted */
+	halved d;
+	int64_t ws, gs, rs, ps;
+	fp_cuda_fista_rule rule;
+	bool read_p;
+};
+
+/* N entries from where each matrix has them; Σ (P₊ − P)² of these. */
+template <int N, typename W, typename G>
+__device__ static inline double near_step(const near_numbers<W, G> &n, int64_t w_at, int64_t g_at, int64_t r_at,
+										  int64_t p_at, int64_t d_at)
+{
+	numbers<N> d = read_halves<N>(n.d, d_at), w = read<N>(n.w + w_at), g = read<N>(n.g + g_at), r = {}, p = {};
+	if (n.r)
+		r = read<N>(n.r + r_at);
+	if (n.read_p)
+		p = read<N>(n.p + p_at);
+	double sum = 0;
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		float y = w.at[i] + d.at[i];
+		double moved = (double)fp_cuda_move(n.rule, g.at[i] - r.at[i], &y, &p.at[i]);
+		sum += moved * moved;
+		d.at[i] = y - w.at[i];
+	}
+	write_halves<N>(n.d, d_at, d);
+	if (n.p)
+		write<N>(n.p + p_at, p);
+	return sum;
+}
+
+template <typename W, typename G>
+static fp_status near_all(fp_backend *be, const near_numbers<W, G> &n, fp_matrix shape, bool eights, double *change)
+{
+	int64_t size = fp_matrix_size(shape);
+	auto eight = [=] __device__(int64_t, int64_t j) { return near_step<8>(n, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j); };
+	auto one = [=] __device__(int64_t i, int64_t j) {
+		return near_step<1>(n, i * n.ws + j, i * n.gs + j, i * n.rs + j, i * n.ps + j, i * n.d.stride + j);
+	};
+	if (!change)
+		return eights ? fp_cuda_map(be, 1, size / 8, true, eight) : fp_cuda_map(be, shape.rows, shape.cols, false, one);
+	return eights ? sum_of(be, span_of(1, size / 8, true), change, eight)
+				  : sum_of(be, span_of(shape.rows, shape.cols, false), change, one);
+}
+
+fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change)
+{
+	fp_matrix W = near->W, R = near->R, D = near->D, P = near->P;
+	bool literal = near->rule == FP_MOMENTUM_LITERAL, has_r = !fp_matrix_is_absent(R), has_p = !fp_matrix_is_absent(P);
+	FP_REQUIRE(be, is_weight(W) && fp_cuda_is_f32_or_bf16(G) && fp_cuda_same_shape(G, W) && is_halved(D, G));
+	FP_REQUIRE(be, !has_r || (fp_cuda_is_view(R, FP_BF16) && fp_cuda_same_shape(G, R)));
+	FP_REQUIRE(be, !has_p || (fp_cuda_is_f32(P) && fp_cuda_same_shape(G, P)));
+	FP_REQUIRE(be, has_p || (literal && !change));
+	int64_t size = fp_matrix_size(G);
+	bool eights =
+		in_eights(W, size) && in_eights(G, size) && in_eights(R, size) && in_eights(D, size) && in_eights(P, size);
+	return by_weight_type(W, [&](auto *w) {
+		return fp_cuda_by_type(G, [&](auto *g) {
+			near_numbers<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(g)>> n = {};
+			n.w = w;
+			n.g = g;
+			n.r = has_r ? fp_cuda_at<__nv_bfloat16>(R) : nullptr;
+			n.p = has_p ? fp_cuda_floats(P) : nullptr;
+			n.d = halved_of(D);
+			n.ws = W.stride;
+			n.gs = G.stride;
+			n.rs = R.stride;
+			n.ps = P.stride;
+			n.rule = {near->step, near->threshold, near->momentum, literal};
+			n.read_p = has_p && (!literal || change);
+			return near_all(be, n, G, eights, change);
+		});
+	});
+}
+
+template <int N, typename G>
+__device__ static inline double near_terms(const __nv_bfloat16 *d, const G *g, const __nv_bfloat16 *r)
+{
+	numbers<N> x = read<N>(d), y = read<N>(g), z = {};
+	if (r)
+		z = read<N>(r);
+	double sum = 0;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		sum += (double)x.at[i] * ((double)y.at[i] - 2.0 * (double)z.at[i]);
+	return sum;
+}
+
+template <typename T>
+static fp_status near_sum_as(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out, const T *g)
+{
+	int64_t size = fp_matrix_size(G), ds = D.stride, gs = G.stride, rs = R.stride;
+	const __nv_bfloat16 *d = fp_cuda_at<__nv_bfloat16>(D);
+	const __nv_bfloat16 *r = fp_matrix_is_absent(R) ? nullptr : fp_cuda_at<__nv_bfloat16>(R);
+	if (in_eights(D, size) && in_eights(G, size) && in_eights(R, size))
+		return sum_of(be, span_of(1, size / 8, true), out, [=] __device__(int64_t, int64_t j) {
+			return near_terms<8>(d + 8 * j, g + 8 * j, r ? r + 8 * j : r);
+		});
+	return sum_of(be, span_of(G.rows, G.cols, false), out, [=] __device__(int64_t i, int64_t j) {
+		return near_terms<1>(d + i * ds + j, g + i * gs + j, r ? r + i * rs + j : r);
+	});
+}
+
+fp_status fp_cuda_near_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(G) && is_halved(D, G));
+	FP_REQUIRE(be, fp_matrix_is_absent(R) || (fp_cuda_is_view(R, FP_BF16) && fp_cuda_same_shape(G, R)));
+	return fp_cuda_by_type(G, [&](auto *g) { return near_sum_as(be, D, G, R, out, g); });
+}
