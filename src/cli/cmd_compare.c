@@ -13,16 +13,17 @@
 static void render(const json_t *result)
 {
 	static const fp_cli_column columns[] = {
-		{"method", "method", NULL, 0},           {"preset", "preset", NULL, 0},
-		{"correction", "correction", NULL, 0},   {"pattern", "pattern", NULL, 0},
-		{"samples", "samples", "%.0f", 1},       {"seed", "seed", "%.0f", 1},
-		{"perplexity", "perplexity", "%.4f", 1}, {"relative_error", "error", "%.5f", 1},
-		{"seconds", "seconds", "%.1f", 1},
+		{"method", "method", NULL, 0, false},           {"preset", "preset", NULL, 0, false},
+		{"correction", "correction", NULL, 0, false},   {"pattern", "pattern", NULL, 0, false},
+		{"samples", "samples", "%.0f", 1, false},       {"seed", "seed", "%.0f", 1, false},
+		{"perplexity", "perplexity", "%.4f", 1, false}, {"relative_error", "error", "%.5f", 1, false},
+		{"seconds", "seconds", "%.1f", 1, false},
 	};
 	static const fp_cli_column summary[] = {
-		{"method", "method", NULL, 0},   {"preset", "preset", NULL, 0},         {"correction", "correction", NULL, 0},
-		{"pattern", "pattern", NULL, 0}, {"samples", "samples", "%.0f", 1},     {"seeds", "seeds", "%.0f", 1},
-		{"mean", "mean", "%.4f", 1},     {"deviation", "deviation", "%.4f", 1},
+		{"method", "method", NULL, 0, false},         {"preset", "preset", NULL, 0, false},
+		{"correction", "correction", NULL, 0, false}, {"pattern", "pattern", NULL, 0, false},
+		{"samples", "samples", "%.0f", 1, false},     {"seeds", "seeds", "%.0f", 1, false},
+		{"mean", "mean", "%.4f", 1, false},           {"deviation", "deviation", "%.4f", 1, false},
 	};
 	fp_cli_print_table(json_object_get(result, "rows"), columns, sizeof columns / sizeof columns[0]);
 	if (json_array_size(json_object_get(result, "summary")) > 0) {

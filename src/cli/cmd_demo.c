@@ -266,11 +266,11 @@ static void add_line(json_t *table, const json_t *rows, const char *title)
 static void render(const json_t *result)
 {
 	static const fp_cli_column columns[] = {
-		{"title", "perplexity", NULL, 0},
-		{"llama-demo 50%", "llama-demo 50%", "%.3f", 1},
-		{"llama-demo 2:4", "llama-demo 2:4", "%.3f", 1},
-		{"opt-demo 50%", "opt-demo 50%", "%.3f", 1},
-		{"opt-demo 2:4", "opt-demo 2:4", "%.3f", 1},
+		{"title", "perplexity", NULL, 0, false},
+		{"llama-demo 50%", "llama-demo 50%", "%.3f", 1, false},
+		{"llama-demo 2:4", "llama-demo 2:4", "%.3f", 1, false},
+		{"opt-demo 50%", "opt-demo 50%", "%.3f", 1, false},
+		{"opt-demo 2:4", "opt-demo 2:4", "%.3f", 1, false},
 	};
 	const json_t *rows = json_object_get(result, "rows");
 	const char *report = fp_cli_text_at(result, "report");

@@ -27,14 +27,14 @@ static void render(const json_t *result)
 static void render_tasks(const json_t *result)
 {
 	static const fp_cli_column columns[] = {
-		{"name", "task", NULL, 0},
-		{"samples", "samples", "%.0f", 0},
-		{"acc", "acc", "%.4f", 0},
-		{"acc_stderr", "stderr", "%.4f", 0},
-		{"acc_norm", "acc_norm", "%.4f", 0},
-		{"acc_norm_stderr", "stderr", "%.4f", 0},
-		{"perplexity", "perplexity", "%.4f", 0},
-		{"truncated", "truncated", "%.0f", 0},
+		{"name", "task", NULL, 0, false},
+		{"samples", "samples", "%.0f", 0, false},
+		{"acc", "acc", "%.4f", 0, false},
+		{"acc_stderr", "stderr", "%.4f", 0, false},
+		{"acc_norm", "acc_norm", "%.4f", 0, false},
+		{"acc_norm_stderr", "stderr", "%.4f", 0, false},
+		{"perplexity", "perplexity", "%.4f", 0, false},
+		{"truncated", "truncated", "%.0f", 0, false},
 	};
 	printf("model       %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
 	render_end(result);

@@ -6,12 +6,12 @@
 static void render(const json_t *result)
 {
 	static const fp_cli_column columns[] = {
-		{"name", "tensor", NULL, 0},
-		{"shape", "shape", NULL, 0},
-		{"dtype", "type", NULL, 0},
-		{"sparsity", "zeros", "%.2f%%", 100},
-		{"negative_zeros", "-0.0", "%.0f", 1},
-		{"violations", "violations", "%.0f", 1},
+		{"name", "tensor", NULL, 0, false},
+		{"shape", "shape", NULL, 0, false},
+		{"dtype", "type", NULL, 0, false},
+		{"sparsity", "zeros", "%.2f%%", 100, false},
+		{"negative_zeros", "-0.0", "%.0f", 1, false},
+		{"violations", "violations", "%.0f", 1, false},
 	};
 	char count[32];
 	fp_cli_print_table(json_object_get(result, "tensors"), columns, sizeof columns / sizeof columns[0]);

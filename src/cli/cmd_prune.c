@@ -14,15 +14,18 @@ static void render_stages(const json_t *stages)
 	json_t *seconds;
 	json_object_foreach((json_t *)stages, name, seconds)
 	{
-		printf("  %-12s%.2f s\n", name, json_number_value(seconds));
+		if (json_number_value(seconds) >= 0.005) /* what is printed is not all zeros */
+			printf("  %-12s%.2f s\n", name, json_number_value(seconds));
 	}
 }
 
 static void render(const json_t *result)
 {
 	static const fp_cli_column columns[] = {
-		{"name", "operator", NULL, 0},   {"sparsity", "zeros", "%.2f%%", 100}, {"relative_error", "error", "%.5f", 1},
-		{"lambda", "lambda", "%.3g", 1}, {"iterations", "steps", "%.0f", 1},   {"seconds", "seconds", "%.2f", 1},
+		{"name", "operator", NULL, 0, false},          {"sparsity", "zeros", "%.2f%%", 100, false},
+		{"relative_error", "error", "%.5f", 1, false}, {"lambda", "lambda", "%.3g", 1, true},
+		{"iterations", "steps", "%.0f", 1, true},      {"search_steps", "search", "%.0f", 1, true},
+		{"seconds", "seconds", "%.2f", 1, false},
 	};
 	char bytes[32];
 	const json_t *operators = json_object_get(result, "operators");

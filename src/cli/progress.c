@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/progress.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { BAR_WIDTH = 30, LINE_SECONDS = 30 };
+enum { BAR_LEAST = 10, BAR_MOST = 60, LINE_SECONDS = 30 };
 
 static double seconds_now(void)
 {
@@ -38,19 +40,38 @@ static void show_log(void *data, fp_log_level level, const char *text)
 	fprintf(stderr, "%s%s\n", level == FP_LOG_WARNING ? "warning: " : level == FP_LOG_ERROR ? "error: " : "", text);
 }
 
+/* Columns of the terminal; 80 where it does not say. */
+static int terminal_columns(void)
+{
+	struct winsize size = {0};
+	return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* no-color.org, and terminals that know no colours. */
+static bool wants_colour(void)
+{
+	const char *no_colour = getenv("NO_COLOR"), *terminal = getenv("TERM");
+	return !(no_colour && *no_colour) && terminal && strcmp(terminal, "dumb") != 0 && isatty(STDERR_FILENO);
+}
+
+/* One line whatever the width of the terminal: the bar takes the room that the words leave. */
 static void draw_bar(fp_cli_progress *progress, int64_t done, int64_t total, double now)
 {
-	char bar[BAR_WIDTH + 1];
+	char bar[BAR_MOST + 1], words[96], left[32] = "?";
 	double share = total > 0 ? (double)done / (double)total : 0;
-	int filled = (int)(share * BAR_WIDTH);
-	memset(bar, '-', BAR_WIDTH);
-	memset(bar, '#', (size_t)(filled < 0 ? 0 : filled > BAR_WIDTH ? BAR_WIDTH : filled));
-	bar[BAR_WIDTH] = '\0';
-	char left[32] = "?";
 	if (done > 0)
 		format_seconds(left, (now - progress->started) / share * (1 - share));
-	fprintf(stderr, "\r\033[K%s [%s] %lld/%lld, %s left", progress->stage, bar, (long long)done, (long long)total,
-			left);
+	snprintf(words, sizeof words, "%lld/%lld, %s left", (long long)done, (long long)total, left);
+	int room = terminal_columns() - (int)strlen(progress->stage) - (int)strlen(words) - 5;
+	int width = room < BAR_LEAST ? 0 : room > BAR_MOST ? BAR_MOST : room;
+	int filled = (int)(share * width);
+	filled = filled < 0 ? 0 : filled > width ? width : filled;
+	memset(bar, '#', (size_t)width);
+	fprintf(stderr, "\r\033[K%s ", progress->stage);
+	if (width > 0)
+		fprintf(stderr, "[%s%.*s%s%*s] ", progress->colour ? "\033[32m" : "", filled, bar,
+				progress->colour ? "\033[0m" : "", width - filled, "");
+	fputs(words, stderr);
 	fflush(stderr);
 	progress->drawn = true;
 }
@@ -68,7 +89,7 @@ static void show_progress(void *data, const char *stage, int64_t done, int64_t t
 	if (done >= total) {
 		fp_cli_progress_clear(progress);
 		format_seconds(took, now - progress->started);
-		fprintf(stderr, "%s: %lld in %s\n", progress->stage, (long long)total, took);
+		fprintf(stderr, "%s: done in %s\n", progress->stage, took);
 		progress->stage[0] = '\0';
 	} else if (progress->bar && (now - progress->last_shown > 0.1 || !progress->drawn)) {
 		draw_bar(progress, done, total, now);
@@ -93,6 +114,7 @@ void fp_cli_progress_attach(fp_cli_progress *progress, fp_context *ctx, const fp
 	if (!options->quiet && strcmp(wanted, "never") != 0) {
 		progress->shown = true;
 		progress->bar = strcmp(wanted, "always") == 0 || isatty(STDERR_FILENO);
+		progress->colour = wants_colour();
 		fp_context_set_progress(ctx, show_progress, progress);
 	}
 	fp_context_set_log(ctx, show_log, progress,

@@ -8,6 +8,7 @@
 typedef struct fp_cli_progress {
 	bool shown;        /* false: silent */
 	bool bar;          /* else a line per stage */
+	bool colour;       /* the terminal takes colours */
 	bool drawn;        /* a bar stands on the current line */
 	char stage[64];    /* the one under way; "" : none */
 	double started;    /* seconds, of the stage */

@@ -120,7 +120,7 @@ void fp_cli_print_table(const json_t *rows, const fp_cli_column *columns, size_t
 		for (size_t r = 0; r < json_array_size(rows); r++) {
 			const json_t *row = json_array_get(rows, r);
 			const json_t *value = json_object_get(row, columns[c].key);
-			if (!value)
+			if (!value || (columns[c].unless_zero && json_number_value(value) == 0))
 				continue;
 			format_cell(cell, row, &columns[c]);
 			int width = display_width(cell);

@@ -25,6 +25,7 @@ typedef struct fp_cli_column {
 	const char *format; /* of a number: "%.4f"; "%" prefixed with a share: "%.1f%%" prints 100 × the number; NULL: as
 						   text */
 	double scale;       /* multiplies a number before it is printed; 0 counts as 1 */
+	bool unless_zero;   /* left out where every row has 0 */
 } fp_cli_column;
 /* Rows under titles, columns padded; text on the left, numbers on the right. A column that no row has is left out. */
 void fp_cli_print_table(const json_t *rows, const fp_cli_column *columns, size_t column_count);

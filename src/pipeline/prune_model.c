@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "pipeline/layer_journal.h"
+#include "pipeline/layer_line.h"
 #include "pipeline/layer_shares.h"
 #include "pipeline/memory_plan.h"
 
@@ -17,10 +18,12 @@ typedef struct model_run {
 	const fp_tensor_info **replaced; /* of the layer that is being pruned */
 	int64_t replaced_count, replaced_capacity;
 	fp_pattern pattern;
-	int64_t first, end;        /* the layers that are to be pruned, by all ranks */
-	int64_t begin, own_end;    /* the layers of this rank; alone from 0 to `end` */
-	int64_t pending;           /* one past the last of its layers that is not finished; beyond it no stream is needed */
-	bool onward;               /* the rank after this one waits for the stream */
+	int64_t first, end;     /* the layers that are to be pruned, by all ranks */
+	int64_t begin, own_end; /* the layers of this rank; alone from 0 to `end` */
+	int64_t pending;        /* one past the last of its layers that is not finished; beyond it no stream is needed */
+	bool onward;            /* the rank after this one waits for the stream */
+	double layer_seconds;   /* that the layers of this run took, which are `layer_count` */
+	int64_t layer_count;
 	fp_allocation *allocation; /* NULL: one share for all operators */
 } model_run;
 
@@ -95,23 +98,10 @@ static fp_status fit_done(void *data, const fp_fit_result *fit)
 	if (status != FP_OK)
 		return status;
 	result->fits[result->fit_count++] = *fit;
-	fp_log(ctx, FP_LOG_INFO, "layer %lld: fit: loss %.5f to %.5f on held-out windows, %s, %.1f s",
+	fp_log(ctx, FP_LOG_DEBUG, "layer %lld: fit: loss %.5f to %.5f on held-out windows, %s, %.1f s",
 		   (long long)fit->layer + 1, fit->loss_before, fit->loss_after, fit->steps > 0 ? "kept" : "dropped",
 		   fit->seconds);
 	return FP_OK;
-}
-
-/* Relative error over the operators of one layer. */
-static double layer_error(const fp_prune_result *result, int64_t layer)
-{
-	double error = 0;
-	double output = 0;
-	for (int64_t i = 0; i < result->count; i++)
-		if (result->operators[i].layer == layer) {
-			error += result->operators[i].squared_error;
-			output += result->operators[i].squared_output;
-		}
-	return output > 0 ? sqrt(error / output) : 0;
 }
 
 static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
@@ -161,8 +151,11 @@ static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int6
 	if (task->journal)
 		FP_TRY(fp_layer_journal_add(task->journal, run->behind, layer, run->result, operators, fits, run->replaced,
 									run->replaced_count));
-	fp_log(ctx, FP_LOG_INFO, "layer %lld of %lld: error %.4f, %.1f s", (long long)layer + 1,
-		   (long long)fp_model_get_config(task->model)->layers, layer_error(run->result, layer), fp_clock() - started);
+	double seconds = fp_clock() - started;
+	run->layer_seconds += seconds;
+	run->layer_count++;
+	fp_log_layer(ctx, run->result, layer, fp_model_get_config(task->model)->layers, seconds,
+				 run->layer_seconds / (double)run->layer_count * (double)(run->pending - layer - 1));
 cleanup:
 	return status;
 }
