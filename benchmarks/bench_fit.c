@@ -289,6 +289,14 @@ cleanup:
 	return status;
 }
 
+static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_matrix target)
+{
+	const bench *b = data;
+	int64_t row = window * b->length;
+	fp_status status = b->be->ops->copy(b->be, input, fp_matrix_rows(b->input, row, b->length));
+	return status == FP_OK ? b->be->ops->copy(b->be, target, fp_matrix_rows(b->target, row, b->length)) : status;
+}
+
 static fp_status run_bench(bench *b, const char *directory, const char *device)
 {
 	fp_fit_result result;
@@ -312,8 +320,8 @@ static fp_status run_bench(bench *b, const char *directory, const char *device)
 	FP_TRY(time_step(b));
 	fp_fit_task task = {.settings = b->settings,
 						.layer = b->layer,
-						.input = b->input,
-						.target = b->target,
+						.read = read_window,
+						.read_data = b,
 						.windows = b->windows,
 						.length = b->length,
 						.batch = b->be->asynchronous && b->length < 16384 ? 16384 / b->length : 1};

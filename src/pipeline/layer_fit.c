@@ -151,16 +151,12 @@ cleanup:
 /* The rows of order[first, first + count) to the batch's matrices. */
 static fp_status gather(fit_space *space, int64_t first, int64_t count)
 {
-	fp_backend *be = space->be;
-	int64_t length = space->task->length;
+	const fp_fit_task *task = space->task;
+	int64_t length = task->length;
 	fp_status status = FP_OK;
-	for (int64_t i = 0; i < count; i++) {
-		int64_t row = space->order[first + i] * length;
-		FP_TRY(be->ops->copy(be, fp_matrix_rows(space->input, i * length, length),
-							 fp_matrix_rows(space->task->input, row, length)));
-		FP_TRY(be->ops->copy(be, fp_matrix_rows(space->target, i * length, length),
-							 fp_matrix_rows(space->task->target, row, length)));
-	}
+	for (int64_t i = 0; i < count; i++)
+		FP_TRY(task->read(task->read_data, space->order[first + i], fp_matrix_rows(space->input, i * length, length),
+						  fp_matrix_rows(space->target, i * length, length)));
 cleanup:
 	return status;
 }
@@ -204,7 +200,7 @@ static fp_status space_new(fit_space *space)
 {
 	const fp_fit_task *task = space->task;
 	fp_backend *be = space->be;
-	int64_t rows = task->batch * task->length;
+	int64_t rows = task->batch * task->length, width = fp_model_get_config(task->layer->model)->hidden;
 	double energy;
 	fp_status status;
 	FP_TRY(FP_NEW(be->ctx, &space->order, task->windows));
@@ -213,8 +209,8 @@ static fp_status space_new(fit_space *space)
 	/* of its own for each layer, so that the order in which layers are pruned does not matter */
 	fp_mersenne_seed(&space->random, (uint64_t)task->settings->seed * 1000003 + (uint64_t)task->layer->index);
 	shuffle(space, 0, task->windows);
-	FP_TRY(fp_matrix_new(be, &space->input, rows, task->input.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &space->target, rows, task->input.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space->input, rows, width, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space->target, rows, width, FP_F32));
 	FP_TRY(measure_energy(space, 0, space->held, &space->held_energy));
 	FP_TRY(measure_energy(space, space->held, task->windows, &energy));
 	space->energy = energy / (double)(task->windows - space->held);

@@ -18,10 +18,14 @@ typedef struct fp_fit_result {
 	double seconds;
 } fp_fit_result;
 
+/* The hidden states of one window before the layer, and what it should give for them: length × hidden. */
+typedef fp_status (*fp_fit_read)(void *data, int64_t window, fp_matrix input, fp_matrix target);
+
 typedef struct fp_fit_task {
 	const fp_settings *settings;
-	fp_layer *layer;         /* pruned, as the checkpoint would hold it; fitted in place. Zeros stay zeros. */
-	fp_matrix input, target; /* windows·length × hidden */
+	fp_layer *layer; /* pruned, as the checkpoint would hold it; fitted in place. Zeros stay zeros. */
+	fp_fit_read read;
+	void *read_data;
 	int64_t windows, length;
 	int64_t batch; /* windows that go through the layer at once */
 } fp_fit_task;

@@ -69,6 +69,10 @@ static fp_status relay_layer(const relay *r, const fp_layer *layer, bool receive
 	fp_backend *be = fp_model_backend(streams->model);
 	fp_status status;
 	FP_TRY(fp_streams_begin_pass(streams));
+	if (receives)
+		fp_streams_begin_store(streams, FP_DENSE);
+	if (layer && !sends)
+		fp_streams_begin_store(streams, FP_PRUNED);
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		FP_TRY(fp_check_interrupt(be->ctx));
 		if (receives)
@@ -87,8 +91,10 @@ static fp_status relay_layer(const relay *r, const fp_layer *layer, bool receive
 	}
 	if (receives)
 		fp_streams_stored(streams, FP_DENSE);
-	if (layer)
+	if (layer && !sends)
 		fp_streams_stored(streams, FP_PRUNED);
+	else if (layer)
+		fp_streams_forget(streams, FP_PRUNED);
 cleanup:
 	fp_streams_end_pass(streams);
 	return status;

@@ -58,7 +58,7 @@ static bool has_residual(const fp_settings *settings, fp_feed feed, int group)
 }
 
 /* Floats of the solve of a group's largest operator, beside what fp_prune_operator() has: in mn and in n². */
-static double solver_floats(const fp_settings *settings, const group_size *group, bool frugal)
+static double solver_floats(const fp_settings *settings, const group_size *group, bool frugal, bool device)
 {
 	double mn = 0, square = 0;
 	if (fp_is(settings->method, "fista")) {
@@ -68,6 +68,8 @@ static double solver_floats(const fp_settings *settings, const group_size *group
 		mn = 3 + (steps > search ? steps : search > refit ? search : refit);
 		/* the scaled Gram matrix, and inverses: operators of a group share them where there is room */
 		square = 1 + (!searches ? 0 : group->operators > 1 && !frugal ? SHARED_INVERSES : 1);
+		if (searches && device) /* an inverse is made from the one before: its square, and that in pieces of 16 bits */
+			square += 4;
 		if (fp_is(settings->warm_start, "sparsegpt"))
 			square += 1;
 	} else if (fp_is(settings->method, "admm")) {
@@ -105,11 +107,20 @@ static double group_floats(const fp_prune_task *task, const sizes *s, int group,
 	double pass = task->windows->count > 0
 					  ? (double)fp_streams_pass_bytes(task->model, task->windows->length, plan) / sizeof(float)
 					  : 0;
-	solve = solver_floats(settings, size, plan->residence != FP_RESIDENT) +
+	solve = solver_floats(settings, size, plan->residence != FP_RESIDENT, fp_model_backend(task->model)->asynchronous) +
 			(3.25 + (two ? 1 : 0) + (two || residual > 0 ? 1 : 0)) * (double)size->largest;
 	if (plan->residence == FP_RESIDENT)
 		return statistics + pass + (fold > solve ? fold : solve);
 	return statistics + (fold + pass > solve ? fold + pass : solve);
+}
+
+/* What the embedding keeps in memory: learnt positions, and the projection to the hidden states' width. */
+static double outer_bytes(const fp_model *model)
+{
+	const fp_model_config *c = fp_model_get_config(model);
+	int64_t positions = c->rotary ? 0 : (c->positions + c->position_offset) * c->hidden;
+	int64_t projection = c->embedding != c->hidden ? c->embedding * c->hidden : 0;
+	return (double)(positions + projection) * sizeof(float);
 }
 
 static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_streams_plan *plan)
@@ -122,14 +133,17 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 		double floats = group_floats(task, s, group, plan);
 		most = floats > most ? floats : most;
 	}
-	double fixed = 2.0 * (double)s->weights * sizeof(float), peak = most * sizeof(float);
+	double fixed = 2.0 * (double)s->weights * sizeof(float) + outer_bytes(task->model), peak = most * sizeof(float);
 	if (windows > 0)
 		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
 	if (fitted) {
 		double fit = (double)fp_fit_bytes(task->model, s->weights, plan->batch * length);
 		if (plan->residence == FP_RESIDENT)
 			fit += (double)fp_streams_pass_bytes(task->model, length, plan);
-		fixed += (double)(windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
+		else
+			fit -= (double)s->weights * sizeof(float); /* the dense layer has gone */
+		if (plan->residence != FP_PARKED)
+			fixed += (double)(windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
 		peak = fit > peak ? fit : peak;
 	}
 	if (!be->asynchronous) /* on the host: the program, what is on its way to the disk, and the text */
@@ -141,10 +155,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 /* Batches get smaller, down to one window, only when nothing else helps. */
 static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, const sizes *s, int64_t limit)
 {
-	bool fitted =
-		task->settings->fit_steps > 0; /* draws windows at random from the hidden states: they must be there */
-	fp_residence last = fitted ? FP_RECOMPUTE : FP_PARKED;
-	for (int residence = FP_RESIDENT; residence <= (int)last; residence++) {
+	for (int residence = FP_RESIDENT; residence <= (int)FP_PARKED; residence++) {
 		out->streams.residence = (fp_residence)residence;
 		out->bytes = peak_bytes(task, s, &out->streams);
 		if (out->bytes <= limit)
@@ -169,14 +180,14 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 	FP_TRY(fp_parse_range(be->ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
 	FP_TRY(fp_parse_size(be->ctx, task->settings->memory, &limit));
 	measure(&s, task, first);
+	out->streams.fitted = task->settings->fit_steps > 0;
 	out->streams.both = onward || fp_feed_needs_both(fp_feed_of(task->settings));
 	out->streams.batch =
 		task->windows->count > 0 ? fp_streams_usual_batch(task->model, task->windows->count, task->windows->length) : 1;
 	if (limit > 0) {
 		if (!find_plan(out, task, &s, limit))
-			status = fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least%s",
-							 task->settings->memory, (double)out->bytes / 1048576.0,
-							 task->settings->fit_steps > 0 ? "; less without the layer fit (--preset fast)" : "");
+			status = fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least",
+							 task->settings->memory, (double)out->bytes / 1048576.0 + 0.5);
 		goto cleanup;
 	}
 	FP_TRY(be->ops->memory(be, &available, &total));

@@ -34,9 +34,8 @@ typedef struct layer_job {
 	const fp_layer_task *task;
 	fp_feed feed;
 	fp_layer *dense, *pruned;
-	bool corrected;  /* X* runs through the pruned operators: two streams */
-	int dense_past;  /* groups that the dense stream has gone past */
-	fp_matrix input; /* of the layer, as the pruned stream brought it; kept for a fit only */
+	bool corrected; /* X* runs through the pruned operators: two streams */
+	int dense_past; /* groups that the dense stream has gone past */
 	fp_operator_result results[FP_ROLE_COUNT];
 } layer_job;
 
@@ -96,7 +95,7 @@ static bool changes(const layer_job *job, int group, int stream, bool folds)
 {
 	const int output = fp_role_group(FP_OUTPUT), down = fp_role_group(FP_DOWN);
 	if (!job->corrected)
-		return job->feed == FP_FEED_NONE;
+		return job->feed == FP_FEED_NONE || fp_layer_is_fitted(job->task); /* a fit's target */
 	if (stream == FP_PRUNED)
 		return group == output + 1 || group == down + 1;
 	return folds && (group == output || group == down);
@@ -116,8 +115,9 @@ static fp_status each_batch(const layer_job *job, batch_step step, int group, fp
 	FP_TRY(fp_streams_begin_pass(streams));
 	for (int s = 0; s < count; s++)
 		stores[s] = changes(job, group, s, statistics != NULL);
-	if (count > 1 && stores[FP_DENSE] && fp_streams_are_one(streams))
-		stores[FP_PRUNED] = true; /* from now on the two differ */
+	for (int s = 0; s < count; s++)
+		if (stores[s])
+			fp_streams_begin_store(streams, s);
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		FP_TRY(fp_check_interrupt(ctx));
 		for (int s = 0; s < count; s++)
@@ -344,33 +344,55 @@ static int pruned_stream(const fp_streams *streams)
 	return streams->count == 1 ? FP_DENSE : FP_PRUNED;
 }
 
-static fp_status keep_input(layer_job *job)
+/* PRUNED ← mix·DENSE + (1 − mix)·PRUNED */
+static fp_status mix_streams(fp_streams *streams, float mix)
 {
-	fp_streams *streams = job->task->streams;
-	fp_backend *be = fp_model_backend(job->task->model);
-	fp_matrix hidden = streams->hidden[pruned_stream(streams)];
-	fp_status status = fp_matrix_new(be, &job->input, hidden.rows, hidden.cols, FP_F32);
-	return status == FP_OK ? be->ops->copy(be, job->input, hidden) : status;
+	fp_backend *be = fp_model_backend(streams->model);
+	fp_status status;
+	FP_TRY(fp_streams_begin_pass(streams));
+	fp_streams_begin_store(streams, FP_PRUNED);
+	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+		fp_matrix dense = fp_streams_batch(streams, FP_DENSE, first).hidden;
+		FP_TRY(fp_streams_fetch(streams, FP_DENSE, first));
+		FP_TRY(fp_streams_fetch(streams, FP_PRUNED, first));
+		FP_TRY(be->ops->axpby(be, mix, dense, 1 - mix, fp_streams_batch(streams, FP_PRUNED, first).hidden));
+		FP_TRY(fp_streams_store(streams, FP_PRUNED, first));
+	}
+	fp_streams_stored(streams, FP_PRUNED);
+cleanup:
+	fp_streams_end_pass(streams);
+	return status;
 }
 
-/* With both streams at the layer's end: *target ← what the fitted layer should give for job->input. The dense layer's
- * output for that input, which is the dense stream's, unless errors of layers before are to be repaired too: then the
- * mixture of the two is made in the place of the pruned stream. */
-static fp_status fit_target(const layer_job *job, fp_matrix *target)
+/* With both streams at the layer's end: *target ← the stream that holds what the fitted layer should give for its
+ * input. The dense layer's output for that input, which is the dense stream's, unless errors of layers before are to be
+ * repaired too: then the mixture of the two is made in the place of the pruned stream. */
+static fp_status fit_target(const layer_job *job, int *target)
 {
 	fp_streams *streams = job->task->streams;
-	fp_backend *be = fp_model_backend(job->task->model);
 	float mix = (float)job->task->settings->fit_mix;
 	fp_status status = FP_OK;
-	*target = streams->hidden[FP_DENSE];
+	*target = FP_DENSE;
 	if (job->feed != FP_FEED_CROSS || mix == 1.0F)
 		return FP_OK;
-	*target = streams->hidden[FP_PRUNED];
-	FP_TRY(be->ops->copy(be, *target, job->input));
+	*target = FP_PRUNED;
+	FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_LAYER_INPUT));
 	FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->dense));
-	FP_TRY(be->ops->axpby(be, mix, streams->hidden[FP_DENSE], 1 - mix, *target));
+	FP_TRY(mix_streams(streams, mix));
 cleanup:
 	return status;
+}
+
+typedef struct fit_reader {
+	fp_streams *streams;
+	int target;
+} fit_reader;
+
+static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_matrix target)
+{
+	const fit_reader *reader = data;
+	fp_status status = fp_streams_read(reader->streams, FP_LAYER_INPUT, window, input);
+	return status == FP_OK ? fp_streams_read(reader->streams, reader->target, window, target) : status;
 }
 
 /* Fits the pruned layer, finishes its operators, and takes the pruned stream through it. */
@@ -378,16 +400,21 @@ static fp_status fit(layer_job *job)
 {
 	const fp_layer_task *task = job->task;
 	fp_streams *streams = task->streams;
-	fp_backend *be = fp_model_backend(task->model);
+	fit_reader reader = {.streams = streams};
 	fp_fit_result result;
 	fp_status status;
-	fp_fit_task fit = {.settings = task->settings,
-					   .layer = job->pruned,
-					   .input = job->input,
-					   .windows = streams->windows,
-					   .length = streams->length,
-					   .batch = streams->batch};
-	FP_TRY(fit_target(job, &fit.target));
+	const fp_fit_task fit = {.settings = task->settings,
+							 .layer = job->pruned,
+							 .read = read_window,
+							 .read_data = &reader,
+							 .windows = streams->windows,
+							 .length = streams->length,
+							 .batch = streams->batch};
+	FP_TRY(fit_target(job, &reader.target));
+	if (streams->residence != FP_RESIDENT) { /* nothing needs it any more */
+		fp_layer_free(job->dense);
+		job->dense = NULL;
+	}
 	FP_TRY(fp_fit_layer(&fit, &result));
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
 		if (fp_matrix_is_absent(job->pruned->weight[role]))
@@ -399,7 +426,7 @@ static fp_status fit(layer_job *job)
 	if (task->fit_done)
 		FP_TRY(task->fit_done(task->done_data, &result));
 	if (!task->last && (job->feed == FP_FEED_CROSS || job->feed == FP_FEED_SEQUENTIAL)) {
-		FP_TRY(be->ops->copy(be, streams->hidden[FP_PRUNED], job->input));
+		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_LAYER_INPUT));
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->pruned));
 	}
 cleanup:
@@ -419,7 +446,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	if (streams && job.feed == FP_FEED_SEQUENTIAL)
 		FP_TRY(fp_streams_copy(streams, FP_DENSE, FP_PRUNED));
 	if (fp_layer_is_fitted(task))
-		FP_TRY(keep_input(&job));
+		FP_TRY(fp_streams_copy(streams, FP_LAYER_INPUT, pruned_stream(streams)));
 	for (int group = 0; job.corrected && group < FP_GROUP_COUNT; group++)
 		FP_TRY(prune_corrected_group(&job, group));
 	if (!job.corrected)
@@ -433,7 +460,6 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job.pruned));
 	}
 cleanup:
-	fp_matrix_free(fp_model_backend(task->model), &job.input);
 	fp_layer_free(job.dense);
 	fp_layer_free(job.pruned);
 	return status;

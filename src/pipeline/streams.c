@@ -40,6 +40,7 @@ static fp_status embed(fp_streams *streams, const fp_windows *windows)
 {
 	fp_status status;
 	FP_TRY(fp_streams_begin_pass(streams));
+	fp_streams_begin_store(streams, FP_DENSE);
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
 		FP_TRY(fp_model_embed(streams->model, windows->ids + first * windows->length, state.sequences, state.length,
@@ -52,12 +53,13 @@ cleanup:
 	return status;
 }
 
-static fp_status open_files(fp_streams *streams, const char *folder)
+/* One for each slot in use. */
+static fp_status open_files(fp_streams *streams, int count, const char *folder)
 {
 	fp_context *ctx = fp_model_backend(streams->model)->ctx;
 	int64_t width = fp_model_get_config(streams->model)->hidden;
 	fp_status status = FP_OK;
-	for (int s = 0; s < streams->count; s++)
+	for (int s = 0; s < count; s++)
 		FP_TRY(fp_scratch_file(&streams->file[s], ctx, folder,
 							   streams->windows * streams->length * width * (int64_t)sizeof(float)));
 	FP_TRY(FP_NEW(ctx, &streams->host, fp_streams_batch_tokens(streams) * width));
@@ -83,13 +85,15 @@ fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *wi
 						.batch = plan->batch,
 						.residence = plan->residence,
 						.count = plan->both ? FP_STREAM_COUNT : 1,
-						.file = {-1, -1}};
+						.file = {-1, -1, -1},
+						.source = {-1, -1, -1},
+						.target = {-1, -1, -1}};
 	for (int s = 0; s < out->count && plan->residence != FP_PARKED; s++)
 		FP_TRY(fp_matrix_new(be, &out->hidden[s], tokens, fp_model_get_config(model)->hidden, FP_F32));
 	if (plan->residence == FP_RESIDENT && plan->both)
 		FP_TRY(fp_matrix_new(be, &out->context[FP_PRUNED], tokens, context_width(model), FP_F32));
 	if (plan->residence == FP_PARKED)
-		FP_TRY(open_files(out, plan->folder));
+		FP_TRY(open_files(out, out->count + plan->fitted, plan->folder));
 	if (windows->ids)
 		FP_TRY(embed(out, windows));
 	if (windows->ids && plan->both)
@@ -143,9 +147,10 @@ void fp_streams_free(fp_streams *streams)
 		return;
 	fp_backend *be = fp_model_backend(streams->model);
 	free_pass_space(streams);
-	for (int s = 0; s < FP_STREAM_COUNT; s++) {
-		fp_matrix_free(be, &streams->hidden[s]);
+	for (int s = 0; s < FP_STREAM_COUNT; s++)
 		fp_matrix_free(be, &streams->context[s]);
+	for (int s = 0; s < FP_SLOT_COUNT; s++) {
+		fp_matrix_free(be, &streams->hidden[s]);
 		if (streams->file[s] >= 0)
 			close(streams->file[s]);
 	}
@@ -198,19 +203,49 @@ static int64_t file_offset(const fp_streams *streams, int64_t first)
 	return first * streams->length * fp_model_get_config(streams->model)->hidden * (int64_t)sizeof(float);
 }
 
-fp_status fp_streams_fetch(fp_streams *streams, int stream, int64_t first)
+/* rows ← those of a slot's file from window `first` on */
+static fp_status fetch_rows(fp_streams *streams, int slot, int64_t first, fp_matrix rows)
 {
 	fp_backend *be = fp_model_backend(streams->model);
-	fp_matrix hidden = fp_streams_batch(streams, stream, first).hidden;
 	fp_status status;
 	if (streams->residence != FP_PARKED)
 		return FP_OK;
-	FP_REQUIRE(be, streams->source[stream] >= 0);
-	FP_TRY(fp_read_at(be->ctx, streams->file[streams->source[stream]], "hidden states", streams->host,
-					  fp_matrix_size(hidden) * (int64_t)sizeof(float), file_offset(streams, first)));
-	FP_TRY(be->ops->upload(be, hidden, streams->host, FP_F32, hidden.cols));
+	FP_REQUIRE(be, streams->source[slot] >= 0);
+	FP_TRY(fp_read_at(be->ctx, streams->file[streams->source[slot]], "hidden states", streams->host,
+					  fp_matrix_size(rows) * (int64_t)sizeof(float), file_offset(streams, first)));
+	FP_TRY(be->ops->upload(be, rows, streams->host, FP_F32, rows.cols));
 cleanup:
 	return status;
+}
+
+fp_status fp_streams_fetch(fp_streams *streams, int stream, int64_t first)
+{
+	return fetch_rows(streams, stream, first, fp_streams_batch(streams, stream, first).hidden);
+}
+
+static int unused_file(const fp_streams *streams)
+{
+	for (int f = 0; f < FP_SLOT_COUNT; f++) {
+		bool used = streams->file[f] < 0;
+		for (int slot = 0; slot < FP_SLOT_COUNT; slot++)
+			used = used || streams->source[slot] == f || streams->target[slot] == f;
+		if (!used)
+			return f;
+	}
+	return -1;
+}
+
+/* In place, or to another file where its own is read by one that does not move on in the same pass. There are as many
+ * files as slots in use, so that one is free whenever two share one. */
+void fp_streams_begin_store(fp_streams *streams, int stream)
+{
+	int own = streams->source[stream];
+	bool shared = false;
+	if (streams->residence != FP_PARKED)
+		return;
+	for (int slot = 0; slot < FP_SLOT_COUNT; slot++)
+		shared = shared || (slot != stream && streams->source[slot] == own && streams->target[slot] < 0);
+	streams->target[stream] = own < 0 || shared ? unused_file(streams) : own;
 }
 
 fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first)
@@ -220,8 +255,9 @@ fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first)
 	fp_status status;
 	if (streams->residence != FP_PARKED)
 		return FP_OK;
+	FP_REQUIRE(be, streams->target[stream] >= 0);
 	FP_TRY(be->ops->download(be, streams->host, FP_F32, hidden.cols, hidden));
-	FP_TRY(fp_write_at(be->ctx, streams->file[stream], "hidden states", streams->host,
+	FP_TRY(fp_write_at(be->ctx, streams->file[streams->target[stream]], "hidden states", streams->host,
 					   fp_matrix_size(hidden) * (int64_t)sizeof(float), file_offset(streams, first)));
 cleanup:
 	return status;
@@ -229,7 +265,10 @@ cleanup:
 
 void fp_streams_stored(fp_streams *streams, int stream)
 {
-	streams->source[stream] = stream;
+	if (streams->residence != FP_PARKED)
+		return;
+	streams->source[stream] = streams->target[stream];
+	streams->target[stream] = -1;
 }
 
 void fp_streams_forget(fp_streams *streams, int stream)
@@ -237,35 +276,29 @@ void fp_streams_forget(fp_streams *streams, int stream)
 	streams->source[stream] = -1;
 }
 
-/* Parked streams are copied when one of them changes: until then both read the same file. */
+/* Parked streams share a file until one of them is stored again. */
 fp_status fp_streams_copy(fp_streams *streams, int to, int from)
 {
 	fp_backend *be = fp_model_backend(streams->model);
+	fp_matrix hidden = streams->hidden[from];
+	fp_status status = FP_OK;
 	streams->source[to] = streams->source[from];
 	if (streams->residence == FP_PARKED)
 		return FP_OK;
-	return be->ops->copy(be, streams->hidden[to], streams->hidden[from]);
-}
-
-bool fp_streams_are_one(const fp_streams *streams)
-{
-	return streams->residence == FP_PARKED && streams->source[FP_DENSE] == streams->source[FP_PRUNED];
-}
-
-/* Before the file of `stream` is written: who else reads it gets its own copy. */
-static fp_status part_from(fp_streams *streams, int stream)
-{
-	fp_status status = FP_OK;
-	for (int other = 0; streams->residence == FP_PARKED && other < streams->count; other++) {
-		if (other == stream || streams->source[other] != stream)
-			continue;
-		for (int64_t first = 0; first < streams->windows; first += streams->batch) {
-			FP_TRY(fp_streams_fetch(streams, other, first));
-			FP_TRY(fp_streams_store(streams, other, first));
-		}
-		fp_streams_stored(streams, other);
-	}
+	if (fp_matrix_is_absent(streams->hidden[to]))
+		FP_TRY(fp_matrix_new(be, &streams->hidden[to], hidden.rows, hidden.cols, FP_F32));
+	FP_TRY(be->ops->copy(be, streams->hidden[to], hidden));
 cleanup:
+	return status;
+}
+
+fp_status fp_streams_read(fp_streams *streams, int slot, int64_t window, fp_matrix out)
+{
+	fp_backend *be = fp_model_backend(streams->model);
+	fp_status status = fetch_rows(streams, slot, window, out);
+	if (streams->residence != FP_PARKED)
+		status =
+			be->ops->copy(be, out, fp_matrix_rows(streams->hidden[slot], window * streams->length, streams->length));
 	return status;
 }
 
@@ -277,7 +310,7 @@ fp_status fp_streams_forward(fp_streams *streams, int stream, const fp_layer *la
 	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
 	fp_status status;
 	FP_TRY(fp_streams_begin_pass(streams));
-	FP_TRY(part_from(streams, stream));
+	fp_streams_begin_store(streams, stream);
 	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
 		fp_layer_state state = fp_streams_batch(streams, stream, first);
 		FP_TRY(fp_check_interrupt(ctx));

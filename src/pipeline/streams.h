@@ -12,7 +12,8 @@
 #include "model/layer.h"
 #include "text/windows.h"
 
-enum { FP_DENSE, FP_PRUNED, FP_STREAM_COUNT };
+/* The two streams, and what the pruned one was before a layer, which a fit of the layer reads. */
+enum { FP_DENSE, FP_PRUNED, FP_STREAM_COUNT, FP_LAYER_INPUT = FP_STREAM_COUNT, FP_SLOT_COUNT };
 
 /* What is kept in the backend's memory, from much to little. */
 typedef enum fp_residence {
@@ -22,7 +23,8 @@ typedef enum fp_residence {
 } fp_residence;
 
 typedef struct fp_streams_plan {
-	bool both; /* a dense and a pruned stream */
+	bool both;   /* a dense and a pruned stream */
+	bool fitted; /* FP_LAYER_INPUT is needed too */
 	int64_t batch;
 	fp_residence residence;
 	const char *folder; /* of the files; borrowed */
@@ -34,12 +36,13 @@ typedef struct fp_streams {
 	int64_t batch; /* windows in a batch */
 	fp_residence residence;
 	int count;                                /* of streams */
-	fp_matrix hidden[FP_STREAM_COUNT];        /* tokens × hidden; parked: of one batch */
+	fp_matrix hidden[FP_SLOT_COUNT];          /* tokens × hidden; parked: of one batch */
 	fp_matrix context[FP_STREAM_COUNT];       /* attention's outputs, between two groups: of a batch, or kept */
 	fp_workspace *workspace[FP_STREAM_COUNT]; /* for one batch */
-	int file[FP_STREAM_COUNT];                /* parked: −1 or open */
-	int source[FP_STREAM_COUNT];              /* parked: in whose file a stream is now; −1: it holds nothing */
-	float *host;                              /* parked: a batch on its way */
+	int file[FP_SLOT_COUNT];                  /* parked: −1 or open */
+	int source[FP_SLOT_COUNT]; /* parked: the file that it is in, maybe with others; −1: it is nowhere */
+	int target[FP_SLOT_COUNT]; /* parked: the file that it is being stored to, or −1 */
+	float *host;               /* parked: a batch on its way */
 } fp_streams;
 
 /* Embeds the windows into the dense stream; with `both` into the pruned one too. Windows without ids leave the streams
@@ -59,18 +62,20 @@ int64_t fp_streams_batch_tokens(const fp_streams *streams);
 /* Around every pass over the batches: the work space is there in between. */
 fp_status fp_streams_begin_pass(fp_streams *streams);
 void fp_streams_end_pass(fp_streams *streams);
-/* Before and after the use of a stream's batch. A pass that stores one batch stores all, and nothing else reads the
- * stream meanwhile; fp_streams_stored() at its end. */
+/* Before and after the use of a stream's batch. A pass that stores one batch stores all, with fp_streams_begin_store()
+ * before it and fp_streams_stored() at its end, and fetches a batch from all streams that it reads before it stores it.
+ */
 fp_status fp_streams_fetch(fp_streams *streams, int stream, int64_t first);
+void fp_streams_begin_store(fp_streams *streams, int stream);
 fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first);
 void fp_streams_stored(fp_streams *streams, int stream);
 
 /* The batch that starts at window `first`, as a layer's state. Its views point into the stream. */
 fp_layer_state fp_streams_batch(const fp_streams *streams, int stream, int64_t first);
-/* One stream's hidden states ← the other's. */
+/* One stream's (or FP_LAYER_INPUT's) hidden states ← the other's. */
 fp_status fp_streams_copy(fp_streams *streams, int to, int from);
-/* True where a copied stream still lies in the file of the other: whoever changes one stores both. */
-bool fp_streams_are_one(const fp_streams *streams);
+/* out ← the hidden states of one window. */
+fp_status fp_streams_read(fp_streams *streams, int slot, int64_t window, fp_matrix out);
 /* A stream that is not read before it is written again. */
 void fp_streams_forget(fp_streams *streams, int stream);
 /* hidden ← layer(hidden) for a whole stream. */

@@ -51,9 +51,9 @@ static fp_status climb(fp_backend *be, double rho, fp_matrix X, fp_matrix out)
 	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &square, X.rows, X.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, FP_F32));
 	FP_TRY(be->ops->gram(be, X, 0.0F, square)); /* X is symmetric: XᵀX = X² */
 	FP_TRY(be->ops->mirror(be, square));
+	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, FP_F32)); /* not before: the product takes room of its own */
 	FP_TRY(be->ops->copy(be, high, square));
 	FP_TRY(be->ops->axpby(be, a3, X, a4, high));
 	if (out.buffer != X.buffer)

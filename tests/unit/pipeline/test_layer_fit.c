@@ -87,12 +87,20 @@ static void prune_by_size(fit_run *run)
 	}
 }
 
+static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_matrix target)
+{
+	fit_run *run = data;
+	fp_backend *be = run->f.be;
+	fp_status status = be->ops->copy(be, input, fp_matrix_rows(run->input, window * LENGTH, LENGTH));
+	return status == FP_OK ? be->ops->copy(be, target, fp_matrix_rows(run->target, window * LENGTH, LENGTH)) : status;
+}
+
 static void fit(fit_run *run)
 {
 	const fp_fit_task task = {.settings = run->settings,
 							  .layer = run->layer,
-							  .input = run->input,
-							  .target = run->target,
+							  .read = read_window,
+							  .read_data = run,
 							  .windows = run->windows.count,
 							  .length = LENGTH,
 							  .batch = 3};
@@ -304,7 +312,7 @@ static void a_device_without_gradients_says_so(void **unused)
 	without.attention_backward = NULL;
 	run.f.be->ops = &without;
 	const fp_fit_task task = {
-		.settings = run.settings, .layer = run.layer, .input = run.input, .target = run.target, .windows = 4};
+		.settings = run.settings, .layer = run.layer, .read = read_window, .read_data = &run, .windows = 4};
 	assert_fails(run.f.ctx, FP_ERROR_DEVICE, "--preset fast", fp_fit_layer(&task, &run.result));
 	run.f.be->ops = all;
 	close_run(&run);
