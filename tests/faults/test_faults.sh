@@ -77,7 +77,7 @@ diff whole-cut/model.safetensors broken/model.safetensors >/dev/null || complain
 model=$source/models/llama-demo
 
 # Less and less address space: a message about memory or a run that works, never a crash.
-for limit in 240000 300000 340000 360000 400000 500000; do # with less OpenBLAS does not even load
+for limit in 100000 170000 200000 240000 300000 340000 360000 400000 500000; do # the first two: less than OpenBLAS starts with
 	(
 		ulimit -v $limit
 		prune starved --resume

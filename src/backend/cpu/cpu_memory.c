@@ -2,6 +2,7 @@
 /* cpu_memory.c: buffers in host memory, and the conversions that happen on the way in and out. */
 #include "backend/cpu/cpu_backend.h"
 
+#include "base/control_group.h"
 #include "base/memory.h"
 #include <stdio.h>
 #include <string.h>
@@ -117,19 +118,6 @@ fp_status fp_cpu_fill(fp_backend *be, fp_matrix out, float value)
 	return FP_OK;
 }
 
-/* The number in a file of one number; INT64_MAX when there is none ("max", or no such file). */
-static int64_t number_in_file(const char *path)
-{
-	long long number = INT64_MAX;
-	FILE *file = fopen(path, "r");
-	if (file) {
-		if (fscanf(file, "%lld", &number) != 1)
-			number = INT64_MAX;
-		fclose(file);
-	}
-	return number;
-}
-
 /* The kernel's estimate of what can be had without swapping, and no more than the control group grants. */
 fp_status fp_cpu_memory(fp_backend *be, int64_t *available, int64_t *total)
 {
@@ -147,11 +135,9 @@ fp_status fp_cpu_memory(fp_backend *be, int64_t *available, int64_t *total)
 		return fp_fail(be->ctx, FP_ERROR_IO, "/proc/meminfo has no MemTotal and MemAvailable");
 	*available = (int64_t)free_kib * 1024;
 	*total = (int64_t)total_kib * 1024;
-	int64_t limit = number_in_file("/sys/fs/cgroup/memory.max");
-	int64_t used = number_in_file("/sys/fs/cgroup/memory.current");
-	if (limit < *total) {
+	int64_t limit, left;
+	if (fp_control_group_memory("", &limit, &left) && limit < *total) {
 		*total = limit;
-		int64_t left = used < limit ? limit - used : 0;
 		*available = left < *available ? left : *available;
 	}
 	return FP_OK;
