@@ -445,7 +445,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_DENSE));
 	if (streams && job.feed == FP_FEED_SEQUENTIAL)
 		FP_TRY(fp_streams_copy(streams, FP_DENSE, FP_PRUNED));
-	if (fp_layer_is_fitted(task))
+	if (streams && fp_layer_is_fitted(task))
 		FP_TRY(fp_streams_copy(streams, FP_LAYER_INPUT, pruned_stream(streams)));
 	for (int group = 0; job.corrected && group < FP_GROUP_COUNT; group++)
 		FP_TRY(prune_corrected_group(&job, group));
