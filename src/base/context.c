@@ -80,7 +80,8 @@ void fp_log(fp_context *ctx, fp_log_level level, const char *format, ...)
 
 fp_status fp_check_interrupt(fp_context *ctx)
 {
-	if (ctx->interrupt && *ctx->interrupt)
+	/* set by a signal's handler or by another thread */
+	if (ctx->interrupt && __atomic_load_n(ctx->interrupt, __ATOMIC_RELAXED))
 		return fp_fail(ctx, FP_ERROR_INTERRUPTED, "interrupted");
 	return FP_OK;
 }

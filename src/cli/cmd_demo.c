@@ -202,7 +202,7 @@ static fp_status run_part(demo *d, size_t part)
 		status = fp_compare(&json, d->ctx, &request, settings);
 	if (status == FP_OK)
 		join(d, json_loads(json, 0, NULL));
-	else if (!d->board->stop)
+	else if (!__atomic_load_n(&d->board->stop, __ATOMIC_RELAXED))
 		fp_cli_failed(d->ctx, status);
 	fp_text_free(json);
 	fp_settings_free(settings);
@@ -302,7 +302,7 @@ static void *run_model(void *data)
 		d->status = run_part(d, part);
 	fp_context_set_progress(d->ctx, NULL, NULL);
 	if (d->status != FP_OK)
-		d->board->stop = 1;
+		__atomic_store_n(&d->board->stop, 1, __ATOMIC_RELAXED);
 	return NULL;
 }
 
@@ -339,7 +339,7 @@ static fp_status run_all(const demo *first, json_t *comparisons)
 	}
 	for (size_t m = 1; m < started; m++) {
 		if (status != FP_OK)
-			first->board->stop = 1;
+			__atomic_store_n(&first->board->stop, 1, __ATOMIC_RELAXED);
 		pthread_join(threads[m], NULL);
 		fp_context_free(workers[m].ctx);
 		if (status == FP_OK)

@@ -129,7 +129,7 @@ static volatile int
 static void on_signal(int number)
 {
 	(void)number;
-	interrupted = 1;
+	__atomic_store_n(&interrupted, 1, __ATOMIC_RELAXED); /* other threads may be reading it */
 }
 
 /* A page of a mapped file that cannot be read comes as a signal. What was finished is on the disk: only say it and end.

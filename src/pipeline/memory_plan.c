@@ -4,12 +4,13 @@
  * statistics always; while the streams pass, their work space; while an operator is solved, that of the solver. Counted
  * in floats, with an operator of m × n:
  *     statistics  n² (A), 2n² (cross, difference) with correction, 2hn (residual, repair)
- *     solver      mn each: C, R, the drift, two of work; three that are scaled; and what the search or the refit takes
+ *     solver      mn each: C, the drift, R; three that are scaled; and what the search, FISTA or the refit takes
  */
 #include "pipeline/memory_plan.h"
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The program, its libraries and OpenBLAS's buffers, as measured. */
@@ -57,31 +58,37 @@ static bool has_residual(const fp_settings *settings, fp_feed feed, int group)
 		   (group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && feed == FP_FEED_CROSS);
 }
 
-/* Floats of the solve of a group's largest operator, beside what fp_prune_operator() has: in mn and in n². */
-static double solver_floats(const fp_settings *settings, const group_size *group, bool frugal, bool device)
+/* Matrices of the operator's size that FISTA, the support search or the refit take, whichever takes most. */
+static double fista_matrices(const fp_settings *settings, bool searches)
+{
+	bool convex = settings->iterations > 0, compares = convex || !fp_is(settings->warm_start, "dense");
+	double steps = convex ? (settings->restart ? 8 : 6) : 0, refit = settings->refit_steps > 0 ? 4 : 0;
+	double search = searches ? 2 + fmax(3.25, refit) + (compares ? 1.25 : 0) : 0;
+	return fmax(fmax(steps, search), refit);
+}
+
+/* Floats of the solve of a group's largest operator, beside its target: in mn and in n². */
+static double solver_floats(const fp_settings *settings, const group_size *group, bool drifts, bool frugal, bool device)
 {
 	double mn = 0, square = 0;
 	if (fp_is(settings->method, "fista")) {
-		double steps = settings->iterations > 0 ? (settings->restart ? 7 : 5) : 0;
 		bool searches = !fp_is(settings->support_search, "none") && settings->search_steps > 0;
-		double search = searches ? 6.5 : 0, refit = settings->refit_steps > 0 ? 4 : 0;
-		mn = 3 + (steps > search ? steps : search > refit ? search : refit);
+		bool scaled = settings->scaling || searches || settings->ridge > 0;
+		mn = fista_matrices(settings, searches) + (scaled ? 2 + drifts : 0);
 		/* the scaled Gram matrix, and inverses: operators of a group share them where there is room */
-		square = 1 + (!searches ? 0 : group->operators > 1 && !frugal ? SHARED_INVERSES : 1);
+		square = scaled + (!searches ? 0 : group->operators > 1 && !frugal ? SHARED_INVERSES : 1);
 		if (searches && device) /* an inverse is made from the one before: its square, and that in pieces of 16 bits */
 			square += 4;
 		if (fp_is(settings->warm_start, "sparsegpt"))
 			square += 1;
 	} else if (fp_is(settings->method, "admm")) {
-		mn = 3;
-		square = 1;
+		mn = 5;
+		square = 2;
 	} else if (fp_is(settings->method, "sparsegpt")) {
-		mn = 1;
 		square = 1;
-	} else {
-		mn = 1;
 	}
-	return mn * (double)group->largest + square * (double)(group->inputs * group->inputs);
+	/* a mask of bytes; and in the end the error of the result takes two */
+	return (0.25 + fmax(mn, 2)) * (double)group->largest + square * (double)(group->inputs * group->inputs);
 }
 
 /* Floats at the peak of one group. */
@@ -93,25 +100,29 @@ static double group_floats(const fp_prune_task *task, const sizes *s, int group,
 	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
 	bool two = corrected && !(group == 0 && feed == FP_FEED_INTRA);
 	double n = (double)size->inputs, batch = (double)(plan->batch * task->windows->length);
-	double hidden = (double)fp_model_get_config(task->model)->hidden;
+	double mn = (double)size->largest, hidden = (double)fp_model_get_config(task->model)->hidden;
 	double residual = corrected && has_residual(settings, feed, group) ? hidden : 0;
-	double statistics = two ? 3 * n * n : n * n, fold = two ? batch * n : 0, solve;
+	double statistics = n * n, targets = (two ? 2 * n * n : 0) + residual * n * (two ? 2 : 1);
+	double fold = two ? batch * n : 0;
 	if (!corrected) { /* of all groups at once */
 		statistics = 0;
 		for (int g = 0; g < FP_GROUP_COUNT; g++)
 			statistics += (double)(s->groups[g].inputs * s->groups[g].inputs);
 	}
-	statistics += residual * n * (two ? 2 : 1);
 	fold += residual > 0 ? batch * hidden : 0;
 	fold += size->centred ? batch * n * (corrected ? 1 : FP_GROUP_COUNT) : 0;
 	double pass = task->windows->count > 0
 					  ? (double)fp_streams_pass_bytes(task->model, task->windows->length, plan) / sizeof(float)
 					  : 0;
-	solve = solver_floats(settings, size, plan->residence != FP_RESIDENT, fp_model_backend(task->model)->asynchronous) +
-			(3.25 + (two ? 1 : 0) + (two || residual > 0 ? 1 : 0)) * (double)size->largest;
+	/* C, the drift, and R where that is more than the drift; what targets are made of goes with the last operator's */
+	bool own = residual > 0 || (two && feed == FP_FEED_CROSS && settings->mix != 1);
+	double target = (1 + (two ? 1 : 0) + (own ? 1 : 0)) * mn;
+	double solve = target + solver_floats(settings, size, two || own, plan->residence != FP_RESIDENT,
+										  fp_model_backend(task->model)->asynchronous);
+	double solving = size->operators > 1 ? targets + solve : fmax(targets + target + (two ? mn : 0), solve);
 	if (plan->residence == FP_RESIDENT)
-		return statistics + pass + (fold > solve ? fold : solve);
-	return statistics + (fold + pass > solve ? fold + pass : solve);
+		return statistics + pass + fmax(targets + fold, solving);
+	return statistics + fmax(targets + fold + pass, solving);
 }
 
 /* What the embedding keeps in memory: learnt positions, and the projection to the hidden states' width. */
