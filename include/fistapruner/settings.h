@@ -92,6 +92,10 @@ extern "C" {
 	X(REAL, fit_mix, 0.5, 0, 1, "ALPHA", "",                                                                           \
 	  "cross-layer correction: weight of the dense model's output in the fit's target; the rest is the dense layer's " \
 	  "output for the pruned model's input")                                                                           \
+	X(CHOICE, fit_metric, "token", 0, 0, "plain|token", "",                                                            \
+	  "how the fit weighs errors: all alike, or by what they do to the token loss, from the dense model's gradients")  \
+	X(REAL, fit_descent, 0.005, 0, 1, "KAPPA", "",                                                                     \
+	  "fit_metric=token: weight of the token loss's slope, towards which the fit may leave the dense model; 0: none")  \
 	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
 	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")
 

@@ -234,6 +234,9 @@ typedef struct fp_backend_operations {
 	/* dX ← gradient by X of norm(); dX may be dY */
 	fp_status (*norm_backward)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, float epsilon,
 							   fp_matrix dY, fp_matrix dX);
+	/* logits ← the gradient by them of Σ cross_entropy(): softmax(logits[i,:]) less one at targets[i]; a target of −1
+	 * gives a row of zeros; targets on the host */
+	fp_status (*cross_entropy_backward)(fp_backend *be, const int32_t *targets, fp_matrix logits);
 	/* dX ← dY∘f'(X); dX may be dY or X; narrow is allowed. The derivative of FP_RELU at 0 is 0. */
 	fp_status (*activate_backward)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX);
 	/* dG ← dY∘U∘f'(G), dU ← dY∘f(G); dG may be G and dU may be U; narrow is allowed, for both */

@@ -76,6 +76,31 @@ cleanup:
 	return status;
 }
 
+static fp_status logits_room(fp_model *model)
+{
+	if (!fp_matrix_is_absent(model->logits))
+		return FP_OK;
+	return fp_matrix_new(model->be, &model->logits, block_rows(model), model->config.vocabulary, FP_F32);
+}
+
+int64_t fp_model_head_bytes(const fp_model *model)
+{
+	const fp_model_config *c = &model->config;
+	int64_t projection = model->project_out ? c->hidden * c->embedding : 0;
+	int64_t block = block_rows(model) * (c->vocabulary + c->hidden + c->embedding + 1);
+	return (c->vocabulary * c->embedding + projection + 2 * c->hidden + block) * (int64_t)sizeof(float);
+}
+
+void fp_model_drop_head(fp_model *model)
+{
+	fp_matrix *all[] = {&model->norm_weight, &model->norm_bias,  &model->output_projection,
+						&model->head_weight, &model->normalised, &model->projected,
+						&model->logits,      &model->losses};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		fp_matrix_free(model->be, all[i]);
+	model->head_loaded = false;
+}
+
 fp_status fp_model_logits(fp_model *model, fp_matrix hidden, fp_matrix out)
 {
 	fp_status status;
@@ -98,8 +123,7 @@ fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *target
 	FP_REQUIRE(be, hidden.cols == model->config.hidden);
 	FP_TRY(load_head(model));
 	int64_t block = block_rows(model);
-	if (fp_matrix_is_absent(model->logits))
-		FP_TRY(fp_matrix_new(be, &model->logits, block, model->config.vocabulary, FP_F32));
+	FP_TRY(logits_room(model));
 	for (int64_t first = 0; first < hidden.rows; first += block) {
 		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows);
@@ -117,6 +141,44 @@ fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *target
 						fp_checkpoint_directory(model->checkpoint), (long long)i);
 			break;
 		}
+cleanup:
+	return status;
+}
+
+/* At most block_rows() rows, whose features block_logits() has just made: gradient ← by hidden, from that by the
+ * logits. */
+static fp_status block_backward(fp_model *model, fp_matrix hidden, fp_matrix dlogits, fp_matrix gradient)
+{
+	fp_backend *be = model->be;
+	const fp_model_config *c = &model->config;
+	fp_status status = FP_OK;
+	fp_matrix dfeatures = gradient;
+	if (model->project_out)
+		dfeatures = fp_matrix_rows(model->projected, 0, hidden.rows);
+	FP_TRY(be->ops->gemm(be, 1, dlogits, FP_PLAIN, model->head_weight, FP_PLAIN, 0, dfeatures));
+	if (model->project_out)
+		FP_TRY(be->ops->gemm(be, 1, dfeatures, FP_PLAIN, model->output_projection, FP_PLAIN, 0, gradient));
+	if (c->final_norm)
+		FP_TRY(be->ops->norm_backward(be, c->norm, hidden, model->norm_weight, c->norm_epsilon, gradient, gradient));
+cleanup:
+	return status;
+}
+
+fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_t *targets, fp_matrix gradient)
+{
+	fp_backend *be = model->be;
+	fp_status status;
+	FP_REQUIRE(be, hidden.cols == model->config.hidden && gradient.cols == hidden.cols && gradient.rows == hidden.rows);
+	FP_TRY(load_head(model));
+	int64_t block = block_rows(model);
+	FP_TRY(logits_room(model));
+	for (int64_t first = 0; first < hidden.rows; first += block) {
+		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
+		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows), part = fp_matrix_rows(hidden, first, rows);
+		FP_TRY(block_logits(model, part, logits));
+		FP_TRY(be->ops->cross_entropy_backward(be, targets + first, logits));
+		FP_TRY(block_backward(model, part, logits, fp_matrix_rows(gradient, first, rows)));
+	}
 cleanup:
 	return status;
 }

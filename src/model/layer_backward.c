@@ -7,8 +7,9 @@
  * Wgate dhidden₁ = dhidden₂ + norm₁'(dy)     dWo = dhidden₁ᵀ context     dcontext = dhidden₁ Wo dQ, dK, dV from
  * dcontext     dWq = dQᵀ x     dWk = dKᵀ x     dWv = dVᵀ x
  *
- * and with the norm after it, the gradient goes through the norm as it enters a block and past it unchanged. The
- * gradient by the layer's input is not wanted by anybody and not made.
+ * and with the norm after it, the gradient goes through the norm as it enters a block and past it unchanged. A fit
+ * wants the weights' gradients and not the input's, a pass through the whole model the other way round; neither makes
+ * what it does not want.
  */
 #include "model/layer_backward.h"
 
@@ -364,12 +365,14 @@ cleanup:
 	return status;
 }
 
-/* Gradients of an operator's own weight and bias from that of its output. */
+/* Gradients of an operator's own weight and bias from that of its output; none are wanted without `out`. */
 static fp_status own_gradients(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient, fp_matrix input,
 							   bool add, fp_layer_matrices *out)
 {
-	fp_status status;
+	fp_status status = FP_OK;
 	float beta = add ? 1.0F : 0.0F;
+	if (!out)
+		return FP_OK;
 	FP_TRY(be->ops->gemm(be, 1, gradient, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
 	if (!fp_matrix_is_absent(layer->bias[role]))
 		FP_TRY(be->ops->column_sums(be, gradient, beta, out->bias[role]));
@@ -410,7 +413,9 @@ cleanup:
 	return status;
 }
 
-static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_matrix d, bool add, fp_layer_matrices *out)
+/* dx ← the gradient by the block's input (past its norm), where it is wanted. */
+static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_matrix d, bool add, fp_layer_matrices *out,
+									fp_matrix dx)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
@@ -431,6 +436,32 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	FP_TRY(own_gradients(layer, be, FP_QUERY, dQ, x, add, out));
 	FP_TRY(own_gradients(layer, be, FP_KEY, dK, x, add, out));
 	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, x, add, out));
+	if (fp_matrix_is_absent(dx))
+		goto cleanup;
+	FP_TRY(be->ops->gemm(be, 1, dQ, FP_PLAIN, layer->weight[FP_QUERY], FP_PLAIN, 0, dx));
+	FP_TRY(be->ops->gemm(be, 1, dK, FP_PLAIN, layer->weight[FP_KEY], FP_PLAIN, 1, dx));
+	FP_TRY(be->ops->gemm(be, 1, dV, FP_PLAIN, layer->weight[FP_VALUE], FP_PLAIN, 1, dx));
+cleanup:
+	return status;
+}
+
+/* *d ← the gradient by the sum after the attention block, from that by the layer's output. */
+static fp_status backward_to_middle(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients,
+									fp_matrix *d)
+{
+	fp_status status;
+	fp_backend *be = tape->be;
+	bool pre_norm = fp_model_get_config(layer->model)->pre_norm;
+	fp_matrix dy = used(tape, tape->dy), middle = used(tape, tape->middle);
+	*d = used(tape, pre_norm ? tape->end : tape->output);
+	if (!pre_norm)
+		FP_TRY(normalise_backward(layer, 1, used(tape, tape->end), *d));
+	FP_TRY(backward_inner(layer, tape, *d, add, gradients));
+	if (pre_norm)
+		FP_TRY(normalise_backward(layer, 1, middle, dy));
+	FP_TRY(be->ops->axpby(be, 1, dy, 1, *d));
+	if (!pre_norm)
+		FP_TRY(normalise_backward(layer, 0, middle, *d));
 cleanup:
 	return status;
 }
@@ -438,20 +469,27 @@ cleanup:
 fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients)
 {
 	fp_status status;
+	fp_matrix d;
+	fp_use use = fp_backend_use(tape->be, FP_USE_ACTIVATION);
+	FP_TRY(backward_to_middle(layer, tape, add, gradients, &d));
+	FP_TRY(backward_attention(layer, tape, d, add, gradients, (fp_matrix){0}));
+cleanup:
+	fp_backend_use(tape->be, use);
+	return status;
+}
+
+fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *dinput)
+{
+	fp_status status;
 	fp_backend *be = tape->be;
-	bool pre_norm = fp_model_get_config(layer->model)->pre_norm;
-	fp_matrix d = used(tape, pre_norm ? tape->end : tape->output), dy = used(tape, tape->dy);
-	fp_matrix middle = used(tape, tape->middle);
+	fp_matrix d, dx = used(tape, tape->dy);
 	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
-	if (!pre_norm)
-		FP_TRY(normalise_backward(layer, 1, used(tape, tape->end), d));
-	FP_TRY(backward_inner(layer, tape, d, add, gradients));
-	if (pre_norm)
-		FP_TRY(normalise_backward(layer, 1, middle, dy));
-	FP_TRY(be->ops->axpby(be, 1, dy, 1, d));
-	if (!pre_norm)
-		FP_TRY(normalise_backward(layer, 0, middle, d));
-	FP_TRY(backward_attention(layer, tape, d, add, gradients));
+	FP_TRY(backward_to_middle(layer, tape, false, NULL, &d));
+	FP_TRY(backward_attention(layer, tape, d, false, NULL, dx));
+	if (fp_model_get_config(layer->model)->pre_norm)
+		FP_TRY(normalise_backward(layer, 0, tape->input, dx));
+	FP_TRY(be->ops->axpby(be, 1, dx, 1, d));
+	*dinput = d;
 cleanup:
 	fp_backend_use(be, use);
 	return status;

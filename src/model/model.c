@@ -53,12 +53,9 @@ void fp_model_close(fp_model *model)
 {
 	if (!model)
 		return;
-	fp_matrix *owned[] = {&model->position_rows, &model->input_projection,  &model->norm_weight,
-						  &model->norm_bias,     &model->output_projection, &model->head_weight,
-						  &model->normalised,    &model->projected,         &model->logits,
-						  &model->losses};
-	for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
-		fp_matrix_free(model->be, owned[i]);
+	fp_model_drop_head(model);
+	fp_matrix_free(model->be, &model->position_rows);
+	fp_matrix_free(model->be, &model->input_projection);
 	fp_free(model->layers);
 	fp_free(model);
 }

@@ -76,6 +76,12 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
  * argmax (host) may be NULL. Works through the rows in blocks; the head is loaded on first use and kept until
  * fp_model_close(). */
 fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *targets, float *losses, int32_t *argmax);
+/* gradient[rows × hidden] ← that of the losses' sum by the hidden states after the last layer. Needs a backend with
+ * gradients. */
+fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_t *targets, fp_matrix gradient);
+/* Bytes that the head and its work space take once they are loaded, for planning; and giving them back. */
+int64_t fp_model_head_bytes(const fp_model *model);
+void fp_model_drop_head(fp_model *model);
 /* The logits themselves, for a few rows: out[rows × vocabulary] on the device. */
 fp_status fp_model_logits(fp_model *model, fp_matrix hidden, fp_matrix out);
 

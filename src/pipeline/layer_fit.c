@@ -4,17 +4,18 @@
  *
  *     loss = Σ‖layer(input) − target‖² / Σ‖target − input‖²       over the windows of a batch
  *
- * The denominator, the energy of what the dense layer adds to its input, makes losses of different layers and models
- * comparable. A step's length is a share of each operator's own root mean square weight, smaller for wide ones and for
- * layers that are nearly right, so that one rate serves operators and models of any scale and any sparsity. A share of
- * the windows is held out: the weights are rounded to the checkpoint's type and measured on it a few times, and the
- * best such point, the start included, is what remains.
+ * with ‖·‖ in the metric of fit_metric.h. The denominator, the energy of what the dense layer adds to its input, makes
+ * losses of different layers and models comparable. A step's length is a share of each operator's own root mean square
+ * weight, smaller for wide ones and for layers that are nearly right, so that one rate serves operators and models of
+ * any scale and any sparsity. A share of the windows is held out: the weights are rounded to the checkpoint's type and
+ * measured on it a few times, and the best such point, the start included, is what remains.
  */
 #include "pipeline/layer_fit.h"
 
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/mersenne.h"
+#include "pipeline/fit_metric.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,10 +32,12 @@ typedef struct fit_space {
 	int64_t *order;     /* of the windows: those held out first */
 	int64_t held, used; /* used: windows after the held-out ones drawn so far in this round */
 	fp_tape *tape;
-	fp_matrix input, target;                   /* a batch's rows */
-	fp_layer_matrices weights;                 /* at work, F32 */
-	fp_layer_matrices narrow;                  /* weights at work in the type of products (BF16), where they round */
-	fp_layer_matrices trial;                   /* the same in the checkpoint's type */
+	fp_fit_metric metric;
+	fp_matrix input, target;   /* a batch's rows */
+	fp_matrix slope;           /* their gradients of the token loss; absent where these have no weight */
+	fp_layer_matrices weights; /* at work, F32 */
+	fp_layer_matrices narrow;  /* weights at work in the type of products (BF16), where they round */
+	fp_layer_matrices trial;   /* the same in the checkpoint's type */
 	fp_layer_matrices gradients, mean, square; /* Adam's moments */
 	double rate[FP_ROLE_COUNT];                /* of each operator, before the schedule */
 	double held_energy, energy; /* Σ‖target − input‖²: of the held-out windows; of a window, on average */
@@ -62,11 +65,15 @@ int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t lengt
 	return batch > 1 ? batch : 1;
 }
 
-int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens)
+int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens, bool metric)
 {
-	int64_t rows = 2 * tokens * fp_model_get_config(model)->hidden;
+	int64_t hidden = fp_model_get_config(model)->hidden, rows = 2 * tokens * hidden;
 	int64_t narrow =
 		fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) ? weights * fp_dtype_size(FP_BF16) : 0;
+	if (metric) {
+		rows += tokens * hidden;
+		narrow += fp_fit_metric_bytes(hidden, tokens);
+	}
 	return fp_tape_bytes(model, tokens) + (5 * weights + rows) * (int64_t)sizeof(float) + narrow;
 }
 
@@ -85,6 +92,8 @@ static void space_free(fit_space *space)
 		fp_layer_matrices_free(space->be, all[i]);
 	fp_matrix_free(space->be, &space->input);
 	fp_matrix_free(space->be, &space->target);
+	fp_matrix_free(space->be, &space->slope);
+	fp_fit_metric_free(space->be, &space->metric);
 	fp_tape_free(space->tape);
 	fp_free(space->order);
 }
@@ -148,17 +157,35 @@ cleanup:
 	return status;
 }
 
+/* One window's gradients to their place in the batch; zeros where it has none. */
+static fp_status gather_slope(fit_space *space, int64_t window, fp_matrix rows)
+{
+	const fp_fit_task *task = space->task;
+	if (window >= task->gradient_windows)
+		return space->be->ops->fill(space->be, rows, 0);
+	return task->read_gradients(task->read_data, window, rows);
+}
+
 /* The rows of order[first, first + count) to the batch's matrices. */
 static fp_status gather(fit_space *space, int64_t first, int64_t count)
 {
 	const fp_fit_task *task = space->task;
 	int64_t length = task->length;
 	fp_status status = FP_OK;
-	for (int64_t i = 0; i < count; i++)
+	for (int64_t i = 0; i < count; i++) {
 		FP_TRY(task->read(task->read_data, space->order[first + i], fp_matrix_rows(space->input, i * length, length),
 						  fp_matrix_rows(space->target, i * length, length)));
+		if (!fp_matrix_is_absent(space->slope))
+			FP_TRY(gather_slope(space, space->order[first + i], fp_matrix_rows(space->slope, i * length, length)));
+	}
 cleanup:
 	return status;
+}
+
+/* The gradients of the token loss for a batch of so many rows; absent where they have no weight. */
+static fp_matrix slope_rows(const fit_space *space, int64_t rows)
+{
+	return fp_matrix_is_absent(space->slope) ? space->slope : fp_matrix_rows(space->slope, 0, rows);
 }
 
 static int64_t at_most(int64_t a, int64_t b)
@@ -166,18 +193,19 @@ static int64_t at_most(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* Σ‖target − input‖² over order[first, end) */
+/* Σ‖target − input‖² in the metric over order[first, end) */
 static fp_status measure_energy(fit_space *space, int64_t first, int64_t end, double *out)
 {
 	fp_backend *be = space->be;
 	fp_status status = FP_OK;
 	*out = 0;
 	for (; first < end; first += space->task->batch) {
-		double squares;
+		double squares, linear;
 		int64_t count = at_most(space->task->batch, end - first), rows = count * space->task->length;
 		fp_matrix target = fp_matrix_rows(space->target, 0, rows);
 		FP_TRY(gather(space, first, count));
-		FP_TRY(be->ops->difference(be, 0, target, fp_matrix_rows(space->input, 0, rows), target, &squares));
+		FP_TRY(be->ops->difference(be, 1, target, fp_matrix_rows(space->input, 0, rows), target, NULL));
+		FP_TRY(fp_fit_metric_measure(&space->metric, be, target, (fp_matrix){0}, &squares, &linear));
 		*out += squares;
 	}
 cleanup:
@@ -192,6 +220,30 @@ static fp_status narrow_new(fit_space *space)
 		if (!fp_matrix_is_absent(layer->weight[role]))
 			FP_TRY(fp_matrix_new(space->be, &space->narrow.weight[role], layer->weight[role].rows,
 								 layer->weight[role].cols, FP_BF16));
+cleanup:
+	return status;
+}
+
+/* The metric from all gradients, a batch of windows at once. */
+static fp_status metric_new(fit_space *space, int64_t rows)
+{
+	const fp_fit_task *task = space->task;
+	fp_backend *be = space->be;
+	int64_t hidden = space->input.cols, length = task->length;
+	fp_status status;
+	if (!task->read_gradients)
+		return FP_OK;
+	FP_TRY(fp_fit_metric_new(&space->metric, be, hidden, rows));
+	FP_TRY(fp_matrix_new(be, &space->slope, rows, hidden, FP_F32));
+	for (int64_t first = 0; first < task->gradient_windows; first += task->batch) {
+		int64_t count = at_most(task->batch, task->gradient_windows - first);
+		for (int64_t i = 0; i < count; i++)
+			FP_TRY(gather_slope(space, first + i, fp_matrix_rows(space->slope, i * length, length)));
+		FP_TRY(fp_fit_metric_add(&space->metric, be, fp_matrix_rows(space->slope, 0, count * length)));
+	}
+	FP_TRY(fp_fit_metric_finish(&space->metric, be, task->settings->fit_descent));
+	if (!(space->metric.slope > 0))
+		fp_matrix_free(be, &space->slope);
 cleanup:
 	return status;
 }
@@ -211,6 +263,7 @@ static fp_status space_new(fit_space *space)
 	shuffle(space, 0, task->windows);
 	FP_TRY(fp_matrix_new(be, &space->input, rows, width, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space->target, rows, width, FP_F32));
+	FP_TRY(metric_new(space, rows));
 	FP_TRY(measure_energy(space, 0, space->held, &space->held_energy));
 	FP_TRY(measure_energy(space, space->held, task->windows, &energy));
 	space->energy = energy / (double)(task->windows - space->held);
@@ -227,25 +280,28 @@ cleanup:
 	return status;
 }
 
-/* The loss of a layer on the held-out windows. */
-static fp_status measure_loss(fit_space *space, const fp_layer *layer, double *out)
+/* The loss of a layer on the held-out windows; *error: without the slope of the token loss. */
+static fp_status measure_loss(fit_space *space, const fp_layer *layer, double *out, double *error)
 {
 	const fp_fit_task *task = space->task;
 	fp_backend *be = space->be;
 	fp_status status = FP_OK;
-	double sum = 0;
+	double sum = 0, slope = 0;
 	for (int64_t first = 0; first < space->held; first += task->batch) {
 		int64_t count = at_most(task->batch, space->held - first), rows = count * task->length;
 		fp_matrix output;
-		double squares;
+		double squares, linear;
 		FP_TRY(fp_check_interrupt(be->ctx));
 		FP_TRY(gather(space, first, count));
 		FP_TRY(fp_layer_forward_taped(layer, count, task->length, fp_matrix_rows(space->input, 0, rows), space->tape,
 									  &output));
-		FP_TRY(be->ops->difference(be, 0, output, fp_matrix_rows(space->target, 0, rows), output, &squares));
+		FP_TRY(be->ops->difference(be, 1, output, fp_matrix_rows(space->target, 0, rows), output, NULL));
+		FP_TRY(fp_fit_metric_measure(&space->metric, be, output, slope_rows(space, rows), &squares, &linear));
 		sum += squares;
+		slope += linear;
 	}
-	*out = sum / space->held_energy;
+	*error = sum / space->held_energy;
+	*out = (sum + slope) / space->held_energy;
 cleanup:
 	return status;
 }
@@ -271,6 +327,7 @@ static fp_status batch_gradients(fit_space *space, const fp_layer *layer)
 	int64_t windows = fp_fit_batch(task->settings, task->windows, task->length);
 	int64_t first = draw(space, windows);
 	float scale = (float)(2 / ((double)windows * space->energy));
+	bool plain = fp_matrix_is_absent(space->metric.F);
 	fp_status status = FP_OK;
 	for (int64_t done = 0; done < windows; done += task->batch) {
 		int64_t count = at_most(task->batch, windows - done), rows = count * task->length;
@@ -278,7 +335,10 @@ static fp_status batch_gradients(fit_space *space, const fp_layer *layer)
 		FP_TRY(gather(space, first + done, count));
 		FP_TRY(fp_layer_forward_taped(layer, count, task->length, fp_matrix_rows(space->input, 0, rows), space->tape,
 									  &output));
-		FP_TRY(be->ops->difference(be, scale, output, fp_matrix_rows(space->target, 0, rows), output, NULL));
+		FP_TRY(
+			be->ops->difference(be, plain ? scale : 1, output, fp_matrix_rows(space->target, 0, rows), output, NULL));
+		if (!plain)
+			FP_TRY(fp_fit_metric_gradient(&space->metric, be, scale, output, slope_rows(space, rows)));
 		FP_TRY(fp_layer_backward(layer, space->tape, done > 0, &space->gradients));
 	}
 cleanup:
@@ -367,10 +427,10 @@ cleanup:
 }
 
 /* The weights need to move by about the share by which the output is wrong. */
-static void scale_rates(fit_space *space, double loss)
+static void scale_rates(fit_space *space, double error)
 {
 	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		space->rate[role] *= sqrt(fmin(loss, 1)); /* NaN: no step */
+		space->rate[role] *= sqrt(fmin(error, 1)); /* NaN: no step */
 }
 
 static fp_status fit_steps(fit_space *space, fp_fit_result *result)
@@ -378,11 +438,12 @@ static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 	const fp_fit_task *task = space->task;
 	int64_t steps = fp_fit_steps(task->settings, task->windows), evaluated = 0;
 	fp_layer working = with_weights(task->layer, &space->weights), trial = with_weights(task->layer, &space->trial);
+	double error;
 	fp_status status;
 	if (fp_backend_rounds(space->be, FP_USE_ACTIVATION))
 		memcpy(working.weight, space->narrow.weight, sizeof working.weight);
-	FP_TRY(measure_loss(space, task->layer, &result->loss_before));
-	scale_rates(space, result->loss_before);
+	FP_TRY(measure_loss(space, task->layer, &result->loss_before, &error));
+	scale_rates(space, error);
 	result->loss_after = result->loss_before;
 	for (int64_t step = 0; step < steps; step++) {
 		double loss;
@@ -393,7 +454,7 @@ static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 			continue;
 		evaluated = (step + 1) * EVALUATIONS / steps;
 		FP_TRY(round_weights(space));
-		FP_TRY(measure_loss(space, &trial, &loss));
+		FP_TRY(measure_loss(space, &trial, &loss, &error));
 		fp_log(space->be->ctx, FP_LOG_DEBUG, "layer %lld: fit step %lld: loss %.6f, %.6f at the start",
 			   (long long)task->layer->index, (long long)step + 1, loss, result->loss_before);
 		if (loss < result->loss_after) { /* false for NaN */

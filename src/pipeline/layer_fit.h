@@ -9,8 +9,9 @@
 #include "base/settings.h"
 #include "model/layer_backward.h"
 
-/* The losses are those of the held-out windows: ‖layer(input) − target‖² / ‖target − input‖², of weights as the
- * checkpoint holds them. */
+/* The losses are those of the held-out windows: ‖layer(input) − target‖² / ‖target − input‖² in the metric of the fit,
+ * and the slope of the token loss where it has a weight (which may take them below zero); of weights as the checkpoint
+ * holds them. */
 typedef struct fp_fit_result {
 	int64_t layer;
 	double loss_before, loss_after;
@@ -21,12 +22,17 @@ typedef struct fp_fit_result {
 /* The hidden states of one window before the layer, and what it should give for them: length × hidden. */
 typedef fp_status (*fp_fit_read)(void *data, int64_t window, fp_matrix input, fp_matrix target);
 
+/* The gradients of the token loss by the dense layer's output, of one window: length × hidden. */
+typedef fp_status (*fp_fit_read_gradients)(void *data, int64_t window, fp_matrix out);
+
 typedef struct fp_fit_task {
 	const fp_settings *settings;
 	fp_layer *layer; /* pruned, as the checkpoint would hold it; fitted in place. Zeros stay zeros. */
 	fp_fit_read read;
-	void *read_data;
+	void *read_data; /* of both */
 	int64_t windows, length;
+	fp_fit_read_gradients read_gradients; /* for the first gradient_windows; NULL: the metric is plain */
+	int64_t gradient_windows;
 	int64_t batch; /* windows that go through the layer at once */
 } fp_fit_task;
 
@@ -38,8 +44,8 @@ int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows);
 /* Steps of the fit and windows in one of them. */
 int64_t fp_fit_steps(const fp_settings *settings, int64_t windows);
 int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length);
-/* Bytes that fp_fit_layer() takes for a layer with this many weights, for planning. */
-int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens);
+/* Bytes that fp_fit_layer() takes for a layer with this many weights, for planning; `metric`: not the plain one. */
+int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens, bool metric);
 /* Fails when the device has no gradients. */
 fp_status fp_fit_check(const fp_backend *be);
 

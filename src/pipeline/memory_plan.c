@@ -148,14 +148,22 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	if (windows > 0)
 		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
 	if (fitted) {
-		double fit = (double)fp_fit_bytes(task->model, s->weights, plan->batch * length);
+		bool metric = fp_token_gradients_wanted(task->settings, task->windows);
+		double fit = (double)fp_fit_bytes(task->model, s->weights, plan->batch * length, metric);
 		if (plan->residence == FP_RESIDENT)
 			fit += (double)fp_streams_pass_bytes(task->model, length, plan);
 		else
 			fit -= (double)s->weights * sizeof(float); /* the dense layer has gone */
 		if (plan->residence != FP_PARKED)
 			fixed += (double)(windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
+		if (plan->residence != FP_PARKED && metric)
+			fit += (double)(fp_token_gradients_windows(task->model, task->windows) * length *
+							fp_model_get_config(task->model)->hidden) *
+				   sizeof(float);
 		peak = fit > peak ? fit : peak;
+		/* before anything else is there */
+		double pass = metric ? (double)fp_token_gradients_bytes(task->model, task->windows, s->weights) : 0;
+		peak = pass - fixed > peak ? pass - fixed : peak;
 	}
 	if (!be->asynchronous) /* on the host: the program, what is on its way to the disk, and the text */
 		fixed += (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes) +

@@ -386,6 +386,9 @@ cleanup:
 typedef struct fit_reader {
 	fp_streams *streams;
 	int target;
+	const fp_token_gradients *gradients;
+	int64_t layer;
+	fp_matrix kept; /* the layer's gradients, where hidden states are kept in memory too */
 } fit_reader;
 
 static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_matrix target)
@@ -393,6 +396,34 @@ static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_mat
 	const fit_reader *reader = data;
 	fp_status status = fp_streams_read(reader->streams, FP_LAYER_INPUT, window, input);
 	return status == FP_OK ? fp_streams_read(reader->streams, reader->target, window, target) : status;
+}
+
+static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
+{
+	const fit_reader *reader = data;
+	fp_backend *be = fp_model_backend(reader->streams->model);
+	if (fp_matrix_is_absent(reader->kept))
+		return fp_token_gradients_read(reader->gradients, reader->layer, window, 1, out);
+	return be->ops->copy(be, out, fp_matrix_rows(reader->kept, window * out.rows, out.rows));
+}
+
+static fp_status open_gradients(const layer_job *job, fit_reader *reader, fp_fit_task *fit)
+{
+	const fp_layer_task *task = job->task;
+	fp_streams *streams = task->streams;
+	int64_t windows = fp_token_gradients_count(task->gradients);
+	fp_status status = FP_OK;
+	reader->gradients = task->gradients;
+	reader->layer = job->pruned->index;
+	fit->read_gradients = read_gradients;
+	fit->gradient_windows = windows;
+	if (streams->residence == FP_PARKED)
+		return FP_OK;
+	FP_TRY(fp_matrix_new(fp_model_backend(task->model), &reader->kept, windows * streams->length,
+						 fp_model_get_config(task->model)->hidden, FP_F32));
+	FP_TRY(fp_token_gradients_read(task->gradients, reader->layer, 0, windows, reader->kept));
+cleanup:
+	return status;
 }
 
 /* Fits the pruned layer, finishes its operators, and takes the pruned stream through it. */
@@ -403,19 +434,22 @@ static fp_status fit(layer_job *job)
 	fit_reader reader = {.streams = streams};
 	fp_fit_result result;
 	fp_status status;
-	const fp_fit_task fit = {.settings = task->settings,
-							 .layer = job->pruned,
-							 .read = read_window,
-							 .read_data = &reader,
-							 .windows = streams->windows,
-							 .length = streams->length,
-							 .batch = streams->batch};
+	fp_fit_task fit = {.settings = task->settings,
+					   .layer = job->pruned,
+					   .read = read_window,
+					   .read_data = &reader,
+					   .windows = streams->windows,
+					   .length = streams->length,
+					   .batch = streams->batch};
 	FP_TRY(fit_target(job, &reader.target));
 	if (streams->residence != FP_RESIDENT) { /* nothing needs it any more */
 		fp_layer_free(job->dense);
 		job->dense = NULL;
 	}
+	if (task->gradients)
+		FP_TRY(open_gradients(job, &reader, &fit));
 	FP_TRY(fp_fit_layer(&fit, &result));
+	fp_matrix_free(fp_model_backend(task->model), &reader.kept); /* before the stream needs its work space */
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
 		if (fp_matrix_is_absent(job->pruned->weight[role]))
 			continue;
@@ -430,6 +464,7 @@ static fp_status fit(layer_job *job)
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->pruned));
 	}
 cleanup:
+	fp_matrix_free(fp_model_backend(task->model), &reader.kept);
 	return status;
 }
 

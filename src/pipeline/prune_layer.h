@@ -10,6 +10,7 @@
 #include "pipeline/dense_statistics.h"
 #include "pipeline/layer_fit.h"
 #include "pipeline/streams.h"
+#include "pipeline/token_gradients.h"
 #include "pipeline/write_behind.h"
 #include "solver/problem.h"
 
@@ -57,8 +58,9 @@ typedef struct fp_layer_task {
 	fp_streams *streams;       /* NULL: no calibration text (magnitude), and errors are those of the weights; or all
 								  statistics are in `kept` */
 	fp_dense_statistics *kept; /* of the same windows; read and added to; may be NULL */
-	bool last;                 /* no layer comes after it: the streams need not be moved on */
-	fp_write_behind *behind;   /* has space for the bytes of finished operators; may be NULL */
+	const fp_token_gradients *gradients; /* the fit's metric; NULL: plain */
+	bool last;                           /* no layer comes after it: the streams need not be moved on */
+	fp_write_behind *behind;             /* has space for the bytes of finished operators; may be NULL */
 	fp_operator_done done;
 	fp_bias_done bias_done; /* done, bias_done and fit_done may be NULL */
 	fp_fit_done fit_done;

@@ -25,6 +25,7 @@ typedef struct model_run {
 	double layer_seconds;   /* that the layers of this run took, which are `layer_count` */
 	int64_t layer_count;
 	fp_allocation *allocation; /* NULL: one share for all operators */
+	fp_token_gradients *gradients;
 } model_run;
 
 /* A device works behind the host's back; its time belongs to the stage that asked for the work. */
@@ -111,6 +112,7 @@ static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 						   .pattern = run->pattern,
 						   .allocation = run->allocation,
 						   .streams = streams,
+						   .gradients = run->gradients,
 						   .kept = run->task->kept,
 						   .behind = run->behind,
 						   .done = operator_done,
@@ -246,6 +248,25 @@ cleanup:
 	return status;
 }
 
+/* On the disk of the output, which has more room than one for temporary files. */
+static const char *scratch_folder(const fp_prune_task *task)
+{
+	const char *folder = task->writer ? fp_writer_folder(task->writer) : getenv("TMPDIR");
+	return folder ? folder : "/tmp";
+}
+
+/* What the fits of this rank's layers weigh errors by. */
+static fp_status make_gradients(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	int64_t first = run->begin > run->first ? run->begin : run->first;
+	while (first < run->pending && fp_layer_journal_has(task->journal, first))
+		first++;
+	if (first >= run->pending || !fp_token_gradients_wanted(task->settings, task->windows))
+		return FP_OK;
+	return fp_token_gradients_new(&run->gradients, task->model, task->windows, first, scratch_folder(task));
+}
+
 /* The streams that this rank's layers need, where they need any. */
 static fp_status open_streams(model_run *run, fp_streams *streams)
 {
@@ -263,10 +284,7 @@ static fp_status open_streams(model_run *run, fp_streams *streams)
 		windows.ids = NULL;                                                       /* they come from the rank before */
 	FP_TRY(fp_memory_plan_make(&plan, task, task->comm && task->comm->size > 1)); /* the same for all ranks */
 	fp_model_backend(task->model)->frugal = plan.streams.residence != FP_RESIDENT;
-	/* on the disk of the output, which has more room than one for temporary files */
-	plan.streams.folder = task->writer ? fp_writer_folder(task->writer) : getenv("TMPDIR");
-	if (!plan.streams.folder)
-		plan.streams.folder = "/tmp";
+	plan.streams.folder = scratch_folder(task);
 	FP_TRY(fp_streams_open(streams, task->model, &windows, &plan.streams));
 	if (task->comm && task->comm->size > 1)
 		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->onward));
@@ -329,6 +347,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 																		   .pattern = run.pattern,
 																		   .first = run.first,
 																		   .end = run.end}));
+	FP_TRY(make_gradients(&run));
 	FP_TRY(open_streams(&run, &streams));
 	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
@@ -341,6 +360,7 @@ cleanup:
 	fp_write_behind_free(run.behind);
 	fp_free(run.replaced);
 	fp_allocation_free(run.allocation);
+	fp_token_gradients_free(run.gradients);
 	out->seconds = fp_clock() - started;
 	fp_streams_free(&streams);
 	if (status != FP_OK)

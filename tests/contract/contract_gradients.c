@@ -72,6 +72,49 @@ static void check_norm_backward(contract *c, fp_norm_kind kind, int64_t rows, in
 	sample_free(c, &w);
 }
 
+/* Against softmax less one in double. */
+static void check_cross_entropy_backward(contract *c, int64_t rows, int64_t cols, double scale)
+{
+	double *values = new_doubles(rows * cols), *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+	int32_t *targets = calloc((size_t)rows + 1, sizeof *targets);
+	for (int64_t k = 0; k < rows * cols; k++)
+		values[k] = scale * (double)random_normal(&c->seed);
+	sample X = sample_from(c, rows, cols, values);
+	for (int64_t i = 0; i < rows; i++) {
+		const double *x = X.value + i * cols;
+		double sum = 0;
+		targets[i] = (int32_t)(i % 4 == 3 ? -1 : contract_random(c, 0, cols - 1));
+		for (int64_t k = 0; k < cols; k++)
+			sum += exp(x[k] - x[0]);
+		for (int64_t k = 0; k < cols && targets[i] >= 0; k++) {
+			double share = exp(x[k] - x[0]) / sum;
+			want[i * cols + k] = share - (k == targets[i]);
+			/* ε·90 from the arguments of the exponentials, and the subtraction's own */
+			bound[i * cols + k] = FLOAT_EPSILON * (100 * share + (k == targets[i])) + 1e-37;
+		}
+	}
+	assert_ok(c->ctx, c->be->ops->cross_entropy_backward(c->be, targets, X.view));
+	sample_expect_within(c, &X, want, bound, "cross_entropy backward");
+	free(targets);
+	free(values);
+	free(want);
+	free(bound);
+	sample_free(c, &X);
+}
+
+static void test_cross_entropy_backward(void **state)
+{
+	contract *c = *state;
+	if (passed_over(c))
+		return;
+	check_cross_entropy_backward(c, 0, 5, 1);
+	check_cross_entropy_backward(c, 3, 1, 1);
+	check_cross_entropy_backward(c, 9, 7, 1);
+	check_cross_entropy_backward(c, 5, 33, 20);
+	check_cross_entropy_backward(c, 13, 1000, 3);
+	check_cross_entropy_backward(c, 6, 50272, 5);
+}
+
 static void test_norm_backward(void **state)
 {
 	contract *c = *state;
@@ -425,7 +468,7 @@ static void test_attention_backward(void **state)
 	}
 }
 
-CONTRACT_TESTS(gradients, cmocka_unit_test(test_norm_backward), cmocka_unit_test(test_activate_backward),
-			   cmocka_unit_test(test_activate_gated_backward), cmocka_unit_test(test_column_sums),
-			   cmocka_unit_test(test_difference), cmocka_unit_test(test_adam),
+CONTRACT_TESTS(gradients, cmocka_unit_test(test_norm_backward), cmocka_unit_test(test_cross_entropy_backward),
+			   cmocka_unit_test(test_activate_backward), cmocka_unit_test(test_activate_gated_backward),
+			   cmocka_unit_test(test_column_sums), cmocka_unit_test(test_difference), cmocka_unit_test(test_adam),
 			   cmocka_unit_test(test_attention_backward));

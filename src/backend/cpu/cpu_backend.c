@@ -79,6 +79,7 @@ static const fp_backend_operations cpu_operations = {
 	.support_step = fp_cpu_support_step,
 	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
 	.norm_backward = fp_cpu_norm_backward,
+	.cross_entropy_backward = fp_cpu_cross_entropy_backward,
 	.activate_backward = fp_cpu_activate_backward,
 	.activate_gated_backward = fp_cpu_activate_gated_backward,
 	.attention_backward = fp_cpu_attention_backward,

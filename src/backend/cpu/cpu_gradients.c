@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_backend.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Σ w·dy and Σ w·dy·(x − centre) in double; w may be NULL. */
 static void weighted_sums(const float *w, const float *dy, const float *x, double centre, int64_t n, double *plain,
@@ -44,6 +45,26 @@ fp_status fp_cpu_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, f
 		a = kind == FP_LAYER_NORM ? a / count : 0;
 		loops->normalise_backward(fp_cpu_floats(dX) + i * dX.stride, dy, x, X.cols, (float)mean, (float)sqrt(square),
 								  (float)a, (float)(square * b / count), w);
+	}
+	return FP_OK;
+}
+
+fp_status fp_cpu_cross_entropy_backward(fp_backend *be, const int32_t *targets, fp_matrix logits)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(logits) && (logits.rows == 0 || (logits.cols > 0 && logits.cols <= INT32_MAX)));
+	for (int64_t i = 0; i < logits.rows; i++)
+		FP_REQUIRE(be, targets[i] >= -1 && targets[i] < logits.cols);
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(logits) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < logits.rows; i++) {
+		float *x = fp_cpu_floats(logits) + i * logits.stride;
+		if (targets[i] < 0) {
+			memset(x, 0, (size_t)logits.cols * sizeof *x);
+			continue;
+		}
+		double sum = loops->exp_store(x, logits.cols, loops->maximum(x, logits.cols));
+		loops->scale(x, x, logits.cols, (float)(1 / sum));
+		x[targets[i]] -= 1;
 	}
 	return FP_OK;
 }

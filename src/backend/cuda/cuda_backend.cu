@@ -110,6 +110,7 @@ static fp_backend_operations make_operations(void)
 	ops.support_step = fp_cuda_support_step;
 	ops.sparsegpt_sweep = fp_cuda_sparsegpt_sweep;
 	ops.norm_backward = fp_cuda_norm_backward;
+	ops.cross_entropy_backward = fp_cuda_cross_entropy_backward;
 	ops.activate_backward = fp_cuda_activate_backward;
 	ops.activate_gated_backward = fp_cuda_activate_gated_backward;
 	ops.attention_backward = fp_cuda_attention_backward;

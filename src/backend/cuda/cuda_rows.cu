@@ -71,6 +71,30 @@ __device__ static inline void take_larger(float &value, int &index, float other,
 	}
 }
 
+/* The largest of a row in all threads of the block, and where it is first; `values` and `indices` are shared. */
+__device__ static float row_largest(const float *x, int64_t cols, float *values, int *indices, int &index)
+{
+	float largest = -INFINITY;
+	index = 0x7fffffff;
+	for (int64_t j = threadIdx.x; j < cols; j += THREADS)
+		take_larger(largest, index, x[j], (int)j);
+	for (int offset = 16; offset > 0; offset /= 2)
+		take_larger(largest, index, __shfl_xor_sync(0xffffffffU, largest, offset),
+					__shfl_xor_sync(0xffffffffU, index, offset));
+	if (threadIdx.x % 32 == 0) {
+		values[threadIdx.x / 32] = largest;
+		indices[threadIdx.x / 32] = index;
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		for (int w = 1; w < THREADS / 32; w++)
+			take_larger(values[0], indices[0], values[w], indices[w]);
+	}
+	__syncthreads();
+	index = indices[0];
+	return values[0];
+}
+
 __global__ static void cross_entropy_kernel(int64_t rows, int64_t cols, const float *logits, int64_t stride,
 											const int32_t *targets, float *out, int32_t *argmax)
 {
@@ -79,25 +103,8 @@ __global__ static void cross_entropy_kernel(int64_t rows, int64_t cols, const fl
 	__shared__ int indices[33];
 	for (int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
 		const float *x = logits + i * stride;
-		float largest = -INFINITY;
-		int index = 0x7fffffff;
-		for (int64_t j = threadIdx.x; j < cols; j += THREADS)
-			take_larger(largest, index, x[j], (int)j);
-		for (int offset = 16; offset > 0; offset /= 2)
-			take_larger(largest, index, __shfl_xor_sync(0xffffffffU, largest, offset),
-						__shfl_xor_sync(0xffffffffU, index, offset));
-		if (threadIdx.x % 32 == 0) {
-			values[threadIdx.x / 32] = largest;
-			indices[threadIdx.x / 32] = index;
-		}
-		__syncthreads();
-		if (threadIdx.x == 0) {
-			for (int w = 1; w < THREADS / 32; w++)
-				take_larger(values[0], indices[0], values[w], indices[w]);
-		}
-		__syncthreads();
-		largest = values[0];
-		index = indices[0];
+		int index;
+		float largest = row_largest(x, cols, values, indices, index);
 		double sum = 0;
 		if (targets[i] >= 0) { /* the same for the whole block */
 			for (int64_t j = threadIdx.x; j < cols; j += THREADS)
@@ -109,6 +116,28 @@ __global__ static void cross_entropy_kernel(int64_t rows, int64_t cols, const fl
 			if (argmax)
 				argmax[i] = index == 0x7fffffff ? 0 : index; /* only where everything is NaN */
 		}
+		__syncthreads();
+	}
+}
+
+__global__ static void cross_entropy_backward_kernel(int64_t rows, int64_t cols, float *logits, int64_t stride,
+													 const int32_t *targets)
+{
+	__shared__ double shared[33];
+	__shared__ float values[33];
+	__shared__ int indices[33];
+	for (int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+		float *x = logits + i * stride;
+		int32_t target = targets[i];
+		int index;
+		float largest = row_largest(x, cols, values, indices, index);
+		double sum = 0;
+		for (int64_t j = threadIdx.x; j < cols; j += THREADS)
+			sum += (double)expf(x[j] - largest);
+		sum = fp_cuda_block_sum(sum, shared);
+		float scale = (float)(1 / sum);
+		for (int64_t j = threadIdx.x; j < cols; j += THREADS)
+			x[j] = target < 0 ? 0.0f : expf(x[j] - largest) * scale - (j == target ? 1.0f : 0.0f);
 		__syncthreads();
 	}
 }
@@ -135,5 +164,25 @@ fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t 
 	if (argmax)
 		FP_CUDA(be, cudaMemcpyAsync(argmax, best, bytes, cudaMemcpyDeviceToHost, stream));
 	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets and argmax are his again */
+	return FP_OK;
+}
+
+fp_status fp_cuda_cross_entropy_backward(fp_backend *be, const int32_t *targets, fp_matrix logits)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(logits) && (logits.rows == 0 || (logits.cols > 0 && logits.cols <= INT32_MAX)));
+	for (int64_t i = 0; i < logits.rows; i++)
+		FP_REQUIRE(be, targets[i] >= -1 && targets[i] < logits.cols);
+	if (logits.rows == 0)
+		return FP_OK;
+	fp_cuda_scratch space;
+	cudaStream_t stream = fp_cuda_stream(be);
+	size_t bytes = (size_t)logits.rows * sizeof *targets;
+	FP_OR_RETURN(space.take(be, (int64_t)bytes));
+	int32_t *wanted = space.as<int32_t>();
+	FP_CUDA(be, cudaMemcpyAsync(wanted, targets, bytes, cudaMemcpyHostToDevice, stream));
+	cross_entropy_backward_kernel<<<(unsigned)fp_cuda_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
+		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, wanted);
+	FP_LAUNCHED(be);
+	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets are his again */
 	return FP_OK;
 }

@@ -208,6 +208,52 @@ static void check_by_differences(gradient_run *r, const char *what)
 		fail_msg("%s: the slope is %.9g, but the loss changes by %.9g", what, slope, difference);
 }
 
+/* hidden += step·direction, the direction random with the signs of `gradient`, so that the loss surely changes; returns
+ * the slope along it. */
+static double move_input(gradient_run *r, const float *gradient, double step)
+{
+	uint64_t seed = 17;
+	double slope = 0;
+	float *values = download(r, r->hidden);
+	for (int64_t i = 0; i < fp_matrix_size(r->hidden); i++) {
+		double direction = copysign(fabs((double)random_normal(&seed)), (double)gradient[i]);
+		values[i] += (float)(step * direction);
+		slope += direction * (double)gradient[i];
+	}
+	assert_ok(r->f.ctx, r->f.be->ops->upload(r->f.be, r->hidden, values, FP_F32, r->hidden.cols));
+	free(values);
+	return slope;
+}
+
+static void the_input_s_gradient_follows_the_loss(void **unused)
+{
+	(void)unused;
+	const double step = 1.0 / 1024;
+	for (int i = 0; i < CASE_COUNT; i++) {
+		gradient_run r;
+		fp_matrix output, dinput;
+		start(&r, cases[i]);
+		int64_t sequences = r.expected.sequences, size = fp_matrix_size(r.hidden);
+		assert_ok(r.f.ctx, fp_tape_new(&r.tape, r.f.model, r.hidden.rows));
+		assert_ok(r.f.ctx, fp_layer_forward_taped(r.layer, sequences, r.expected.length, r.hidden, r.tape, &output));
+		float *values = download(&r, output);
+		for (int64_t k = 0; k < size; k++)
+			values[k] = (float)cos(0.7 * (double)k + 1); /* as in pass() */
+		assert_ok(r.f.ctx, r.f.be->ops->upload(r.f.be, output, values, FP_F32, output.cols));
+		assert_ok(r.f.ctx, fp_layer_backward_input(r.layer, r.tape, &dinput));
+		float *gradient = download(&r, dinput);
+		double slope = move_input(&r, gradient, step);
+		double up = pass(&r, 0, sequences, false, false);
+		move_input(&r, gradient, -2 * step);
+		double down = pass(&r, 0, sequences, false, false), difference = (up - down) / (2 * step);
+		if (!(fabs(difference - slope) <= 3e-3 * fabs(slope)))
+			fail_msg("%s: the slope is %.9g, but the loss changes by %.9g", cases[i], slope, difference);
+		free(values);
+		free(gradient);
+		stop(&r);
+	}
+}
+
 static void switches_without_a_fixture_follow_the_loss(void **unused)
 {
 	(void)unused;
@@ -239,6 +285,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gradients_equal_those_of_autograd),
 		cmocka_unit_test(the_taped_forward_is_the_layer_s),
+		cmocka_unit_test(the_input_s_gradient_follows_the_loss),
 		cmocka_unit_test(switches_without_a_fixture_follow_the_loss),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

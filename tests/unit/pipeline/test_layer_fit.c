@@ -19,6 +19,8 @@ typedef struct fit_run {
 	fp_windows windows;
 	fp_layer *layer;
 	fp_matrix input, target;
+	fp_matrix gradients;      /* of a token loss; absent: there are none */
+	int64_t gradient_windows; /* 0: the metric is plain */
 	fp_workspace *workspace;
 	fp_fit_result result;
 } fit_run;
@@ -54,6 +56,7 @@ static void close_run(fit_run *run)
 	fp_layer_free(run->layer);
 	fp_matrix_free(run->f.be, &run->input);
 	fp_matrix_free(run->f.be, &run->target);
+	fp_matrix_free(run->f.be, &run->gradients);
 	fp_workspace_free(run->workspace);
 	fp_settings_free(run->settings);
 	free(run->windows.ids);
@@ -95,6 +98,12 @@ static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_mat
 	return status == FP_OK ? be->ops->copy(be, target, fp_matrix_rows(run->target, window * LENGTH, LENGTH)) : status;
 }
 
+static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
+{
+	fit_run *run = data;
+	return run->f.be->ops->copy(run->f.be, out, fp_matrix_rows(run->gradients, window * LENGTH, LENGTH));
+}
+
 static void fit(fit_run *run)
 {
 	const fp_fit_task task = {.settings = run->settings,
@@ -103,6 +112,8 @@ static void fit(fit_run *run)
 							  .read_data = run,
 							  .windows = run->windows.count,
 							  .length = LENGTH,
+							  .read_gradients = run->gradient_windows > 0 ? read_gradients : NULL,
+							  .gradient_windows = run->gradient_windows,
 							  .batch = 3};
 	assert_ok(run->f.ctx, fp_fit_layer(&task, &run->result));
 }
@@ -188,6 +199,81 @@ static void a_fit_repairs_a_layer(void **unused)
 		free_weights(before);
 		free_weights(after);
 		close_run(&run);
+	}
+}
+
+/* Made-up gradients of the first windows: one direction for all tokens with noise around it. */
+static void make_gradients(fit_run *run, int64_t windows)
+{
+	int64_t rows = windows * LENGTH, width = run->input.cols;
+	float *values = malloc((size_t)(rows * width) * sizeof *values);
+	uint64_t seed = 29;
+	for (int64_t i = 0; i < rows * width; i++)
+		values[i] = 0.01F * (random_normal(&seed) + (i % width % 3 == 0 ? 2.0F : 0));
+	assert_ok(run->f.ctx, fp_matrix_new(run->f.be, &run->gradients, rows, width, FP_F32));
+	assert_ok(run->f.ctx, run->f.be->ops->upload(run->f.be, run->gradients, values, FP_F32, width));
+	run->gradient_windows = windows;
+	free(values);
+}
+
+/* Σ g·e of the errors e = layer(input) − target over the windows that have gradients; *along ← Σ(u·e)², u the direction
+ * that these have in common. */
+static double slope_of(fit_run *run, double *along)
+{
+	fp_matrix out;
+	double sum = 0;
+	assert_ok(run->f.ctx, fp_matrix_new(run->f.be, &out, run->input.rows, run->input.cols, FP_F32));
+	forward(run, run->layer, out);
+	float *y = download(run, out), *t = download(run, run->target), *g = download(run, run->gradients);
+	*along = 0;
+	for (int64_t row = 0; row < run->gradients.rows; row++) {
+		double common = 0;
+		for (int64_t k = 0; k < out.cols; k++) {
+			int64_t i = row * out.cols + k;
+			sum += (double)g[i] * ((double)y[i] - (double)t[i]);
+			common += k % 3 == 0 ? (double)y[i] - (double)t[i] : 0;
+		}
+		*along += common * common;
+	}
+	free(y);
+	free(t);
+	free(g);
+	fp_matrix_free(run->f.be, &out);
+	return sum;
+}
+
+/* With the token loss's slope the fit goes downhill, farther with more weight; and errors along the gradients, of which
+ * the metric makes much, become smaller than without it. */
+static void gradients_lead_the_fit(void **unused)
+{
+	(void)unused;
+	static const char *const weights[] = {"fit_descent=0", "fit_descent=0.01", "fit_descent=0.1"};
+	for (int i = 0; i < MODEL_COUNT; i++) {
+		double before = 0, slope[4], along[4], start_along; /* the last: in the plain metric */
+		for (int turn = -1; turn < 3; turn++) {
+			const char *settings[] = {"fit_steps=60", "fit_tokens=192", "fit_rate=0.05", weights[turn < 0 ? 0 : turn],
+									  NULL};
+			fit_run run;
+			float *start[MOST_TENSORS], *end[MOST_TENSORS];
+			open_run(&run, models[i], 40, settings);
+			prune_by_size(&run);
+			read_weights(&run, start);
+			make_gradients(&run, 30); /* ten windows have none */
+			before = slope_of(&run, &start_along);
+			run.gradient_windows = turn < 0 ? 0 : 30;
+			fit(&run);
+			assert_true(run.result.steps > 0 && run.result.loss_after < run.result.loss_before);
+			int at = turn < 0 ? 3 : turn;
+			slope[at] = slope_of(&run, &along[at]);
+			read_weights(&run, end);
+			check_weights(&run, start, end);
+			free_weights(start);
+			free_weights(end);
+			close_run(&run);
+		}
+		if (!(slope[2] < slope[1] && slope[1] < slope[0] && fabs(slope[0]) < fabs(before) && along[0] < along[3]))
+			fail_msg("%s: slopes %g, %g, %g; %g before; errors along the gradients %g, %g in the plain metric",
+					 models[i], slope[0], slope[1], slope[2], before, along[0], along[3]);
 	}
 }
 
@@ -421,6 +507,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_fit_repairs_a_layer),
+		cmocka_unit_test(gradients_lead_the_fit),
 		cmocka_unit_test(twice_is_the_same),
 		cmocka_unit_test(steps_follow_width_and_error),
 		cmocka_unit_test(the_held_out_window_is_never_worse),
