@@ -19,7 +19,8 @@
  * overlap.
  *   - Operations that return a number to the host wait for it; all others may be asynchronous.
  *   - A backend with fista_step_near() multiplies matrices in BF16, and where an operation says "narrow is allowed" a
- *     result may be one, not in place.
+ *     result may be one, not in place; where it says "BF16 is allowed" all its matrices but weights, biases and tables
+ *     may be.
  *   - Shapes are the caller's duty; backends check them with FP_REQUIRE, a defect of this program when it fails.
  */
 #ifndef FP_BACKEND_BACKEND_H
@@ -76,7 +77,8 @@ typedef enum fp_use {
 	X(FP_PRECISION_FP32, "fp32")     /* float everywhere */                                                            \
 	X(FP_PRECISION_BF16X3, "bf16x3") /* relaxed uses: operands split into two bf16 numbers, 16 bits in all */          \
 	X(FP_PRECISION_TF32, "tf32")     /* activations and iterations: operands of 11 bits; refinements as above */       \
-	X(FP_PRECISION_BF16, "bf16")     /* as tf32, but activations and FISTA's steps from the dense weights in bf16 */
+	X(FP_PRECISION_BF16, "bf16") /* as tf32, but activations and FISTA's steps in bf16; those of a fine search split   \
+								  */
 typedef enum fp_precision {
 #define FP_PRECISION_ENUM(id, name) id,
 	FP_PRECISION_LIST(FP_PRECISION_ENUM)
@@ -102,11 +104,14 @@ typedef struct fp_adam {
 typedef struct fp_fista_near {
 	fp_momentum rule;
 	float step, threshold, momentum;
-	fp_matrix W; /* F32, BF16 or F16 */
-	fp_matrix R; /* BF16; absent: zero */
-	fp_matrix D; /* Y − W in halves */
-	fp_matrix P; /* with FP_MOMENTUM_LITERAL it may be absent, or undefined where no change is asked for */
+	fp_matrix W;    /* F32, BF16 or F16 */
+	fp_matrix R;    /* BF16; absent: zero */
+	fp_matrix D;    /* Y − W in halves; written */
+	fp_matrix from; /* where it is read, in halves too; absent: D itself */
+	fp_matrix P;    /* with FP_MOMENTUM_LITERAL it may be absent, or undefined where no change is asked for */
 } fp_fista_near;
+
+enum { FP_NEAR_GROUP = 8 };
 
 /* What support_step() takes besides the matrices it changes. */
 typedef struct fp_support_rule {
@@ -168,18 +173,18 @@ typedef struct fp_backend_operations {
 
 	/* --- transformer: required ---------------------------------------------------------------------------- */
 	/* Y ← normalised rows of X, times weight, plus bias; weight, bias 1×cols, absent where buffer == NULL.
-	 * In place is allowed, narrow is allowed. FP_RMS_NORM ignores bias. */
+	 * In place is allowed, narrow is allowed, BF16 is allowed. FP_RMS_NORM ignores bias. */
 	fp_status (*norm)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
 					  fp_matrix Y);
-	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X); /* X[i,:] += bias */
-	/* in place is allowed, narrow is allowed */
+	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X); /* X[i,:] += bias; BF16 is allowed */
+	/* in place is allowed, narrow is allowed, BF16 is allowed */
 	fp_status (*activate)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y);
-	/* Y ← f(G)∘U; Y may be G or U; narrow is allowed */
+	/* Y ← f(G)∘U; Y may be G or U; narrow is allowed, BF16 is allowed */
 	fp_status (*activate_gated)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
 	/* Rotary positions in place, halves convention: X[t, h·d + i], X[t, h·d + i + d/2] for i < d/2 turn by the angle of
-	 * row (t mod cosine.rows). cosine, sine are length × d/2. */
+	 * row (t mod cosine.rows). cosine, sine are length × d/2. BF16 is allowed. */
 	fp_status (*rotate)(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
-	/* out ← causal softmax attention; never holds more than one block of scores */
+	/* out ← causal softmax attention; never holds more than one block of scores. BF16 is allowed, whatever the use. */
 	fp_status (*attention)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 						   fp_matrix out);
 	/* out[i] ← −log softmax(logits[i,:])[targets[i]]; targets on the host, −1 gives 0; out 1×rows. argmax may be NULL,
@@ -223,6 +228,8 @@ typedef struct fp_backend_operations {
 	fp_status (*rejoin)(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
 	/* fista_step() with the gradient G − R (G F32 or BF16) at Y = W + D */
 	fp_status (*fista_step_near)(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change);
+	/* D ← that of W + D rounded to a pattern of groups (N:M), as mask_smallest() chooses; M up to FP_NEAR_GROUP */
+	fp_status (*near_round)(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D);
 	/* *out ← Σ H∘(G − 2R) for the upper half H of D; R (BF16) may be absent: zero */
 	fp_status (*near_sum)(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
 	/* −0.0 becomes +0.0; *out ← how many zeros there are. Where it is absent the host does that to the bytes. */

@@ -21,11 +21,12 @@
 struct fp_workspace {
 	fp_backend *be; /* borrowed */
 	int64_t tokens;
-	fp_matrix normalised; /* T × h; absent where the norm comes after the blocks */
-	fp_matrix scratch;    /* T × max(q + 2k, f or 2f): Q, K, V and the inner activations are never needed together */
-	fp_matrix context;    /* T × q, for fp_layer_forward() */
-	fp_matrix narrow;     /* T × h in BF16, where products round their operands: the input of several of them */
-	fp_matrix cosine, sine;
+	fp_dtype type;          /* of the matrices below that say nothing else */
+	fp_matrix normalised;   /* T × h; absent where the norm comes after the blocks */
+	fp_matrix scratch;      /* T × max(q + 2k, f or 2f): Q, K, V and the inner activations are never needed together */
+	fp_matrix context;      /* T × q, for fp_layer_forward() */
+	fp_matrix narrow;       /* T × h in BF16, where products round a float input: that of several of them */
+	fp_matrix cosine, sine; /* F32 */
 };
 
 static int64_t scratch_width(const fp_model_config *c)
@@ -40,31 +41,49 @@ static int64_t table_rows(const fp_model_config *c, int64_t tokens)
 	return tokens < c->positions ? tokens : c->positions;
 }
 
+/* Whether inputs of several products come in float and are rounded. */
+static bool has_narrow(const fp_model *model, fp_dtype type)
+{
+	return fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) &&
+		   (type == FP_F32 || !fp_model_get_config(model)->pre_norm);
+}
+
 int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens)
+{
+	return fp_workspace_bytes_as(model, tokens, FP_F32);
+}
+
+int64_t fp_workspace_bytes_as(const fp_model *model, int64_t tokens, fp_dtype type)
 {
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t row = (c->pre_norm ? c->hidden : 0) + scratch_width(c) + c->heads * c->head_dim;
 	int64_t tables = c->rotary ? table_rows(c, tokens) * c->head_dim : 0;
-	int64_t narrow = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) ? tokens * c->hidden * 2 : 0;
-	return (tokens * row + tables) * (int64_t)sizeof(float) + narrow;
+	int64_t narrow = has_narrow(model, type) ? tokens * c->hidden * 2 : 0;
+	return tokens * row * fp_dtype_size(type) + tables * (int64_t)sizeof(float) + narrow;
 }
 
 fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens)
+{
+	return fp_workspace_new_as(out, model, tokens, FP_F32);
+}
+
+fp_status fp_workspace_new_as(fp_workspace **out, const fp_model *model, int64_t tokens, fp_dtype type)
 {
 	fp_status status;
 	fp_backend *be = fp_model_backend(model);
 	const fp_model_config *c = fp_model_get_config(model);
 	fp_workspace *workspace = NULL;
 	*out = NULL;
-	FP_REQUIRE(be, tokens > 0);
+	FP_REQUIRE(be, tokens > 0 && (type == FP_F32 || fp_backend_rounds(be, FP_USE_ACTIVATION)));
 	FP_TRY(FP_NEW(be->ctx, &workspace, 1));
 	workspace->be = be;
 	workspace->tokens = tokens;
+	workspace->type = type;
 	if (c->pre_norm)
-		FP_TRY(fp_matrix_new(be, &workspace->normalised, tokens, c->hidden, FP_F32));
-	FP_TRY(fp_matrix_new(be, &workspace->scratch, tokens, scratch_width(c), FP_F32));
-	FP_TRY(fp_matrix_new(be, &workspace->context, tokens, c->heads * c->head_dim, FP_F32));
-	if (fp_backend_rounds(be, FP_USE_ACTIVATION))
+		FP_TRY(fp_matrix_new(be, &workspace->normalised, tokens, c->hidden, type));
+	FP_TRY(fp_matrix_new(be, &workspace->scratch, tokens, scratch_width(c), type));
+	FP_TRY(fp_matrix_new(be, &workspace->context, tokens, c->heads * c->head_dim, type));
+	if (has_narrow(model, type))
 		FP_TRY(fp_matrix_new(be, &workspace->narrow, tokens, c->hidden, FP_BF16));
 	if (c->rotary)
 		FP_TRY(fp_rotary_tables(be, c, table_rows(c, tokens), &workspace->cosine, &workspace->sine));
@@ -188,7 +207,7 @@ static fp_matrix scratch_part(const fp_workspace *workspace, int64_t rows, int64
 					   .rows = rows,
 					   .cols = cols,
 					   .stride = cols,
-					   .dtype = FP_F32};
+					   .dtype = workspace->type};
 }
 
 static fp_status normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y)
@@ -213,8 +232,9 @@ static fp_status block_input(const fp_layer *layer, int which, const fp_layer_st
 static fp_status shared_input(const fp_workspace *workspace, fp_matrix input, fp_matrix *out)
 {
 	fp_backend *be = workspace->be;
+	bool wanted = workspace->type == FP_BF16 || fp_backend_rounds(be, be->use);
 	*out = input;
-	if (be->use != FP_USE_ACTIVATION || fp_matrix_is_absent(workspace->narrow) || !fp_backend_rounds(be, be->use))
+	if (input.dtype == FP_BF16 || fp_matrix_is_absent(workspace->narrow) || !wanted)
 		return FP_OK;
 	*out = fp_matrix_rows(workspace->narrow, 0, input.rows);
 	return be->ops->copy(be, *out, input);
@@ -226,7 +246,7 @@ static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_wo
 	fp_backend *be = workspace->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix up = scratch_part(workspace, input.rows, 0, c->inner);
-	if (c->gated)
+	if (c->gated || workspace->type == FP_BF16)
 		FP_TRY(shared_input(workspace, input, &input));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
 	if (c->gated) {

@@ -53,9 +53,13 @@ int64_t fp_packing_width(const fp_model *model);
 /* Work space for the steps, sized for up to `tokens` tokens. Freed with fp_workspace_free(). */
 typedef struct fp_workspace fp_workspace;
 fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens);
+/* The same with everything between two products in `type`: F32, or BF16 where fp_backend_rounds() activations. The
+ * state's context has that type then. */
+fp_status fp_workspace_new_as(fp_workspace **out, const fp_model *model, int64_t tokens, fp_dtype type);
 void fp_workspace_free(fp_workspace *workspace); /* NULL is allowed */
-/* Bytes that fp_workspace_new() takes, for planning. */
+/* Bytes that the two take, for planning. */
 int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens);
+int64_t fp_workspace_bytes_as(const fp_model *model, int64_t tokens, fp_dtype type);
 
 /* Reads one layer from the checkpoint to the device. Non-finite weights are an error that names the tensor. */
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index);

@@ -5,7 +5,9 @@
 #include "base/memory.h"
 #include "model/model_parts.h"
 
-enum { GATHER_ROWS = 1024 }; /* embedding rows converted at a time */
+#include <string.h>
+
+enum { GATHER_ROWS = 1024 }; /* embedding rows on their way at a time */
 
 /* The rules that every architecture's config has to keep. */
 static fp_status check_config(const fp_config_reader *reader, const fp_model_config *c)
@@ -144,9 +146,9 @@ static fp_status check_ids(const fp_model *model, const int32_t *ids, int64_t co
 	return FP_OK;
 }
 
-/* Rows of the embedding, straight from the mapped file: the table is never converted as a whole. `rows` holds
- * GATHER_ROWS. */
-static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, float *rows, fp_matrix out)
+/* Rows of the embedding, straight from the mapped file and in its type: the table is never converted as a whole. `rows`
+ * holds GATHER_ROWS. */
+static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, char *rows, fp_matrix out)
 {
 	fp_backend *be = model->be;
 	const fp_tensor_info *table = model->embedding;
@@ -154,10 +156,10 @@ static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, floa
 	int64_t row_bytes = width * fp_dtype_size(table->dtype);
 	const char *data = fp_checkpoint_data(model->checkpoint, table);
 	for (int64_t i = 0; i < count; i++)
-		fp_to_float(rows + i * width, data + ids[i] * row_bytes, table->dtype, width);
+		memcpy(rows + i * row_bytes, data + ids[i] * row_bytes, (size_t)row_bytes);
 	int finite = 1;
 	fp_status status;
-	FP_TRY(be->ops->upload(be, out, rows, FP_F32, width));
+	FP_TRY(be->ops->upload(be, out, rows, table->dtype, width));
 	FP_TRY(be->ops->finite(be, out, &finite)); /* waits, so that the rows can be filled again */
 	if (!finite)
 		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
@@ -172,13 +174,13 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 	const fp_model_config *c = &model->config;
 	int64_t total = sequences * length;
 	int64_t block = total < GATHER_ROWS ? total : GATHER_ROWS;
-	float *rows = NULL;
+	char *rows = NULL;
 	fp_matrix narrow = {0};
 	fp_status status;
 	FP_REQUIRE(be, out.rows == total && out.cols == c->hidden);
 	FP_TRY(fp_model_check_length(model, length));
 	FP_TRY(check_ids(model, ids, total));
-	FP_TRY(FP_NEW(be->ctx, &rows, block * c->embedding));
+	FP_TRY(FP_NEW(be->ctx, &rows, block * c->embedding * fp_dtype_size(model->embedding->dtype)));
 	if (model->project_in) {
 		if (fp_matrix_is_absent(model->input_projection))
 			FP_TRY(fp_model_upload(model, model->project_in, &model->input_projection));

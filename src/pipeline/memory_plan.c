@@ -17,6 +17,8 @@
 #define PROGRAM_BYTES ((int64_t)18 << 20)
 #define BUFFER_BYTES ((int64_t)2 << 20) /* a thread's */
 
+#define PANEL_BYTES ((int64_t)1 << 30) /* the most that a split product takes for its right operand */
+
 enum { SHARED_INVERSES = 12 }; /* that a search climbs, as a rule */
 
 typedef struct group_size {
@@ -62,13 +64,15 @@ static bool has_residual(const fp_settings *settings, fp_feed feed, int group)
 static double fista_matrices(const fp_settings *settings, bool searches)
 {
 	bool convex = settings->iterations > 0, compares = convex || !fp_is(settings->warm_start, "dense");
-	double steps = convex ? (settings->restart ? 8 : 6) : 0, refit = settings->refit_steps > 0 ? 4 : 0;
+	/* in halves near the dense weights the steps take five, too */
+	double steps = convex ? (settings->restart ? 7 : 5) : 0, refit = settings->refit_steps > 0 ? 4 : 0;
 	double search = searches ? 2 + fmax(3.25, refit) + (compares ? 1.25 : 0) : 0;
 	return fmax(fmax(steps, search), refit);
 }
 
 /* Floats of the solve of a group's largest operator, beside its target: in mn and in n². */
-static double solver_floats(const fp_settings *settings, const group_size *group, bool drifts, bool frugal, bool device)
+static double solver_floats(const fp_backend *be, const fp_settings *settings, const group_size *group, bool drifts,
+							bool frugal)
 {
 	double mn = 0, square = 0;
 	if (fp_is(settings->method, "fista")) {
@@ -77,8 +81,11 @@ static double solver_floats(const fp_settings *settings, const group_size *group
 		mn = fista_matrices(settings, searches) + (scaled ? 2 + drifts : 0);
 		/* the scaled Gram matrix, and inverses: operators of a group share them where there is room */
 		square = scaled + (!searches ? 0 : group->operators > 1 && !frugal ? SHARED_INVERSES : 1);
-		if (searches && device) /* an inverse is made from the one before: its square, and that in pieces of 16 bits */
+		/* on a device an inverse is made from the one before: its square, and that in pieces of 16 bits */
+		if (searches && be->asynchronous)
 			square += 4;
+		if (settings->iterations > 0 && be->asynchronous && be->precision == FP_PRECISION_BF16) /* A in 16 bits */
+			square += 0.5;
 		if (fp_is(settings->warm_start, "sparsegpt"))
 			square += 1;
 	} else if (fp_is(settings->method, "admm")) {
@@ -95,6 +102,7 @@ static double solver_floats(const fp_settings *settings, const group_size *group
 static double group_floats(const fp_prune_task *task, const sizes *s, int group, const fp_streams_plan *plan)
 {
 	const fp_settings *settings = task->settings;
+	const fp_backend *be = fp_model_backend(task->model);
 	const group_size *size = &s->groups[group];
 	fp_feed feed = fp_feed_of(settings);
 	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
@@ -117,9 +125,11 @@ static double group_floats(const fp_prune_task *task, const sizes *s, int group,
 	/* C, the drift, and R where that is more than the drift; what targets are made of goes with the last operator's */
 	bool own = residual > 0 || (two && feed == FP_FEED_CROSS && settings->mix != 1);
 	double target = (1 + (two ? 1 : 0) + (own ? 1 : 0)) * mn;
-	double solve = target + solver_floats(settings, size, two || own, plan->residence != FP_RESIDENT,
-										  fp_model_backend(task->model)->asynchronous);
-	double solving = size->operators > 1 ? targets + solve : fmax(targets + target + (two ? mn : 0), solve);
+	double solve = target + solver_floats(be, settings, size, two || own, plan->residence != FP_RESIDENT);
+	double making = target + (two ? mn : 0);
+	if (be->asynchronous && be->precision != FP_PRECISION_FP32) /* operands in three pieces; the right one in panels */
+		making += 1.5 * mn + fmin(1.5 * n * n, (double)PANEL_BYTES / sizeof(float));
+	double solving = fmax(targets + making, size->operators > 1 ? targets + solve : solve);
 	if (plan->residence == FP_RESIDENT)
 		return statistics + pass + fmax(targets + fold, solving);
 	return statistics + fmax(targets + fold + pass, solving);

@@ -13,10 +13,16 @@
 enum { BATCH_TOKENS = 4096, DEVICE_BATCH_TOKENS = 16384 };
 static const int64_t MOST_WORKSPACE = (int64_t)3 << 30; /* bytes: wide models take fewer tokens at a time */
 
+/* What stands between two products: 16 bits where they round it anyway. Hidden states are floats. */
+static fp_dtype activation_type(const fp_model *model)
+{
+	return fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) ? FP_BF16 : FP_F32;
+}
+
 int64_t fp_streams_usual_batch(const fp_model *model, int64_t windows, int64_t length)
 {
 	int64_t batch = (fp_model_backend(model)->asynchronous ? DEVICE_BATCH_TOKENS : BATCH_TOKENS) / length;
-	while (batch > 1 && fp_workspace_bytes(model, batch * length) > MOST_WORKSPACE)
+	while (batch > 1 && fp_workspace_bytes_as(model, batch * length, activation_type(model)) > MOST_WORKSPACE)
 		batch /= 2;
 	if (batch < 1)
 		batch = 1;
@@ -91,7 +97,7 @@ fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *wi
 	for (int s = 0; s < out->count && plan->residence != FP_PARKED; s++)
 		FP_TRY(fp_matrix_new(be, &out->hidden[s], tokens, fp_model_get_config(model)->hidden, FP_F32));
 	if (plan->residence == FP_RESIDENT && plan->both)
-		FP_TRY(fp_matrix_new(be, &out->context[FP_PRUNED], tokens, context_width(model), FP_F32));
+		FP_TRY(fp_matrix_new(be, &out->context[FP_PRUNED], tokens, context_width(model), activation_type(model)));
 	if (plan->residence == FP_PARKED)
 		FP_TRY(open_files(out, out->count + plan->fitted, plan->folder));
 	if (windows->ids)
@@ -122,12 +128,13 @@ fp_status fp_streams_begin_pass(fp_streams *streams)
 {
 	fp_backend *be = fp_model_backend(streams->model);
 	int64_t tokens = fp_streams_batch_tokens(streams);
+	fp_dtype type = activation_type(streams->model);
 	fp_status status = FP_OK;
 	for (int s = 0; s < streams->count; s++) {
 		if (!streams->workspace[s])
-			FP_TRY(fp_workspace_new(&streams->workspace[s], streams->model, tokens));
+			FP_TRY(fp_workspace_new_as(&streams->workspace[s], streams->model, tokens, type));
 		if (fp_matrix_is_absent(streams->context[s]))
-			FP_TRY(fp_matrix_new(be, &streams->context[s], tokens, context_width(streams->model), FP_F32));
+			FP_TRY(fp_matrix_new(be, &streams->context[s], tokens, context_width(streams->model), type));
 		if (fp_matrix_is_absent(streams->hidden[s]))
 			FP_TRY(fp_matrix_new(be, &streams->hidden[s], tokens, fp_model_get_config(streams->model)->hidden, FP_F32));
 	}
@@ -164,18 +171,19 @@ int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length,
 	int64_t count = plan->both ? FP_STREAM_COUNT : 1;
 	if (plan->residence == FP_PARKED)
 		return plan->batch * length * hidden * (int64_t)sizeof(float);
-	return tokens *
-		   (count * hidden + (keeps_context(plan->residence, FP_PRUNED) ? (count - 1) * context_width(model) : 0)) *
-		   (int64_t)sizeof(float);
+	int64_t kept = keeps_context(plan->residence, FP_PRUNED) ? (count - 1) * context_width(model) : 0;
+	return tokens * (count * hidden * (int64_t)sizeof(float) + kept * fp_dtype_size(activation_type(model)));
 }
 
 int64_t fp_streams_pass_bytes(const fp_model *model, int64_t length, const fp_streams_plan *plan)
 {
 	int64_t tokens = plan->batch * length, bytes = 0;
+	fp_dtype type = activation_type(model);
 	for (int s = 0; s < (plan->both ? FP_STREAM_COUNT : 1); s++) {
-		int64_t width = (keeps_context(plan->residence, s) ? 0 : context_width(model)) +
-						(plan->residence == FP_PARKED ? fp_model_get_config(model)->hidden : 0);
-		bytes += fp_workspace_bytes(model, tokens) + tokens * width * (int64_t)sizeof(float);
+		int64_t context = keeps_context(plan->residence, s) ? 0 : context_width(model);
+		int64_t hidden = plan->residence == FP_PARKED ? fp_model_get_config(model)->hidden : 0;
+		bytes += fp_workspace_bytes_as(model, tokens, type) +
+				 tokens * (context * fp_dtype_size(type) + hidden * (int64_t)sizeof(float));
 	}
 	return bytes;
 }

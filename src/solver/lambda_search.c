@@ -21,10 +21,6 @@
  * tokens) every round improves on the last, and only this ends the search. */
 enum { MOST_ROUNDS = 64 };
 
-/* From this tolerance on the search may measure errors with the arithmetic of its steps: roundings of V − W are
- * independent, and what they add to the error, a share of about 10⁻⁵, is the same for all that are compared. */
-static const double COARSE_TOLERANCE = 1e-3;
-
 typedef struct search_range {
 	bool geometric;
 	double low, high, lambda;
@@ -61,12 +57,10 @@ typedef struct search_space {
 	const fp_problem *problem;
 	const fp_settings *settings;
 	fp_near near;
-	fp_use use;  /* of the products that errors are told by */
-	bool coarse; /* errors come from the near form, too */
-	double L;    /* λ_max */
-	fp_matrix candidate;
-	fp_matrix work[2]; /* absent where coarse */
-	fp_matrix product; /* (V − W)A of the best, which spares FISTA its first product */
+	double L;            /* λ_max */
+	fp_matrix candidate; /* with the near form only work space */
+	fp_matrix work[2];   /* absent with the near form */
+	fp_matrix product;   /* of the near form: (V − W)A of the best, which spares FISTA its first product */
 } search_space;
 
 static fp_status space_new(search_space *space, const fp_problem *problem, const fp_settings *settings)
@@ -76,12 +70,10 @@ static fp_status space_new(search_space *space, const fp_problem *problem, const
 	fp_status status;
 	space->problem = problem;
 	space->settings = settings;
-	space->use = settings->tolerance >= COARSE_TOLERANCE ? FP_USE_ACTIVATION : FP_USE_REFINEMENT;
 	FP_TRY(fp_gram_largest(problem->gram, &space->L));
 	FP_TRY(fp_near_new(&space->near, problem, settings));
-	space->coarse = space->near.used && space->use == FP_USE_ACTIVATION;
 	FP_TRY(fp_matrix_new(be, &space->candidate, W.rows, W.cols, FP_F32));
-	for (int i = 0; i < 2 && !space->coarse; i++)
+	for (int i = 0; i < 2 && !space->near.used; i++)
 		FP_TRY(fp_matrix_new(be, &space->work[i], W.rows, W.cols, FP_F32));
 cleanup:
 	return status;
@@ -97,58 +89,63 @@ static void space_free(search_space *space)
 	fp_matrix_free(be, &space->product);
 }
 
-/* *out ← ‖VX* − T‖. (V − W)A is left where keep_product() finds it. */
+/* *out ← ‖VX* − T‖², for a search that tells errors in the arithmetic of its steps where it is a coarse one. */
 static fp_status measure(search_space *space, fp_matrix V, double *out)
 {
-	fp_status status;
-	double square;
-	if (space->coarse) {
-		FP_TRY(fp_near_set(&space->near, V));
-		FP_TRY(fp_near_error(&space->near, &square));
-	} else {
-		FP_TRY(fp_problem_error_for(space->problem, space->use, V, space->work, &square));
+	fp_use use = fp_search_is_coarse(space->settings) ? FP_USE_ACTIVATION : FP_USE_REFINEMENT;
+	return fp_problem_error_for(space->problem, use, V, space->work, out);
+}
+
+/* *error ← ‖VX* − T‖ of the start; not finite where it has not got the pattern */
+static fp_status begin(search_space *space, bool feasible, fp_matrix V, double *error)
+{
+	fp_near *near = &space->near;
+	double square = INFINITY;
+	fp_status status = FP_OK;
+	if (near->used) {
+		FP_TRY(fp_near_set(near, V));
+		FP_TRY(fp_near_error(near, &square)); /* where it is not feasible, for the product alone */
+		FP_TRY(fp_near_keep(near, &space->product));
+	} else if (feasible) {
+		FP_TRY(measure(space, V, &square));
 	}
-	*out = sqrt(square);
+	*error = feasible ? sqrt(square) : INFINITY;
 cleanup:
 	return status;
 }
 
-/* Two places change their content: the product of what is now the best stays, the other is free. */
-static fp_status keep_product(search_space *space)
+/* The candidate ← FISTA's result from V for λ, rounded; *before and *total ← ‖VX* − T‖ of the two. */
+static fp_status try_lambda(search_space *space, double lambda, fp_matrix V, fp_matrix mask, int64_t *steps,
+							double *before, double *total)
 {
-	fp_matrix *fresh = space->coarse ? &space->near.G : &space->work[1];
-	fp_matrix spare = space->product;
-	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(spare))
-		status = fp_matrix_new(space->problem->gram->be, &spare, fresh->rows, fresh->cols, fresh->dtype);
-	if (status == FP_OK) {
-		space->product = *fresh;
-		*fresh = spare;
-	}
-	return status;
-}
-
-/* candidate ← FISTA's result from V, *error ← its ‖VX* − T‖ */
-static fp_status descend(search_space *space, double lambda, fp_matrix V, int64_t *steps, double *error)
-{
-	fp_backend *be = space->problem->gram->be;
+	const fp_problem *problem = space->problem;
+	fp_backend *be = problem->gram->be;
 	fp_near *near = &space->near;
 	fp_matrix candidate = space->candidate;
 	fp_status status;
-	if (!near->used) {
+	if (near->used) {
+		FP_TRY(fp_near_fista(near, space->settings, lambda, space->L, space->product, candidate, steps));
+		FP_TRY(fp_near_error(near, before));
+		FP_TRY(fp_near_round(near, candidate, mask));
+		FP_TRY(fp_near_error(near, total));
+	} else {
 		FP_TRY(be->ops->copy(be, candidate, V));
-		FP_TRY(fp_fista(space->problem, space->settings, lambda, space->L, candidate, steps));
-		return measure(space, candidate, error);
+		FP_TRY(fp_fista(problem, space->settings, lambda, space->L, candidate, steps));
+		FP_TRY(measure(space, candidate, before));
+		FP_TRY(fp_round(problem, candidate, mask));
+		FP_TRY(measure(space, candidate, total));
 	}
-	FP_TRY(fp_near_set(near, V));
-	FP_TRY(fp_near_fista(near, space->settings, lambda, space->L, space->product, candidate, steps));
-	FP_TRY(fp_near_get(near, candidate));
-	if (!space->coarse)
-		return measure(space, candidate, error);
-	FP_TRY(fp_near_error(near, error));
-	*error = sqrt(*error);
+	*before = sqrt(*before);
+	*total = sqrt(*total);
 cleanup:
 	return status;
+}
+
+/* The candidate is the best so far. */
+static fp_status keep(search_space *space, fp_matrix V)
+{
+	fp_backend *be = space->problem->gram->be;
+	return space->near.used ? fp_near_keep(&space->near, &space->product) : be->ops->copy(be, V, space->candidate);
 }
 
 fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
@@ -163,18 +160,13 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 	fp_status status;
 	FP_TRY(space_new(&space, problem, settings));
 	FP_TRY(first_lambda(problem, settings, &range));
-	if (feasible) {
-		FP_TRY(measure(&space, V, &best));
-		FP_TRY(keep_product(&space));
-	}
+	FP_TRY(begin(&space, feasible, V, &best));
 
 	do {
 		double before;
 		double total;
 		FP_TRY(fp_check_interrupt(be->ctx));
-		FP_TRY(descend(&space, range.lambda, V, &solution->iterations, &before));
-		FP_TRY(fp_round(problem, space.candidate, mask));
-		FP_TRY(measure(&space, space.candidate, &total));
+		FP_TRY(try_lambda(&space, range.lambda, V, mask, &solution->iterations, &before, &total));
 		solution->rounds++;
 		if (total < best) {
 			improvement = isfinite(best) ? 1 - (total / best) * (total / best) : INFINITY;
@@ -182,14 +174,15 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 			solution->lambda = range.lambda;
 			if (settings->reset_patience)
 				failures = 0;
-			FP_TRY(be->ops->copy(be, V, space.candidate));
-			FP_TRY(keep_product(&space));
+			FP_TRY(keep(&space, V));
 		} else {
 			failures++;
 		}
 		next_lambda(&range, total > 0 && (total - before) / total > settings->rounding_share);
 	} while (failures < settings->patience && improvement >= settings->tolerance && solution->rounds < MOST_ROUNDS);
 	solution->error = best;
+	if (space.near.used)
+		FP_TRY(be->ops->rejoin(be, space.near.W, space.near.best, V));
 	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last */
 cleanup:
 	space_free(&space);

@@ -4,8 +4,8 @@
  *
  * The gradient is (Y − W)A − R, where only the small difference D = Y − W is rounded, and D is what is kept in place of
  * Y (backend.h has its form). A, W, R and the product come in 16 bits: W as exactly as the checkpoint has it, the
- * product's and R's roundings are of the size of D's. On ten operators of a small model they moved the error of the
- * search's result by less than 0.001%.
+ * product's and R's roundings are of the size of D's. On ten operators of a small model they moved the error of a
+ * coarse search's result by less than 0.001%; a fine one does without (fp_search_is_coarse()).
  */
 #ifndef FP_SOLVER_NEAR_H
 #define FP_SOLVER_NEAR_H
@@ -16,11 +16,13 @@ typedef struct fp_near {
 	const fp_problem *problem; /* borrowed */
 	bool used;                 /* false: not on this device, or not with these settings; all else is absent */
 	fp_matrix D;
-	fp_matrix A;   /* of the Gram matrix, borrowed */
-	fp_matrix W;   /* of the problem, or `own` */
-	fp_matrix own; /* W in its own 16 bits */
-	fp_matrix R;   /* BF16, absent where the problem's is */
-	fp_matrix G;   /* BF16: DA of the last product */
+	fp_matrix best; /* in halves likewise, by fp_near_keep() */
+	bool far;       /* steps were so long that none will be short enough to end a descent early */
+	fp_matrix A;    /* of the Gram matrix, borrowed */
+	fp_matrix W;    /* of the problem, or `own` */
+	fp_matrix own;  /* W in its own 16 bits */
+	fp_matrix R;    /* BF16, absent where the problem's is */
+	fp_matrix G;    /* BF16: DA of the last product */
 } fp_near;
 
 /* Room for one operator, where it serves. Freed with fp_near_free(). */
@@ -32,7 +34,12 @@ fp_status fp_near_set(fp_near *near, fp_matrix V);
 fp_status fp_near_get(const fp_near *near, fp_matrix V);
 /* *out ← ‖VX* − T‖² of V = W + D, never below 0; DA is left in near->G. */
 fp_status fp_near_error(fp_near *near, double *out);
-/* FISTA from W + D, which moves. product: DA where it is at hand, F32 or BF16. work: m × n, overwritten. */
+/* D becomes the best, and is undefined itself then; likewise its product, which goes from G to *product. */
+fp_status fp_near_keep(fp_near *near, fp_matrix *product);
+/* W + D ← rounded to the problem's pattern. work, mask: m × n, overwritten. */
+fp_status fp_near_round(fp_near *near, fp_matrix work, fp_matrix mask);
+/* FISTA from W + D, or from the best where there is one, which stays; D moves. product: DA of the start where it is at
+ * hand. work: m × n, overwritten. */
 fp_status fp_near_fista(fp_near *near, const fp_settings *settings, double lambda, double L, fp_matrix product,
 						fp_matrix work, int64_t *steps);
 

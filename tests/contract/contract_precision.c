@@ -244,6 +244,109 @@ static void test_narrow_results(void **state)
 		check_narrow(c, contract_shapes[i].rows, contract_shapes[i].cols);
 }
 
+/* A BF16 matrix, and the sample's numbers rounded to what it holds. */
+static fp_matrix rounded_of(contract *c, sample *s)
+{
+	fp_matrix narrow;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, s->view.rows, s->view.cols, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, narrow, s->view));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, s->view, narrow));
+	return narrow;
+}
+
+/* Where BF16 is allowed the result is that of the same numbers in float, rounded once. */
+static void check_bf16(contract *c, int64_t rows, int64_t cols)
+{
+	const fp_backend_operations *ops = c->be->ops;
+	sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), wide = sample_filled(c, rows, cols, NAN);
+	sample w = sample_normal(c, 1, cols);
+	fp_matrix x = rounded_of(c, &X), y = rounded_of(c, &Y), out;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &out, rows, cols, FP_BF16));
+	for (int kind = 0; kind < 2; kind++) {
+		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, wide.view));
+		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, x, w.view, w.view, 1e-5f, out));
+		expect_rounded(c, &wide, out, "norm of bf16");
+	}
+	for (int kind = 0; kind < 4; kind++) {
+		fp_activation f = (fp_activation)kind;
+		assert_ok(c->ctx, ops->activate(c->be, f, X.view, wide.view));
+		assert_ok(c->ctx, ops->activate(c->be, f, x, out));
+		expect_rounded(c, &wide, out, "activate of bf16");
+		assert_ok(c->ctx, ops->activate_gated(c->be, f, X.view, Y.view, wide.view));
+		assert_ok(c->ctx, ops->copy(c->be, out, y));
+		assert_ok(c->ctx, ops->activate_gated(c->be, f, x, out, out)); /* in place */
+		expect_rounded(c, &wide, out, "activate_gated of bf16");
+	}
+	assert_ok(c->ctx, ops->difference(c->be, 0.5f, X.view, Y.view, wide.view, NULL));
+	assert_ok(c->ctx, ops->difference(c->be, 0.5f, x, y, out, NULL));
+	expect_rounded(c, &wide, out, "difference of bf16");
+	assert_ok(c->ctx, ops->difference(c->be, 0.5f, X.view, Y.view, out, NULL));
+	expect_rounded(c, &wide, out, "difference to bf16");
+	assert_ok(c->ctx, ops->add_bias(c->be, w.view, X.view));
+	assert_ok(c->ctx, ops->add_bias(c->be, w.view, x));
+	expect_rounded(c, &X, x, "add_bias to bf16");
+	sample *all[] = {&X, &Y, &wide, &w};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+	fp_matrix *narrow[] = {&x, &y, &out};
+	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+		fp_matrix_free(c->be, narrow[i]);
+}
+
+/* The same for the operations on heads, and for a Gram matrix. */
+static void check_bf16_heads(contract *c, fp_attention_shape shape)
+{
+	const fp_backend_operations *ops = c->be->ops;
+	int64_t tokens = shape.sequences * shape.length, queries = shape.heads * shape.head_dim;
+	int64_t keys = shape.kv_heads * shape.head_dim, half = shape.head_dim / 2;
+	sample Q = sample_normal(c, tokens, queries), K = sample_normal(c, tokens, keys),
+		   V = sample_normal(c, tokens, keys);
+	sample cosine = sample_normal(c, shape.length, half), sine = sample_normal(c, shape.length, half);
+	sample wide = sample_filled(c, tokens, queries, NAN), got = sample_filled(c, tokens, queries, NAN);
+	sample A = sample_filled(c, keys, keys, 0);
+	fp_matrix q = rounded_of(c, &Q), k = rounded_of(c, &K), v = rounded_of(c, &V), out;
+	fp_use before = fp_backend_use(c->be, FP_USE_ACTIVATION);
+	c->be->precision = FP_PRECISION_BF16;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &out, tokens, queries, FP_BF16));
+	assert_ok(c->ctx, ops->attention(c->be, &shape, Q.view, K.view, V.view, wide.view));
+	assert_ok(c->ctx, ops->attention(c->be, &shape, q, k, v, out));
+	assert_ok(c->ctx, ops->copy(c->be, got.view, out));
+	double *want = sample_read(c, &wide);
+	/* gaps keep the floats from the kernel that serves bf16, and each rounds the weights in its own way */
+	sample_expect(c, &got, want, ldexp(1, -6), ldexp(1, -8), "attention of bf16");
+	free(want);
+	assert_ok(c->ctx, ops->gram(c->be, V.view, 0, A.view));
+	assert_ok(c->ctx, ops->mirror(c->be, A.view)); /* the lower triangle is undefined before */
+	want = sample_read(c, &A);
+	assert_ok(c->ctx, ops->gram(c->be, v, 0, A.view));
+	assert_ok(c->ctx, ops->mirror(c->be, A.view));
+	sample_expect(c, &A, want, 1e-4, 1e-5, "gram of bf16");
+	free(want);
+	assert_ok(c->ctx, ops->rotate(c->be, cosine.view, sine.view, shape.heads, Q.view));
+	assert_ok(c->ctx, ops->rotate(c->be, cosine.view, sine.view, shape.heads, q));
+	expect_rounded(c, &Q, q, "rotate of bf16");
+	fp_backend_use(c->be, before);
+	c->be->precision = FP_PRECISION_FP32;
+	sample *all[] = {&Q, &K, &V, &cosine, &sine, &wide, &got, &A};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+	fp_matrix *narrow[] = {&q, &k, &v, &out};
+	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+		fp_matrix_free(c->be, narrow[i]);
+}
+
+static void test_bf16_operands(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->fista_step_near || !fp_backend_has_gradients(c->be))
+		skip();
+	for (int i = 0; i < contract_shape_count; i++)
+		check_bf16(c, contract_shapes[i].rows, contract_shapes[i].cols);
+	check_bf16_heads(c, (fp_attention_shape){2, 70, 4, 2, 18, 0, 0.2f});
+	check_bf16_heads(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0.125f});
+	check_bf16_heads(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0.1f});
+}
+
 static void test_precision_words(void **state)
 {
 	contract *c = *state;
@@ -256,4 +359,4 @@ static void test_precision_words(void **state)
 }
 
 CONTRACT_TESTS(precision, cmocka_unit_test(test_relaxed_uses), cmocka_unit_test(test_narrow_results),
-			   cmocka_unit_test(test_precision_words));
+			   cmocka_unit_test(test_bf16_operands), cmocka_unit_test(test_precision_words));

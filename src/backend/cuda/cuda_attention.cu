@@ -19,14 +19,15 @@ enum { THREADS = FP_CUDA_ATTENTION_THREADS, QUERY_BLOCK = 512, SCORE_BYTES = 1 <
 fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
 									fp_matrix V, fp_matrix out, fp_cuda_attention_plan *plan)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(Q) && fp_cuda_is_f32(K) && fp_cuda_is_f32(V) && fp_cuda_is_f32(out));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(Q) && fp_cuda_is_view(K, Q.dtype) && fp_cuda_is_view(V, Q.dtype));
+	FP_REQUIRE(be, fp_cuda_is_view(out, Q.dtype));
 	FP_REQUIRE(be, shape->head_dim > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
 	int64_t tokens = shape->sequences * shape->length;
 	FP_REQUIRE(be, Q.rows == tokens && K.rows == tokens && V.rows == tokens && out.rows == tokens);
 	FP_REQUIRE(be, Q.cols == shape->heads * shape->head_dim && out.cols == Q.cols);
 	FP_REQUIRE(be, K.cols == shape->kv_heads * shape->head_dim && V.cols == K.cols && shape->window >= 0);
 	/* split operands would not pay here: the scores are few beside the layer's other products */
-	fp_cuda_product how = fp_cuda_product_of(be);
+	fp_cuda_product how = Q.dtype == FP_BF16 ? PRODUCT_BF16 : fp_cuda_product_of(be);
 	*plan = fp_cuda_attention_plan{};
 	plan->be = be;
 	plan->shape = shape;
@@ -43,6 +44,10 @@ fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *sh
 
 fp_status fp_cuda_heads_of(const fp_cuda_attention_plan *plan, fp_matrix m, fp_cuda_scratch *space, fp_cuda_heads *out)
 {
+	if (m.dtype == FP_BF16) {
+		*out = fp_cuda_heads{(const char *)fp_cuda_at<__nv_bfloat16>(m), m.stride, 2, CUDA_R_16BF};
+		return FP_OK;
+	}
 	*out = fp_cuda_heads{(const char *)fp_cuda_floats(m), m.stride, 4, CUDA_R_32F};
 	if (!plan->round)
 		return FP_OK;
@@ -95,14 +100,17 @@ fp_status fp_cuda_mix(const fp_cuda_attention_plan *plan, const fp_cuda_score_bl
 	const fp_attention_shape *s = plan->shape;
 	fp_backend *be = plan->be;
 	int64_t d = s->head_dim, group = s->heads / s->kv_heads, keys = b->end - b->begin;
+	int64_t row = (b->start + b->first) * out.stride;
 	const float zero = 0.0f, one = 1.0f;
+	bool narrow = out.dtype == FP_BF16;
+	char *to = narrow ? (char *)(fp_cuda_at<__nv_bfloat16>(out) + row) : (char *)(fp_cuda_floats(out) + row);
 	for (int64_t j = 0; j < group; j++)
 		FP_BLAS(be, cublasGemmStridedBatchedEx_64(
 						fp_cuda_state_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, b->count, keys, &one,
 						right->at(b->start + b->begin, 0), right->type, right->stride, d,
 						(const char *)weights + part_at(plan, b, j, right->size), right->type, keys, b->count * keys,
-						&zero, fp_cuda_floats(out) + (b->start + b->first) * out.stride + j * d, CUDA_R_32F, out.stride,
-						group * d, s->kv_heads, plan->compute, CUBLAS_GEMM_DEFAULT));
+						&zero, to + j * d * (narrow ? 2 : 4), narrow ? CUDA_R_16BF : CUDA_R_32F, out.stride, group * d,
+						s->kv_heads, plan->compute, CUBLAS_GEMM_DEFAULT));
 	return FP_OK;
 }
 
@@ -186,7 +194,8 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 		flash.q = (const __nv_bfloat16 *)queries.data;
 		flash.k = (const __nv_bfloat16 *)keys.data;
 		flash.v = (const __nv_bfloat16 *)values.data;
-		flash.out = fp_cuda_floats(out);
+		flash.out = out.dtype == FP_F32 ? fp_cuda_floats(out) : nullptr;
+		flash.narrow = out.dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(out) : nullptr;
 		flash.q_stride = queries.stride;
 		flash.k_stride = keys.stride;
 		flash.v_stride = values.stride;

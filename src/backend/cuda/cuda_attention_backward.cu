@@ -134,7 +134,8 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 {
 	fp_cuda_attention_plan plan;
 	FP_OR_RETURN(fp_cuda_attention_plan_of(be, shape, Q, K, V, out, &plan));
-	FP_REQUIRE(be, fp_cuda_is_f32(dout) && fp_cuda_is_f32(dQ) && fp_cuda_is_f32(dK) && fp_cuda_is_f32(dV));
+	FP_REQUIRE(be, fp_cuda_is_f32(Q) && fp_cuda_is_f32(dout) && fp_cuda_is_f32(dQ) && fp_cuda_is_f32(dK) &&
+					   fp_cuda_is_f32(dV));
 	FP_REQUIRE(be, fp_cuda_same_shape(dout, Q) && fp_cuda_same_shape(dQ, Q));
 	FP_REQUIRE(be, fp_cuda_same_shape(dK, K) && fp_cuda_same_shape(dV, K));
 	if (Q.rows == 0 || shape->heads == 0)

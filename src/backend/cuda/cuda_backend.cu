@@ -101,6 +101,7 @@ static fp_backend_operations make_operations(void)
 	ops.halve = fp_cuda_halve;
 	ops.rejoin = fp_cuda_rejoin;
 	ops.fista_step_near = fp_cuda_fista_step_near;
+	ops.near_round = fp_cuda_near_round;
 	ops.near_sum = fp_cuda_near_sum;
 	ops.clean_zeros = fp_cuda_clean_zeros;
 	ops.mask_smallest = fp_cuda_mask_smallest;

@@ -327,6 +327,7 @@ fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float
 fp_status fp_cuda_halve(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
 fp_status fp_cuda_rejoin(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
 fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change);
+fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D);
 fp_status fp_cuda_near_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
 /* cuda_support.cu */
 fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,

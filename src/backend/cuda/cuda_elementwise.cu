@@ -59,13 +59,18 @@ fp_status fp_cuda_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d)
 	return fp_cuda_map(be, 1, A.rows, true, [=] __device__(int64_t, int64_t i) { a[i * stride + i] += added[i]; });
 }
 
+template <typename T> static fp_status add_bias_as(fp_backend *be, const float *b, fp_matrix X, T *x)
+{
+	int64_t stride = X.stride;
+	return fp_cuda_map(be, X.rows, X.cols, false, [=] __device__(int64_t i, int64_t j) {
+		fp_cuda_store(x + i * stride + j, fp_cuda_load(x + i * stride + j) + b[j]);
+	});
+}
+
 fp_status fp_cuda_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_vector(bias, X.cols));
-	const float *b = fp_cuda_floats(bias);
-	float *x = fp_cuda_floats(X);
-	int64_t stride = X.stride;
-	return fp_cuda_map(be, X.rows, X.cols, false, [=] __device__(int64_t i, int64_t j) { x[i * stride + j] += b[j]; });
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_vector(bias, X.cols));
+	return fp_cuda_by_type(X, [&](auto *x) { return add_bias_as(be, fp_cuda_floats(bias), X, x); });
 }
 
 fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
@@ -84,15 +89,15 @@ fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
 /* --- activations ------------------------------------------------------------------------------------------------- */
 
 /* u may be absent: then f(g) alone */
-template <fp_activation kind, typename T>
-static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix Y, T *y)
+template <fp_activation kind, typename In, typename T>
+static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix Y, const In *g, T *y)
 {
-	const float *g = fp_cuda_floats(G), *u = fp_matrix_is_absent(U) ? nullptr : fp_cuda_floats(U);
+	const In *u = fp_matrix_is_absent(U) ? nullptr : fp_cuda_at<In>(U);
 	int64_t gs = G.stride, us = U.stride, ys = Y.stride;
 	bool flat = fp_cuda_is_contiguous(G) && fp_cuda_is_contiguous(Y) && (!u || fp_cuda_is_contiguous(U));
 	if (!u)
 		return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-			fp_cuda_store(y + i * ys + j, activation<kind>(g[i * gs + j]));
+			fp_cuda_store(y + i * ys + j, activation<kind>(fp_cuda_load(g + i * gs + j)));
 		});
 	if (fp_cuda_in_fours(G) && fp_cuda_in_fours(U) && fp_cuda_in_fours(Y))
 		return fp_cuda_map(be, G.rows, G.cols / 4, flat, [=] __device__(int64_t i, int64_t j) {
@@ -101,87 +106,101 @@ static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix
 													  activation<kind>(a.z) * b.z, activation<kind>(a.w) * b.w});
 		});
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		fp_cuda_store(y + i * ys + j, activation<kind>(g[i * gs + j]) * u[i * us + j]);
+		fp_cuda_store(y + i * ys + j, activation<kind>(fp_cuda_load(g + i * gs + j)) * fp_cuda_load(u + i * us + j));
 	});
 }
 
 static fp_status activate_any(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
 	return fp_cuda_by_activation(be, kind, [&](auto k) {
-		return fp_cuda_by_type(Y, [&](auto *y) { return activate_as<decltype(k)::value>(be, G, U, Y, y); });
+		if (G.dtype == FP_BF16)
+			return activate_as<decltype(k)::value>(be, G, U, Y, fp_cuda_at<__nv_bfloat16>(G),
+												   fp_cuda_at<__nv_bfloat16>(Y));
+		return fp_cuda_by_type(Y, [&](auto *y) {
+			return activate_as<decltype(k)::value>(be, G, U, Y, (const float *)fp_cuda_floats(G), y);
+		});
 	});
+}
+
+/* F32 to either type, or BF16 to BF16. */
+static bool narrows(fp_matrix in, fp_matrix out)
+{
+	return fp_cuda_is_f32_or_bf16(in) && fp_cuda_is_f32_or_bf16(out) && (in.dtype == FP_F32 || out.dtype == FP_BF16);
 }
 
 fp_status fp_cuda_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32_or_bf16(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, narrows(X, Y) && fp_cuda_same_shape(X, Y));
 	return activate_any(be, kind, X, fp_matrix{}, Y);
 }
 
 fp_status fp_cuda_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(U) && fp_cuda_is_f32_or_bf16(Y));
+	FP_REQUIRE(be, narrows(G, Y) && fp_cuda_is_view(U, G.dtype));
 	FP_REQUIRE(be, fp_cuda_same_shape(G, U) && fp_cuda_same_shape(G, Y));
 	return activate_any(be, kind, G, U, Y);
 }
 
 /* One row of the grid per token; the pairs of a token side by side. */
+template <typename T>
 __global__ static void rotate_kernel(const float *cosine, int64_t cosine_stride, const float *sine, int64_t sine_stride,
-									 int64_t length, int64_t half, int64_t pairs, float *x, int64_t stride,
-									 int64_t tokens)
+									 int64_t length, int64_t half, int64_t pairs, T *x, int64_t stride, int64_t tokens)
 {
 	for (int64_t t = blockIdx.y; t < tokens; t += gridDim.y) {
 		const float *c = cosine + t % length * cosine_stride, *s = sine + t % length * sine_stride;
 		for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < pairs;
 			 p += (int64_t)gridDim.x * blockDim.x) {
 			int64_t head = p / half, i = p - head * half;
-			float *a = x + t * stride + head * 2 * half + i, *b = a + half;
-			float first = *a, second = *b;
-			*a = first * c[i] - second * s[i];
-			*b = second * c[i] + first * s[i];
+			T *a = x + t * stride + head * 2 * half + i, *b = a + half;
+			float first = fp_cuda_load(a), second = fp_cuda_load(b);
+			fp_cuda_store(a, first * c[i] - second * s[i]);
+			fp_cuda_store(b, second * c[i] + first * s[i]);
 		}
 	}
 }
 
-/* The same for four pairs at a time; `half`, `pairs` and the strides in fours. */
-__global__ static void rotate_fours_kernel(const float4 *cosine, int64_t cosine_stride, const float4 *sine,
-										   int64_t sine_stride, int64_t length, int half, int pairs, float4 *x,
+/* The same for four pairs at a time; `half` and `pairs` in fours. */
+template <typename T>
+__global__ static void rotate_fours_kernel(const float *cosine, int64_t cosine_stride, const float *sine,
+										   int64_t sine_stride, int64_t length, int half, int pairs, T *x,
 										   int64_t stride, int64_t tokens)
 {
 	for (int64_t t = blockIdx.y; t < tokens; t += gridDim.y) {
-		const float4 *cs = cosine + t % length * cosine_stride, *sn = sine + t % length * sine_stride;
+		const float *cs = cosine + t % length * cosine_stride, *sn = sine + t % length * sine_stride;
 		for (int p = (int)(blockIdx.x * blockDim.x + threadIdx.x); p < pairs; p += (int)(gridDim.x * blockDim.x)) {
 			int head = p / half, i = p - head * half;
-			float4 *at = x + t * stride + head * 2 * half + i;
-			float4 a = at[0], b = at[half], c = cs[i], s = sn[i];
-			at[0] = float4{a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y, a.z * c.z - b.z * s.z, a.w * c.w - b.w * s.w};
-			at[half] =
-				float4{b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z, b.w * c.w + a.w * s.w};
+			T *at = x + t * stride + 4 * (head * 2 * half + i), *after = at + 4 * half;
+			float4 a = fp_cuda_load4(at), b = fp_cuda_load4(after);
+			float4 c = fp_cuda_load4(cs + 4 * i), s = fp_cuda_load4(sn + 4 * i);
+			fp_cuda_store4(
+				at, float4{a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y, a.z * c.z - b.z * s.z, a.w * c.w - b.w * s.w});
+			fp_cuda_store4(after, float4{b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z,
+										 b.w * c.w + a.w * s.w});
 		}
 	}
 }
 
 fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(cosine) && fp_cuda_is_f32(sine));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_f32(cosine) && fp_cuda_is_f32(sine));
 	FP_REQUIRE(be, fp_cuda_same_shape(cosine, sine) && heads >= 0 && X.cols == heads * 2 * cosine.cols);
 	FP_REQUIRE(be, X.rows == 0 || cosine.rows > 0);
 	int64_t pairs = heads * cosine.cols;
 	if (X.rows == 0 || pairs == 0)
 		return FP_OK;
-	if (fp_cuda_in_fours(cosine) && fp_cuda_in_fours(sine) && fp_cuda_in_fours(X) && pairs <= INT32_MAX / 2) {
-		dim3 fours((unsigned)((pairs / 4 + 255) / 256), (unsigned)fp_cuda_smaller(X.rows, 65535));
-		rotate_fours_kernel<<<fours, 256, 0, fp_cuda_stream(be)>>>(
-			(const float4 *)fp_cuda_floats(cosine), cosine.stride / 4, (const float4 *)fp_cuda_floats(sine),
-			sine.stride / 4, cosine.rows, (int)(cosine.cols / 4), (int)(pairs / 4), (float4 *)fp_cuda_floats(X),
-			X.stride / 4, X.rows);
+	bool fours = fp_cuda_in_fours(cosine) && fp_cuda_in_fours(sine) && fp_cuda_in_fours(X) && pairs <= INT32_MAX / 2;
+	int64_t wide = ((fours ? pairs / 4 : pairs) + 255) / 256;
+	dim3 grid((unsigned)fp_cuda_smaller(wide, 1024), (unsigned)fp_cuda_smaller(X.rows, 65535));
+	return fp_cuda_by_type(X, [&](auto *x) {
+		if (fours)
+			rotate_fours_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(
+				fp_cuda_floats(cosine), cosine.stride, fp_cuda_floats(sine), sine.stride, cosine.rows,
+				(int)(cosine.cols / 4), (int)(pairs / 4), x, X.stride, X.rows);
+		else
+			rotate_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(fp_cuda_floats(cosine), cosine.stride,
+																fp_cuda_floats(sine), sine.stride, cosine.rows,
+																cosine.cols, pairs, x, X.stride, X.rows);
 		FP_LAUNCHED(be);
 		return FP_OK;
-	}
-	dim3 grid((unsigned)fp_cuda_smaller((pairs + 255) / 256, 1024), (unsigned)fp_cuda_smaller(X.rows, 65535));
-	rotate_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(fp_cuda_floats(cosine), cosine.stride, fp_cuda_floats(sine),
-														sine.stride, cosine.rows, cosine.cols, pairs, fp_cuda_floats(X),
-														X.stride, X.rows);
-	FP_LAUNCHED(be);
-	return FP_OK;
+	});
 }

@@ -230,11 +230,15 @@ template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(
 		sum += __shfl_xor_sync(0xffffffffU, sum, 1);
 		sum += __shfl_xor_sync(0xffffffffU, sum, 2);
 		int query = row + lane / 4 + h * 8;
-		float *to = f.out + (start + query) * f.out_stride + head * D + lane % 4 * 2;
-		if (query < f.length)
+		int64_t to = (start + query) * f.out_stride + head * D + lane % 4 * 2;
+		if (query < f.length && f.narrow)
 #pragma unroll
 			for (int n = 0; n < D / 8; n++)
-				*(float2 *)(to + n * 8) = float2{out[n][2 * h] / sum, out[n][2 * h + 1] / sum};
+				*(unsigned *)(f.narrow + to + n * 8) = pack(out[n][2 * h] / sum, out[n][2 * h + 1] / sum);
+		else if (query < f.length)
+#pragma unroll
+			for (int n = 0; n < D / 8; n++)
+				*(float2 *)(f.out + to + n * 8) = float2{out[n][2 * h] / sum, out[n][2 * h + 1] / sum};
 	}
 }
 
@@ -255,7 +259,7 @@ bool fp_cuda_flash_serves(const fp_cuda_flash *f, const fp_attention_shape *shap
 {
 	bool even = f->q_stride % 8 == 0 && f->k_stride % 8 == 0 && f->v_stride % 8 == 0 && f->out_stride % 2 == 0 &&
 				(uintptr_t)f->q % 16 == 0 && (uintptr_t)f->k % 16 == 0 && (uintptr_t)f->v % 16 == 0 &&
-				(uintptr_t)f->out % 8 == 0;
+				(uintptr_t)f->out % 8 == 0 && (uintptr_t)f->narrow % 4 == 0;
 	return even && (shape->head_dim == 64 || shape->head_dim == 128) && shape->sequences <= 65535 &&
 		   shape->length <= 65535 * QUERIES && shape->heads <= INT32_MAX && shape->window <= INT32_MAX / 2;
 }

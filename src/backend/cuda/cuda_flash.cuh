@@ -9,7 +9,8 @@
 
 struct fp_cuda_flash {
 	const __nv_bfloat16 *q, *k, *v;
-	float *out;
+	float *out;                                       /* or, in its place, */
+	__nv_bfloat16 *narrow;                            /* bf16 */
 	int64_t q_stride, k_stride, v_stride, out_stride; /* elements from row to row */
 	int length, group, window;                        /* group: heads of Q for one of K */
 	float scale;

@@ -7,6 +7,7 @@
  * product; W and R come in 16 bits. All of it is bound by memory: where the matrices have no gaps, eight entries go at
  * a time.
  */
+#include "backend/cuda/cuda_keys.cuh"
 #include "backend/cuda/cuda_soft.cuh"
 #include "backend/cuda/cuda_sums.cuh"
 
@@ -222,7 +223,7 @@ template <typename W, typename G> struct near_numbers {
 	const G *g;
 	const __nv_bfloat16 *r; /* NULL: zero */
 	float *p;               /* NULL: not wanted */
-	halved d;
+	halved d, from;
 	int64_t ws, gs, rs, ps;
 	fp_cuda_fista_rule rule;
 	bool read_p;
@@ -231,9 +232,9 @@ template <typename W, typename G> struct near_numbers {
 /* N entries from where each matrix has them; Σ (P₊ − P)² of these. */
 template <int N, typename W, typename G>
 __device__ static inline double near_step(const near_numbers<W, G> &n, int64_t w_at, int64_t g_at, int64_t r_at,
-										  int64_t p_at, int64_t d_at)
+										  int64_t p_at, int64_t d_at, int64_t from_at)
 {
-	numbers<N> d = read_halves<N>(n.d, d_at), w = read<N>(n.w + w_at), g = read<N>(n.g + g_at), r = {}, p = {};
+	numbers<N> d = read_halves<N>(n.from, from_at), w = read<N>(n.w + w_at), g = read<N>(n.g + g_at), r = {}, p = {};
 	if (n.r)
 		r = read<N>(n.r + r_at);
 	if (n.read_p)
@@ -256,9 +257,12 @@ template <typename W, typename G>
 static fp_status near_all(fp_backend *be, const near_numbers<W, G> &n, fp_matrix shape, bool eights, double *change)
 {
 	int64_t size = fp_matrix_size(shape);
-	auto eight = [=] __device__(int64_t, int64_t j) { return near_step<8>(n, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j); };
+	auto eight = [=] __device__(int64_t, int64_t j) {
+		return near_step<8>(n, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j);
+	};
 	auto one = [=] __device__(int64_t i, int64_t j) {
-		return near_step<1>(n, i * n.ws + j, i * n.gs + j, i * n.rs + j, i * n.ps + j, i * n.d.stride + j);
+		return near_step<1>(n, i * n.ws + j, i * n.gs + j, i * n.rs + j, i * n.ps + j, i * n.d.stride + j,
+							i * n.from.stride + j);
 	};
 	if (!change)
 		return eights ? fp_cuda_map(be, 1, size / 8, true, eight) : fp_cuda_map(be, shape.rows, shape.cols, false, one);
@@ -269,14 +273,16 @@ static fp_status near_all(fp_backend *be, const near_numbers<W, G> &n, fp_matrix
 fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change)
 {
 	fp_matrix W = near->W, R = near->R, D = near->D, P = near->P;
+	fp_matrix from = fp_matrix_is_absent(near->from) ? D : near->from;
 	bool literal = near->rule == FP_MOMENTUM_LITERAL, has_r = !fp_matrix_is_absent(R), has_p = !fp_matrix_is_absent(P);
 	FP_REQUIRE(be, is_weight(W) && fp_cuda_is_f32_or_bf16(G) && fp_cuda_same_shape(G, W) && is_halved(D, G));
+	FP_REQUIRE(be, is_halved(from, G));
 	FP_REQUIRE(be, !has_r || (fp_cuda_is_view(R, FP_BF16) && fp_cuda_same_shape(G, R)));
 	FP_REQUIRE(be, !has_p || (fp_cuda_is_f32(P) && fp_cuda_same_shape(G, P)));
 	FP_REQUIRE(be, has_p || (literal && !change));
 	int64_t size = fp_matrix_size(G);
-	bool eights =
-		in_eights(W, size) && in_eights(G, size) && in_eights(R, size) && in_eights(D, size) && in_eights(P, size);
+	bool eights = in_eights(W, size) && in_eights(G, size) && in_eights(R, size) && in_eights(D, size) &&
+				  in_eights(from, size) && in_eights(P, size);
 	return by_weight_type(W, [&](auto *w) {
 		return fp_cuda_by_type(G, [&](auto *g) {
 			near_numbers<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(g)>> n = {};
@@ -285,6 +291,7 @@ fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_
 			n.r = has_r ? fp_cuda_at<__nv_bfloat16>(R) : nullptr;
 			n.p = has_p ? fp_cuda_floats(P) : nullptr;
 			n.d = halved_of(D);
+			n.from = halved_of(from);
 			n.ws = W.stride;
 			n.gs = G.stride;
 			n.rs = R.stride;
@@ -296,6 +303,68 @@ fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_
 	});
 }
 
+/* Eight entries that are whole groups of M. */
+template <int M, typename T>
+__device__ static inline void round_eight(const halved &d, const T *w, int kept, int64_t at)
+{
+	numbers<8> x = read_halves<8>(d, at), y = read<8>(w + at);
+	unsigned keys[8];
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		keys[i] = fp_cuda_key(y.at[i] + x.at[i]);
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		int ahead = 0;
+#pragma unroll
+		for (int k = i / M * M; k < i / M * M + M; k++)
+			ahead += keys[k] > keys[i] || (keys[k] == keys[i] && k < i);
+		x.at[i] = ahead < kept ? x.at[i] : -y.at[i];
+	}
+	write_halves<8>(d, at, x);
+}
+
+/* Any group, by one thread. */
+template <typename T>
+__device__ static inline void round_group(const halved &d, const T *w, int kept, int count, int64_t d_at, int64_t w_at)
+{
+	unsigned keys[FP_NEAR_GROUP];
+	for (int i = 0; i < count; i++)
+		keys[i] = fp_cuda_key(number(w + w_at + i) + read_halves<1>(d, d_at + i).at[0]);
+	for (int i = 0; i < count; i++) {
+		int ahead = 0;
+		for (int k = 0; k < count; k++)
+			ahead += keys[k] > keys[i] || (keys[k] == keys[i] && k < i);
+		if (ahead >= kept)
+			write_halves<1>(d, d_at + i, numbers<1>{{-number(w + w_at + i)}});
+	}
+}
+
+template <typename T>
+static fp_status near_round_as(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, const T *w)
+{
+	int64_t size = fp_matrix_size(W), cols = W.cols, ws = W.stride;
+	int group = (int)pattern->group, kept = (int)pattern->kept;
+	halved d = halved_of(D);
+	bool eights = in_eights(W, size) && in_eights(D, size) && cols % 8 == 0;
+	if (eights && group == 4)
+		return fp_cuda_map(be, 1, size / 8, true,
+						   [=] __device__(int64_t, int64_t j) { round_eight<4>(d, w, kept, 8 * j); });
+	if (eights && group == 8)
+		return fp_cuda_map(be, 1, size / 8, true,
+						   [=] __device__(int64_t, int64_t j) { round_eight<8>(d, w, kept, 8 * j); });
+	return fp_cuda_map(be, W.rows, (cols + group - 1) / group, false, [=] __device__(int64_t i, int64_t j) {
+		int count = (int)(cols - j * group < group ? cols - j * group : group);
+		int some = (kept * count + group - 1) / group; /* of a last, shorter group as large a share, rounded up */
+		round_group(d, w, some, count, i * d.stride + j * group, i * ws + j * group);
+	});
+}
+
+fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D)
+{
+	FP_REQUIRE(be, is_weight(W) && is_halved(D, W) && pattern->group > 0 && pattern->group <= FP_NEAR_GROUP);
+	return by_weight_type(W, [&](auto *w) { return near_round_as(be, pattern, W, D, w); });
+}
+
 template <int N, typename G>
 __device__ static inline double near_terms(const __nv_bfloat16 *d, const G *g, const __nv_bfloat16 *r)
 {
@@ -305,7 +374,7 @@ __device__ static inline double near_terms(const __nv_bfloat16 *d, const G *g, c
 	double sum = 0;
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		sum += (double)x.at[i] * ((double)y.at[i] - 2.0 * (double)z.at[i]);
+		sum += (double)(x.at[i] * (y.at[i] - 2.0f * z.at[i])); /* a term has 24 bits, the sum 53 */
 	return sum;
 }
 

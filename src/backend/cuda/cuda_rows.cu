@@ -6,35 +6,36 @@
 
 enum { THREADS = 256 };
 
-template <typename T> struct norm_numbers {
-	const float *x, *weight, *bias; /* weight, bias: NULL where absent */
+template <typename In, typename T> struct norm_numbers {
+	const In *x;
+	const float *weight, *bias; /* NULL where absent */
 	T *y;
 	int64_t rows, cols, xs, ys;
 	float epsilon;
 	bool centred;
 };
 
-template <typename T> __global__ static void norm_kernel(norm_numbers<T> n)
+template <typename In, typename T> __global__ static void norm_kernel(norm_numbers<In, T> n)
 {
 	__shared__ double shared[33];
 	double count = (double)n.cols;
 	for (int64_t i = blockIdx.x; i < n.rows; i += gridDim.x) {
-		const float *x = n.x + i * n.xs;
+		const In *x = n.x + i * n.xs;
 		T *y = n.y + i * n.ys;
 		double mean = 0, square = 0;
 		if (n.centred) {
 			for (int64_t j = threadIdx.x; j < n.cols; j += THREADS)
-				mean += (double)x[j];
+				mean += (double)fp_cuda_load(x + j);
 			mean = fp_cuda_block_sum(mean, shared) / count;
 		}
 		for (int64_t j = threadIdx.x; j < n.cols; j += THREADS) {
-			double d = (double)x[j] - mean;
+			double d = (double)fp_cuda_load(x + j) - mean;
 			square += d * d;
 		}
 		square = fp_cuda_block_sum(square, shared) / count;
 		float centre = (float)mean, factor = (float)(1 / sqrt(square + (double)n.epsilon));
 		for (int64_t j = threadIdx.x; j < n.cols; j += THREADS) {
-			float value = (x[j] - centre) * factor;
+			float value = (fp_cuda_load(x + j) - centre) * factor;
 			if (n.weight)
 				value *= n.weight[j];
 			fp_cuda_store(y + j, n.bias ? value + n.bias[j] : value);
@@ -42,24 +43,31 @@ template <typename T> __global__ static void norm_kernel(norm_numbers<T> n)
 	}
 }
 
+template <typename In, typename T>
+static fp_status norm_as(fp_backend *be, fp_norm_kind kind, fp_matrix X, const float *weight, const float *bias,
+						 float epsilon, fp_matrix Y, const In *x, T *y)
+{
+	norm_numbers<In, T> n = {x, weight, bias, y, X.rows, X.cols, X.stride, Y.stride, epsilon, kind == FP_LAYER_NORM};
+	norm_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
 fp_status fp_cuda_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
 					   fp_matrix Y)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32_or_bf16(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_f32_or_bf16(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, X.dtype == FP_F32 || Y.dtype == FP_BF16);
 	FP_REQUIRE(be, fp_matrix_is_absent(weight) || fp_cuda_is_vector(weight, X.cols));
 	FP_REQUIRE(be, fp_matrix_is_absent(bias) || fp_cuda_is_vector(bias, X.cols));
 	if (fp_matrix_size(X) == 0)
 		return FP_OK;
 	const float *w = fp_matrix_is_absent(weight) ? nullptr : fp_cuda_floats(weight);
 	const float *added = fp_matrix_is_absent(bias) || kind == FP_RMS_NORM ? nullptr : fp_cuda_floats(bias);
-	return fp_cuda_by_type(Y, [&](auto *y) {
-		using T = std::remove_pointer_t<decltype(y)>;
-		norm_numbers<T> n = {fp_cuda_floats(X),    w, added, y, X.rows, X.cols, X.stride, Y.stride, epsilon,
-							 kind == FP_LAYER_NORM};
-		norm_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
-		FP_LAUNCHED(be);
-		return FP_OK;
-	});
+	if (X.dtype == FP_BF16)
+		return norm_as(be, kind, X, w, added, epsilon, Y, fp_cuda_at<__nv_bfloat16>(X), fp_cuda_at<__nv_bfloat16>(Y));
+	return fp_cuda_by_type(Y,
+						   [&](auto *y) { return norm_as(be, kind, X, w, added, epsilon, Y, fp_cuda_floats(X), y); });
 }
 
 /* The larger value, and of equal values the smaller index. */

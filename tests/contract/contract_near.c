@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FISTA near the dense weights, in 16-bit halves, and what else a backend may leave out. */
+#include "contract.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A matrix of a 16-bit type, or a float view as it is, with the numbers it then holds. */
+static fp_matrix narrow_of(contract *c, sample *s, fp_dtype dtype)
+{
+	fp_matrix narrow;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, s->view.rows, s->view.cols, dtype));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, narrow, s->view));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, s->view, narrow));
+	double *value = sample_read(c, s);
+	memcpy(s->value, value, (size_t)fp_matrix_size(s->view) * sizeof *value);
+	free(value);
+	return narrow;
+}
+
+/* halve() and rejoin(): nothing is lost beside what V − W rounds, and the upper half is D in bf16. */
+static void check_halves(contract *c, int64_t rows, int64_t cols, const fp_matrix *W, sample *V, sample *Y,
+						 fp_matrix *D)
+{
+	double *bound = new_doubles(rows * cols), *high = new_doubles(rows * cols);
+	sample H = sample_filled(c, rows, cols, NAN);
+	assert_ok(c->ctx, fp_matrix_new(c->be, D, 2 * rows, cols, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->halve(c->be, Y->view, *W, *D));
+	assert_ok(c->ctx, c->be->ops->rejoin(c->be, *W, *D, V->view));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, H.view, fp_matrix_rows(*D, 0, rows)));
+	double *back = sample_read(c, V), *upper = sample_read(c, &H);
+	sample wide = sample_filled(c, rows, cols, 0);
+	assert_ok(c->ctx, c->be->ops->copy(c->be, wide.view, *W));
+	double *w = sample_read(c, &wide);
+	for (int64_t k = 0; k < rows * cols; k++) {
+		high[k] = Y->value[k] - w[k];
+		bound[k] = ldexp(fabs(high[k]), -8) + FLOAT_EPSILON * (fabs(Y->value[k]) + fabs(w[k]));
+		if (fabs(back[k] - Y->value[k]) > FLOAT_EPSILON * (fabs(Y->value[k]) + fabs(w[k])))
+			fail_msg("rejoin: %g came back as %g beside %g", Y->value[k], back[k], w[k]);
+		if (fabs(upper[k] - high[k]) > bound[k])
+			fail_msg("halve: the upper half of %g is %g", high[k], upper[k]);
+	}
+	free(back);
+	free(upper);
+	free(w);
+	free(bound);
+	free(high);
+	sample_free(c, &H);
+	sample_free(c, &wide);
+}
+
+/* The same step from G − R at Y = W + D, with D in halves. */
+static void check_fista_near(contract *c, int64_t rows, int64_t cols, fp_momentum rule, bool with_r, fp_dtype type)
+{
+	sample G = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), P = sample_normal(c, rows, cols);
+	sample R = sample_normal(c, rows, cols), W = sample_normal(c, rows, cols), V = sample_filled(c, rows, cols, NAN);
+	double *y = new_doubles(rows * cols), *bound = new_doubles(rows * cols), change = -1, expected = 0, sum = 0;
+	fp_matrix r = narrow_of(c, &R, FP_BF16), w = narrow_of(c, &W, type), g = narrow_of(c, &G, FP_BF16), out;
+	fp_fista_near near = {.rule = rule, .step = 0.3f, .threshold = 0.2f, .momentum = 0.7f};
+	near.W = type == FP_F32 ? W.view : w;
+	near.R = with_r ? r : (fp_matrix){0};
+	near.P = rule == FP_MOMENTUM_LITERAL && !with_r ? (fp_matrix){0} : P.view;
+	check_halves(c, rows, cols, &near.W, &V, &Y, &near.D);
+	for (int64_t k = 0; k < rows * cols; k++) {
+		double z = Y.value[k] - (double)0.3f * (G.value[k] - (with_r ? R.value[k] : 0)), size = fabs(z) - (double)0.2f;
+		double p = size > 0 ? copysign(size, z) : 0;
+		y[k] = p + (double)0.7f * (p - (rule == FP_MOMENTUM_STANDARD ? P.value[k] : Y.value[k]));
+		/* ten operations in float on numbers of this size */
+		bound[k] = FLOAT_EPSILON * 12 *
+				   (fabs(Y.value[k]) + fabs(G.value[k]) + fabs(R.value[k]) + fabs(P.value[k]) + fabs(W.value[k]) + 1);
+		expected += (p - P.value[k]) * (p - P.value[k]);
+	}
+	out = with_r ? g : G.view; /* both types of gradient hold the same numbers */
+	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, out, with_r ? &change : NULL));
+	assert_ok(c->ctx, c->be->ops->rejoin(c->be, near.W, near.D, V.view));
+	sample_expect_within(c, &V, y, bound, "fista_step_near");
+	if (with_r)
+		assert_true(fabs(change - expected) <= 1e-4 * expected + 1e-6);
+	if (fp_matrix_is_absent(near.P))
+		sample_expect(c, &P, P.value, 0, 0, "fista_step_near, P left alone");
+	/* the sum that errors are told by, with the upper half only */
+	sample H = sample_filled(c, rows, cols, NAN);
+	assert_ok(c->ctx, c->be->ops->copy(c->be, H.view, fp_matrix_rows(near.D, 0, rows)));
+	double *high = sample_read(c, &H), want = 0, size = 0;
+	for (int64_t k = 0; k < rows * cols; k++) {
+		double term = high[k] * (G.value[k] - 2 * (with_r ? R.value[k] : 0));
+		want += term;
+		size += fabs(term);
+	}
+	assert_ok(c->ctx, c->be->ops->near_sum(c->be, near.D, out, near.R, &sum));
+	assert_true(fabs(sum - want) <= 2 * FLOAT_EPSILON * size);
+	free(high);
+	free(y);
+	free(bound);
+	fp_matrix *narrow[] = {&near.D, &r, &w, &g};
+	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+		fp_matrix_free(c->be, narrow[i]);
+	sample *all[] = {&G, &Y, &P, &R, &W, &V, &H};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+}
+
+/* Matrices without gaps, which are read in eights: the same numbers as those with gaps. And a NaN is seen. */
+static void check_near_flat(contract *c)
+{
+	enum { ROWS = 6, COLS = 64 };
+	sample G = sample_normal(c, ROWS, COLS), Y = sample_normal(c, ROWS, COLS), W = sample_normal(c, ROWS, COLS);
+	sample V = sample_filled(c, ROWS, COLS, NAN);
+	fp_matrix g = narrow_of(c, &G, FP_BF16), w = narrow_of(c, &W, FP_BF16), y, v, flat;
+	fp_fista_near near = {.rule = FP_MOMENTUM_LITERAL, .step = 0.3f, .threshold = 0.2f, .momentum = 0.7f, .R = g};
+	near.W = W.view;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &near.D, 2 * ROWS, COLS, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &flat, 2 * ROWS, COLS, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &y, ROWS, COLS, FP_F32));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &v, ROWS, COLS, FP_F32));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, y, Y.view));
+	assert_ok(c->ctx, c->be->ops->halve(c->be, Y.view, W.view, near.D));
+	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, G.view, NULL));
+	assert_ok(c->ctx, c->be->ops->rejoin(c->be, W.view, near.D, V.view));
+	double *want = sample_read(c, &V), one, other;
+	assert_ok(c->ctx, c->be->ops->near_sum(c->be, near.D, G.view, g, &one));
+	near.W = w;
+	fp_matrix_free(c->be, &near.D);
+	near.D = flat;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &near.from, 2 * ROWS, COLS, FP_BF16)); /* a step from another place */
+	assert_ok(c->ctx, c->be->ops->halve(c->be, y, w, near.from));
+	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, g, NULL));
+	assert_ok(c->ctx, c->be->ops->rejoin(c->be, w, flat, v));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, V.view, v));
+	sample_expect(c, &V, want, 0, 0, "fista_step_near, flat");
+	assert_ok(c->ctx, c->be->ops->near_sum(c->be, flat, g, g, &other));
+	assert_true(fabs(one - other) <= 1e-9 * (fabs(one) + ROWS * COLS)); /* in another order */
+	assert_ok(c->ctx, c->be->ops->fill(c->be, v, NAN));
+	assert_ok(c->ctx, c->be->ops->halve(c->be, v, w, flat));
+	assert_ok(c->ctx, c->be->ops->near_sum(c->be, flat, g, g, &other));
+	assert_true(isnan(other));
+	free(want);
+	fp_matrix *narrow[] = {&g, &w, &y, &v, &flat, &near.from};
+	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+		fp_matrix_free(c->be, narrow[i]);
+	sample *all[] = {&G, &Y, &W, &V};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+}
+
+/* The product that goes with it: bf16 operands as they are; one that is not is rounded. */
+static void check_narrow_product(contract *c)
+{
+	sample A = sample_normal(c, 40, 24), B = sample_normal(c, 56, 24), C = sample_filled(c, 40, 56, NAN);
+	fp_matrix a, b, whole;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &whole, 40, 24, FP_F32));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &a, 40, 24, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &b, 56, 24, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, whole, A.view)); /* rows without gaps may be rounded another way */
+	assert_ok(c->ctx, c->be->ops->copy(c->be, a, whole));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, b, B.view));
+	double *want = new_doubles(40 * 56), *bound = new_doubles(40 * 56);
+	for (int64_t k = 0; k < 40 * 56; k++)
+		for (int64_t e = 0; e < 24; e++) {
+			double term = A.value[k / 56 * 24 + e] * B.value[k % 56 * 24 + e];
+			want[k] += term;
+			bound[k] += ldexp(fabs(term), -7); /* two operands of 8 bits */
+		}
+	for (int which = 1; which < 4; which++) {
+		assert_ok(c->ctx, c->be->ops->fill(c->be, C.view, NAN));
+		assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, which & 1 ? a : A.view, FP_PLAIN, which & 2 ? b : B.view,
+										   FP_TRANSPOSED, 0, C.view));
+		sample_expect_within(c, &C, want, bound, "gemm of bf16");
+	}
+	fp_matrix narrow;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, 40, 56, FP_BF16));
+	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, a, FP_PLAIN, b, FP_TRANSPOSED, 0, narrow));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, C.view, narrow));
+	for (int64_t k = 0; k < 40 * 56; k++)
+		bound[k] += ldexp(fabs(want[k]), -8);
+	sample_expect_within(c, &C, want, bound, "gemm of bf16 to bf16");
+	fp_matrix_free(c->be, &narrow);
+	free(want);
+	free(bound);
+	fp_matrix_free(c->be, &whole);
+	fp_matrix_free(c->be, &a);
+	fp_matrix_free(c->be, &b);
+	sample_free(c, &A);
+	sample_free(c, &B);
+	sample_free(c, &C);
+}
+
+/* near_round() chooses as mask_smallest() does, in matrices with and without gaps. */
+static void check_near_round(contract *c, int64_t rows, int64_t cols, fp_pattern pattern, bool flat)
+{
+	const fp_backend_operations *ops = c->be->ops;
+	sample V = sample_normal(c, rows, cols), W = sample_normal(c, rows, cols), mask = sample_mask(c, rows, cols);
+	fp_matrix w = narrow_of(c, &W, FP_BF16), d;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &d, 2 * rows, cols, FP_BF16));
+	fp_matrix weights = flat ? w : W.view;
+	assert_ok(c->ctx, ops->halve(c->be, V.view, weights, d));
+	assert_ok(c->ctx, ops->rejoin(c->be, weights, d, V.view));
+	assert_ok(c->ctx, ops->mask_smallest(c->be, V.view, &pattern, mask.view));
+	assert_ok(c->ctx, ops->apply_mask(c->be, mask.view, V.view));
+	double *want = sample_read(c, &V);
+	assert_ok(c->ctx, ops->near_round(c->be, &pattern, weights, d));
+	assert_ok(c->ctx, ops->rejoin(c->be, weights, d, V.view));
+	sample_expect(c, &V, want, 0, 0, "near_round");
+	free(want);
+	fp_matrix_free(c->be, &w);
+	fp_matrix_free(c->be, &d);
+	sample_free(c, &V);
+	sample_free(c, &W);
+	sample_free(c, &mask);
+}
+
+static void test_near_round(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->near_round)
+		skip();
+	const fp_pattern patterns[] = {{2, 4, 0.5}, {4, 8, 0.5}, {1, 4, 0.75}, {1, 2, 0.5}, {3, 7, 4.0 / 7}};
+	for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+		for (int i = 0; i < contract_shape_count; i++)
+			for (int flat = 0; flat < 2; flat++)
+				check_near_round(c, contract_shapes[i].rows, contract_shapes[i].cols, patterns[p], flat);
+}
+
+static void test_clean_zeros(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->clean_zeros)
+		skip();
+	const double special[] = {0.0, -0.0};
+	for (int i = 0; i < contract_shape_count; i++) {
+		sample X = sample_mixed(c, contract_shapes[i].rows, contract_shapes[i].cols, 1, special, 2);
+		int64_t zeros = 0, got = -1, size = fp_matrix_size(X.view);
+		for (int64_t k = 0; k < size; k++)
+			zeros += X.value[k] == 0;
+		assert_ok(c->ctx, c->be->ops->clean_zeros(c->be, X.view, &got));
+		assert_int_equal(got, zeros);
+		double *after = sample_read(c, &X);
+		for (int64_t k = 0; k < size; k++)
+			assert_true(after[k] == X.value[k] && (after[k] != 0 || !signbit(after[k])));
+		free(after);
+		sample_free(c, &X);
+	}
+}
+
+static void test_fista_step_near(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->fista_step_near)
+		skip();
+	for (int i = 0; i < contract_shape_count; i++) {
+		for (int rule = 0; rule < 2; rule++) {
+			const fp_dtype type = i % 3 == 0 ? FP_BF16 : i % 3 == 1 ? FP_F16 : FP_F32;
+			check_fista_near(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, true, type);
+			check_fista_near(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, false, type);
+		}
+	}
+	check_near_flat(c);
+	check_narrow_product(c);
+}
+
+CONTRACT_TESTS(near, cmocka_unit_test(test_fista_step_near), cmocka_unit_test(test_near_round),
+			   cmocka_unit_test(test_clean_zeros));
