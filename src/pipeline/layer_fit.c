@@ -20,7 +20,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { EVALUATIONS = 4, WARM_UP_SHARE = 20, FEW_WINDOWS = 128, MOST_ROUNDS = 4 };
+enum { EVALUATIONS = 4, WARM_UP_SHARE = 20, FEW_WINDOWS = 128, MOST_ROUNDS = 4, MOST_PASSES = 25, ATTEMPTS = 3 };
+static const double NEXT_RATE = 0.25; /* of the one that led nowhere */
 static const float BETA1 = 0.9F;
 static const float BETA2 = 0.999F;
 static const float EPSILON = 1e-12F; /* against 0/0 only: gradients of a relative loss are small */
@@ -51,11 +52,13 @@ int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows)
 	return windows >= 2 && held < windows ? held : 0;
 }
 
-/* The same number of rounds over the text, within limits: few windows need as many steps as a modest number of them. */
-int64_t fp_fit_steps(const fp_settings *settings, int64_t windows)
+/* More steps for more windows, within limits; and never so many that a short text is learnt by heart. */
+int64_t fp_fit_steps(const fp_settings *settings, int64_t windows, int64_t length)
 {
 	double share = (double)windows / FEW_WINDOWS;
-	return (int64_t)((double)settings->fit_steps * fmin(fmax(share, 1), MOST_ROUNDS));
+	double steps = (double)settings->fit_steps * fmin(fmax(share, 1), MOST_ROUNDS);
+	double pass = (double)windows / (double)fp_fit_batch(settings, windows, length);
+	return (int64_t)fmax(fmin(steps, ceil(MOST_PASSES * pass)), 1);
 }
 
 int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length)
@@ -275,7 +278,6 @@ static fp_status space_new(fit_space *space)
 	FP_TRY(fp_layer_matrices_new(&space->gradients, task->layer));
 	FP_TRY(fp_layer_matrices_new(&space->mean, task->layer));
 	FP_TRY(fp_layer_matrices_new(&space->square, task->layer));
-	FP_TRY(start_weights(space));
 cleanup:
 	return status;
 }
@@ -426,27 +428,22 @@ cleanup:
 	return status;
 }
 
-/* The weights need to move by about the share by which the output is wrong. */
-static void scale_rates(fit_space *space, double error)
+static void scale_rates(fit_space *space, double share)
 {
 	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		space->rate[role] *= sqrt(fmin(error, 1)); /* NaN: no step */
+		space->rate[role] *= share;
 }
 
 static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 {
 	const fp_fit_task *task = space->task;
-	int64_t steps = fp_fit_steps(task->settings, task->windows), evaluated = 0;
+	int64_t steps = fp_fit_steps(task->settings, task->windows, task->length), evaluated = 0;
 	fp_layer working = with_weights(task->layer, &space->weights), trial = with_weights(task->layer, &space->trial);
-	double error;
-	fp_status status;
+	fp_status status = FP_OK;
 	if (fp_backend_rounds(space->be, FP_USE_ACTIVATION))
 		memcpy(working.weight, space->narrow.weight, sizeof working.weight);
-	FP_TRY(measure_loss(space, task->layer, &result->loss_before, &error));
-	scale_rates(space, error);
-	result->loss_after = result->loss_before;
 	for (int64_t step = 0; step < steps; step++) {
-		double loss;
+		double loss, error;
 		FP_TRY(fp_check_interrupt(space->be->ctx));
 		FP_TRY(batch_gradients(space, &working));
 		FP_TRY(update(space, step, steps));
@@ -462,6 +459,24 @@ static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 			result->loss_after = loss;
 			result->steps = step + 1;
 		}
+	}
+cleanup:
+	return status;
+}
+
+/* The weights need to move by about the share by which the output is wrong. Where no point of the way is better than
+ * the start, as happens with little text, shorter steps are tried. */
+static fp_status attempt_fits(fit_space *space, fp_fit_result *result)
+{
+	double error, share;
+	fp_status status;
+	FP_TRY(measure_loss(space, space->task->layer, &result->loss_before, &error));
+	result->loss_after = result->loss_before;
+	share = sqrt(fmin(error, 1)); /* NaN: no step */
+	for (int attempt = 0; attempt < ATTEMPTS && result->steps == 0; attempt++, share *= NEXT_RATE) {
+		FP_TRY(start_weights(space));
+		scale_rates(space, share);
+		FP_TRY(fit_steps(space, result));
 	}
 cleanup:
 	return status;
@@ -483,7 +498,7 @@ fp_status fp_fit_layer(const fp_fit_task *task, fp_fit_result *result)
 	}
 	FP_TRY(space_new(&space));
 	if (space.held_energy > 0 && space.energy > 0)
-		FP_TRY(fit_steps(&space, result));
+		FP_TRY(attempt_fits(&space, result));
 cleanup:
 	space_free(&space);
 	result->seconds = fp_clock() - started;

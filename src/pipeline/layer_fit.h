@@ -42,7 +42,7 @@ fp_status fp_fit_layer(const fp_fit_task *task, fp_fit_result *result);
 /* How many of `windows` are held out; 0: too few for a fit. */
 int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows);
 /* Steps of the fit and windows in one of them. */
-int64_t fp_fit_steps(const fp_settings *settings, int64_t windows);
+int64_t fp_fit_steps(const fp_settings *settings, int64_t windows, int64_t length);
 int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length);
 /* Bytes that fp_fit_layer() takes for a layer with this many weights, for planning; `metric`: not the plain one. */
 int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens, bool metric);

@@ -55,8 +55,8 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	if (task->windows->count > 0 && task->settings->fit_steps > 0) {
 		/* forward, backward by the inputs, backward by the weights */
 		int64_t windows = task->windows->count, length = task->windows->length;
-		double drawn =
-			(double)(fp_fit_steps(task->settings, windows) * fp_fit_batch(task->settings, windows, length) * length);
+		double drawn = (double)(fp_fit_steps(task->settings, windows, length) *
+								fp_fit_batch(task->settings, windows, length) * length);
 		out->flops += (double)out->layers * 6 * drawn * (double)weights;
 		if (fp_token_gradients_wanted(task->settings, task->windows)) {
 			/* through the layers forward twice and back once, by the inputs; through the head forward and back */

@@ -375,6 +375,40 @@ static void the_held_out_window_is_never_worse(void **unused)
 	assert_true(kept > 0 && dropped > 0); /* both ways out were taken */
 }
 
+/* Steps twenty times too long end above the start; shorter ones are tried then. */
+static void a_fit_that_leads_nowhere_is_tried_again(void **unused)
+{
+	(void)unused;
+	static const char *const settings[] = {"fit_steps=60", "fit_tokens=192", "fit_rate=2", NULL};
+	for (int i = 0; i < MODEL_COUNT; i++) {
+		fit_run run;
+		open_run(&run, models[i], 40, settings);
+		prune_by_size(&run);
+		fit(&run);
+		if (!(run.result.steps > 0 && run.result.loss_after < run.result.loss_before))
+			fail_msg("%s: the fit was dropped at %g", models[i], run.result.loss_before);
+		close_run(&run);
+	}
+}
+
+/* As many as are asked for, more with more than 128 windows, at most 25 passes over a short text. */
+static void steps_follow_the_amount_of_text(void **unused)
+{
+	(void)unused;
+	static const char *const assignments[] = {"fit_steps=200", "fit_tokens=4096", "fit_holdout=0.0625", NULL};
+	fp_context *ctx = fp_context_new();
+	fp_settings *settings = resolved_settings(ctx, "llama", assignments);
+	assert_int_equal(fp_fit_steps(settings, 128, 256), 200);
+	assert_int_equal(fp_fit_steps(settings, 256, 256), 400);
+	assert_int_equal(fp_fit_steps(settings, 2048, 256), 800);
+	assert_int_equal(fp_fit_steps(settings, 128, 2048), 200);
+	assert_int_equal(fp_fit_steps(settings, 32, 256), 50);
+	assert_int_equal(fp_fit_steps(settings, 16, 256), 27); /* 15 of 16 windows in a step */
+	assert_int_equal(fp_fit_steps(settings, 32, 2048), 200);
+	fp_settings_free(settings);
+	fp_context_free(ctx);
+}
+
 static void too_few_windows_leave_the_layer(void **unused)
 {
 	(void)unused;
@@ -511,6 +545,8 @@ int main(void)
 		cmocka_unit_test(twice_is_the_same),
 		cmocka_unit_test(steps_follow_width_and_error),
 		cmocka_unit_test(the_held_out_window_is_never_worse),
+		cmocka_unit_test(a_fit_that_leads_nowhere_is_tried_again),
+		cmocka_unit_test(steps_follow_the_amount_of_text),
 		cmocka_unit_test(too_few_windows_leave_the_layer),
 		cmocka_unit_test(a_device_without_gradients_says_so),
 		cmocka_unit_test(a_pruned_layer_hands_on_what_was_fitted),
