@@ -19,7 +19,10 @@
 
 #define PANEL_BYTES ((int64_t)1 << 30) /* the most that a split product takes for its right operand */
 
-enum { SHARED_INVERSES = 12 }; /* that a search climbs, as a rule */
+enum {
+	SHARED_INVERSES = 12, /* that a search climbs, as a rule */
+	MARGIN = 50,          /* a limit has so many parts, and one is left free: the estimate is one */
+};
 
 typedef struct group_size {
 	int64_t inputs, largest; /* n, and the largest operator's mn */
@@ -214,9 +217,10 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 	out->streams.batch =
 		task->windows->count > 0 ? fp_streams_usual_batch(task->model, task->windows->count, task->windows->length) : 1;
 	if (limit > 0) {
-		if (!find_plan(out, task, &s, limit))
-			status = fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least",
-							 task->settings->memory, (double)out->bytes / 1048576.0 + 0.5);
+		if (!find_plan(out, task, &s, limit - limit / MARGIN))
+			status =
+				fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least",
+						task->settings->memory, (double)(out->bytes + out->bytes / (MARGIN - 1)) / 1048576.0 + 0.5);
 		goto cleanup;
 	}
 	FP_TRY(be->ops->memory(be, &available, &total));
