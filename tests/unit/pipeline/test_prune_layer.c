@@ -451,7 +451,7 @@ static void real_layers_report_the_direct_error(void **unused)
 {
 	(void)unused;
 	static const char *const variants[][4] = {{"pattern=20%", "preset=paper", "iterations=5"},
-											  {"pattern=90%", "search_steps=6"},
+											  {"pattern=90%", "preset=fast", "search_steps=6"},
 											  {"pattern=20%", "method=wanda"}};
 	int seen = 0;
 	for (int i = 0; i < real_source_count; i++)
