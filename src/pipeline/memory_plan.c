@@ -218,9 +218,8 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 		task->windows->count > 0 ? fp_streams_usual_batch(task->model, task->windows->count, task->windows->length) : 1;
 	if (limit > 0) {
 		if (!find_plan(out, task, &s, limit - limit / MARGIN))
-			status =
-				fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least",
-						task->settings->memory, (double)(out->bytes + out->bytes / (MARGIN - 1)) / 1048576.0 + 0.5);
+			status = fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least",
+							 task->settings->memory, (double)out->bytes * MARGIN / (MARGIN - 1) / 1048576.0 + 0.5);
 		goto cleanup;
 	}
 	FP_TRY(be->ops->memory(be, &available, &total));
