@@ -7,7 +7,7 @@ export LC_ALL=C
 build=$(dirname "$1")
 source=$2
 here=$source/tests/install
-if grep -q 'FP_SANITIZE:BOOL=ON\|FP_STATIC:BOOL=ON' "$build/CMakeCache.txt"; then
+if grep -q 'FP_SANITIZE:STRING=ON\|FP_SANITIZE:STRING=thread\|FP_STATIC:BOOL=ON' "$build/CMakeCache.txt"; then
 	echo "skipped: consumers of a sanitized or static build would need its flags"
 	exit 77
 fi

@@ -5,7 +5,7 @@ set -u
 program=$1
 source=$2
 build=$(dirname "$program")
-if grep -q 'FP_SANITIZE:BOOL=ON\|FP_STATIC:BOOL=ON' "$build/CMakeCache.txt"; then
+if grep -q 'FP_SANITIZE:STRING=ON\|FP_SANITIZE:STRING=thread\|FP_STATIC:BOOL=ON' "$build/CMakeCache.txt"; then
 	echo "skipped: Python cannot load a sanitized library, and a static build has none"
 	exit 77
 fi
