@@ -150,46 +150,55 @@ __global__ static void cross_entropy_backward_kernel(int64_t rows, int64_t cols,
 	}
 }
 
+/* The rules for logits and targets that both directions share. */
+static fp_status check_targets(fp_backend *be, fp_matrix logits, const int32_t *targets)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(logits) && (logits.rows == 0 || (logits.cols > 0 && logits.cols <= INT32_MAX)));
+	for (int64_t i = 0; i < logits.rows; i++)
+		FP_REQUIRE(be, targets[i] >= -1 && targets[i] < logits.cols);
+	return FP_OK;
+}
+
+/* The targets on the device, with room behind them for `more` numbers. */
+static fp_status send_targets(fp_backend *be, const int32_t *targets, int64_t rows, int64_t more, fp_cuda_scratch *space)
+{
+	FP_OR_RETURN(space->take(be, (rows + more) * (int64_t)sizeof *targets));
+	FP_CUDA(be, cudaMemcpyAsync(space->as<int32_t>(), targets, (size_t)rows * sizeof *targets, cudaMemcpyHostToDevice,
+								fp_cuda_stream(be)));
+	return FP_OK;
+}
+
 fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
 								int32_t *argmax)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(logits) && fp_cuda_is_vector(out, logits.rows));
-	FP_REQUIRE(be, logits.rows == 0 || (logits.cols > 0 && logits.cols <= INT32_MAX));
-	for (int64_t i = 0; i < logits.rows; i++)
-		FP_REQUIRE(be, targets[i] >= -1 && targets[i] < logits.cols);
+	FP_OR_RETURN(check_targets(be, logits, targets));
+	FP_REQUIRE(be, fp_cuda_is_vector(out, logits.rows));
 	if (logits.rows == 0)
 		return FP_OK;
 	fp_cuda_scratch space;
 	cudaStream_t stream = fp_cuda_stream(be);
-	size_t bytes = (size_t)logits.rows * sizeof *targets;
-	FP_OR_RETURN(space.take(be, 2 * (int64_t)bytes));
+	FP_OR_RETURN(send_targets(be, targets, logits.rows, logits.rows, &space));
 	int32_t *wanted = space.as<int32_t>(), *best = wanted + logits.rows;
-	FP_CUDA(be, cudaMemcpyAsync(wanted, targets, bytes, cudaMemcpyHostToDevice, stream));
 	cross_entropy_kernel<<<(unsigned)fp_cuda_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
 		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, wanted, fp_cuda_floats(out),
 		argmax ? best : nullptr);
 	FP_LAUNCHED(be);
 	if (argmax)
-		FP_CUDA(be, cudaMemcpyAsync(argmax, best, bytes, cudaMemcpyDeviceToHost, stream));
+		FP_CUDA(be, cudaMemcpyAsync(argmax, best, (size_t)logits.rows * sizeof *best, cudaMemcpyDeviceToHost, stream));
 	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets and argmax are his again */
 	return FP_OK;
 }
 
 fp_status fp_cuda_cross_entropy_backward(fp_backend *be, const int32_t *targets, fp_matrix logits)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(logits) && (logits.rows == 0 || (logits.cols > 0 && logits.cols <= INT32_MAX)));
-	for (int64_t i = 0; i < logits.rows; i++)
-		FP_REQUIRE(be, targets[i] >= -1 && targets[i] < logits.cols);
+	FP_OR_RETURN(check_targets(be, logits, targets));
 	if (logits.rows == 0)
 		return FP_OK;
 	fp_cuda_scratch space;
 	cudaStream_t stream = fp_cuda_stream(be);
-	size_t bytes = (size_t)logits.rows * sizeof *targets;
-	FP_OR_RETURN(space.take(be, (int64_t)bytes));
-	int32_t *wanted = space.as<int32_t>();
-	FP_CUDA(be, cudaMemcpyAsync(wanted, targets, bytes, cudaMemcpyHostToDevice, stream));
+	FP_OR_RETURN(send_targets(be, targets, logits.rows, 0, &space));
 	cross_entropy_backward_kernel<<<(unsigned)fp_cuda_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
-		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, wanted);
+		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, space.as<int32_t>());
 	FP_LAUNCHED(be);
 	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets are his again */
 	return FP_OK;
