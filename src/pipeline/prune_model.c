@@ -21,8 +21,10 @@ typedef struct model_run {
 	int64_t first, end;     /* the layers that are to be pruned, by all ranks */
 	int64_t begin, own_end; /* the layers of this rank; alone from 0 to `end` */
 	int64_t pending;        /* one past the last of its layers that is not finished; beyond it no stream is needed */
-	bool onward;            /* the rank after this one waits for the stream */
-	double layer_seconds;   /* that the layers of this run took, which are `layer_count` */
+	bool streamed;          /* hidden states are needed, as `plan` says */
+	fp_memory_plan plan;
+	bool onward;          /* the rank after this one waits for the stream */
+	double layer_seconds; /* that the layers of this run took, which are `layer_count` */
 	int64_t layer_count;
 	fp_allocation *allocation; /* NULL: one share for all operators */
 	fp_token_gradients *gradients;
@@ -267,25 +269,37 @@ static fp_status make_gradients(model_run *run)
 	return fp_token_gradients_new(&run->gradients, task->model, task->windows, first, scratch_folder(task));
 }
 
+/* Whether hidden states are needed, and how they are kept. Before anything that takes time: a limit of the memory that
+ * no way keeps ends the run here. */
+static fp_status plan_streams(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	const fp_settings *settings = task->settings;
+	bool wanted = run->onward || run->pending > run->begin;
+	bool known = fp_feed_of(settings) == FP_FEED_NONE && settings->fit_steps == 0 && !settings->bias_update &&
+				 fp_dense_statistics_cover(task->kept, run->first, run->end);
+	fp_status status = FP_OK;
+	run->streamed = task->windows->count > 0 && wanted && !known;
+	if (!run->streamed)
+		return FP_OK;
+	FP_TRY(fp_memory_plan_make(&run->plan, task, task->comm && task->comm->size > 1)); /* the same for all ranks */
+	run->plan.streams.folder = scratch_folder(task);
+cleanup:
+	return status;
+}
+
 /* The streams that this rank's layers need, where they need any. */
 static fp_status open_streams(model_run *run, fp_streams *streams)
 {
 	const fp_prune_task *task = run->task;
-	const fp_settings *settings = task->settings;
 	fp_windows windows = *task->windows;
-	bool wanted = run->onward || run->pending > run->begin;
-	fp_memory_plan plan;
-	bool known = fp_feed_of(settings) == FP_FEED_NONE && settings->fit_steps == 0 && !settings->bias_update &&
-				 fp_dense_statistics_cover(task->kept, run->first, run->end);
-	fp_status status;
-	if (task->windows->count == 0 || !wanted || known)
+	fp_status status = FP_OK;
+	if (!run->streamed)
 		return FP_OK;
 	if (run->begin > 0)
-		windows.ids = NULL;                                                       /* they come from the rank before */
-	FP_TRY(fp_memory_plan_make(&plan, task, task->comm && task->comm->size > 1)); /* the same for all ranks */
-	fp_model_backend(task->model)->frugal = plan.streams.residence != FP_RESIDENT;
-	plan.streams.folder = scratch_folder(task);
-	FP_TRY(fp_streams_open(streams, task->model, &windows, &plan.streams));
+		windows.ids = NULL; /* they come from the rank before */
+	fp_model_backend(task->model)->frugal = run->plan.streams.residence != FP_RESIDENT;
+	FP_TRY(fp_streams_open(streams, task->model, &windows, &run->plan.streams));
 	if (task->comm && task->comm->size > 1)
 		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->onward));
 cleanup:
@@ -340,6 +354,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 					   task->settings->method));
 	FP_TRY(fp_prune_check_ranks(task));
 	FP_TRY(take_share(&run));
+	FP_TRY(plan_streams(&run));
 	if (task->settings->allocate > 0 && run.pending > run.begin)
 		FP_TRY(fp_allocation_new(&run.allocation, &(fp_allocation_request){.model = task->model,
 																		   .settings = task->settings,

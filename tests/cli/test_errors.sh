@@ -26,6 +26,9 @@ expect 2 "one of documents" eval good --text plain.txt --protocol none
 expect 2 "auto.always.never" eval good --text plain.txt --progress sometimes
 expect 2 "exclude each other" inspect good -q -v
 expect 2 "such as 2G" eval good --text plain.txt --memory lots
+# a limit that cannot be kept ends the run before its long passes
+expect 4 "--memory 3M.*takes [0-9]+M at least" prune "$source/models/llama-demo" -o out --calibration "$source/models/calibration.jsonl" --memory 3M
+! grep -q gradients "$work/err" || complain "--memory 3M: gradients were made first"
 expect 2 "keeps N of every M.*2:4" inspect good --pattern 5:4
 expect 2 "50%" inspect good --pattern half
 expect 4 "cuda|device" eval good --text plain.txt --device cuda:99
