@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 static const fp_cli_command command_table[] = {
 	{
@@ -168,6 +171,18 @@ static void let_threads_sleep(char **words)
 		execv("/proc/self/exe", words); /* without /proc it goes on as it is */
 }
 
+/*
+ * A large block is given back to the system when it is freed. By itself glibc stops that for sizes that it has seen
+ * freed, and then what stays behind, such as an operator's drift, holds holes of the size of others in the heap:
+ * --memory was exceeded by them.
+ */
+static void give_memory_back(void)
+{
+#ifdef __GLIBC__
+	mallopt(M_MMAP_THRESHOLD, 4 << 20);
+#endif
+}
+
 static fp_status run_command(const fp_cli_command *command, int count, char **words)
 {
 	fp_cli_options options = {.command = command, .words = words - 2};
@@ -208,6 +223,7 @@ static fp_status unknown_command(const char *word)
 int main(int count, char **words)
 {
 	let_threads_sleep(words);
+	give_memory_back();
 	catch_signals();
 	fp_status status = FP_OK;
 	if (count < 2) {

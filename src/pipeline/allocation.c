@@ -162,7 +162,7 @@ static fp_status prune_group(const probe *p, const fp_layer *layer, int group, f
 	fp_gram gram = {0};
 	fp_matrix mask = {0};
 	fp_status status;
-	FP_TRY(fp_statistics_new(&statistics, be, X.cols, false, 0, p->tokens));
+	FP_TRY(fp_statistics_new(&statistics, be, &(fp_statistics_plan){.inputs = X.cols, .batch = p->tokens}));
 	FP_TRY(fp_statistics_fold(&statistics, X, X));
 	FP_TRY(fp_statistics_finish(&statistics));
 	FP_TRY(fp_gram_new(&gram, be, statistics.A));

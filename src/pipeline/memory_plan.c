@@ -3,7 +3,7 @@
  * memory_plan.c: the matrices that are there at the same time, by group of operators: two layers' weights and the
  * statistics always; while the streams pass, their work space; while an operator is solved, that of the solver. Counted
  * in floats, with an operator of m × n:
- *     statistics  n² (A), 2n² (cross, difference) with correction, 2hn (residual, repair)
+ *     statistics  n² (A); with correction 2n² (cross, difference) or mn (the drift); hn each: residual, repair
  *     solver      mn each: C, the drift, R; three that are scaled; and what the search, FISTA or the refit takes
  */
 #include "pipeline/memory_plan.h"
@@ -56,13 +56,6 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 	}
 }
 
-/* Whether ρX*ᵀ is folded for the group. */
-static bool has_residual(const fp_settings *settings, fp_feed feed, int group)
-{
-	return (group == fp_role_group(FP_DOWN) && settings->residual > 0) ||
-		   (group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && feed == FP_FEED_CROSS);
-}
-
 /* Matrices of the operator's size that FISTA, the support search or the refit take, whichever takes most. */
 static double fista_matrices(const fp_settings *settings, bool searches)
 {
@@ -109,12 +102,19 @@ static double group_floats(const fp_prune_task *task, const sizes *s, int group,
 	const group_size *size = &s->groups[group];
 	fp_feed feed = fp_feed_of(settings);
 	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
-	bool two = corrected && !(group == 0 && feed == FP_FEED_INTRA);
+	bool two = fp_group_is_corrected(settings, group);
 	double n = (double)size->inputs, batch = (double)(plan->batch * task->windows->length);
 	double mn = (double)size->largest, hidden = (double)fp_model_get_config(task->model)->hidden;
-	double residual = corrected && has_residual(settings, feed, group) ? hidden : 0;
-	double statistics = n * n, targets = (two ? 2 * n * n : 0) + residual * n * (two ? 2 : 1);
-	double fold = two ? batch * n : 0;
+	double residual = fp_group_repairs(settings, group) ? hidden : 0;
+	bool outputs =
+		two && size->operators == 1 && fp_drift_by_outputs(size->largest / size->inputs, size->inputs, residual > 0);
+	double statistics = n * n, drift = outputs ? mn : 0, fold = two ? batch * n : 0;
+	double targets = residual * n + (two && !outputs ? 2 * n * n + residual * n : 0);
+	if (outputs) { /* WΔ; and on a device that or W, rounded for a product */
+		fold += batch * mn / n;
+		if (be->asynchronous && be->precision != FP_PRECISION_FP32)
+			fold += 0.5 * fmax(mn, batch * mn / n);
+	}
 	if (!corrected) { /* of all groups at once */
 		statistics = 0;
 		for (int g = 0; g < FP_GROUP_COUNT; g++)
@@ -127,15 +127,15 @@ static double group_floats(const fp_prune_task *task, const sizes *s, int group,
 					  : 0;
 	/* C, the drift, and R where that is more than the drift; what targets are made of goes with the last operator's */
 	bool own = residual > 0 || (two && feed == FP_FEED_CROSS && settings->mix != 1);
-	double target = (1 + (two ? 1 : 0) + (own ? 1 : 0)) * mn;
+	double target = (1 + (two && !outputs ? 1 : 0) + (own ? 1 : 0)) * mn;
 	double solve = target + solver_floats(be, settings, size, two || own, plan->residence != FP_RESIDENT);
-	double making = target + (two ? mn : 0);
+	double making = target + (two && !outputs ? mn : 0);
 	if (be->asynchronous && be->precision != FP_PRECISION_FP32) /* operands in three pieces; the right one in panels */
 		making += 1.5 * mn + fmin(1.5 * n * n, (double)PANEL_BYTES / sizeof(float));
 	double solving = fmax(targets + making, size->operators > 1 ? targets + solve : solve);
 	if (plan->residence == FP_RESIDENT)
-		return statistics + pass + fmax(targets + fold, solving);
-	return statistics + fmax(targets + fold + pass, solving);
+		return statistics + drift + pass + fmax(targets + fold, solving);
+	return statistics + drift + fmax(targets + fold + pass, solving);
 }
 
 /* What the embedding keeps in memory: learnt positions, and the projection to the hidden states' width. */

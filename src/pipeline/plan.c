@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plan.c: what a prune would take. Only products of matrices are counted; with tokens p, an operator m × n and k GEMMs
- * of its solver: forward 2pmn a pass,  statistics p·n² (A) + 3p·n² (with correction),  solver k·2mn²
+ * of its solver: forward 2pmn a pass,  statistics p·n² (A) and with correction what statistics.h says,  solver k·2mn²
  */
 #include "pipeline/memory_plan.h"
 
@@ -15,6 +15,20 @@ static double solver_products(const fp_settings *settings)
 	double rounds = settings->iterations > 0 ? 8 : 0;
 	double search = fp_is(settings->support_search, "none") ? 0 : 1.3 * (double)settings->search_steps / 2;
 	return rounds * (double)(settings->iterations + 2) + search + 2 * (double)settings->refit_steps + 6;
+}
+
+/* What the statistics of a group take for a token beside A: the drift and what the residual's error adds. role: of the
+ * group's first operator */
+static double target_products(const fp_settings *settings, fp_role role, int64_t outputs, int64_t inputs)
+{
+	double mn = (double)outputs * (double)inputs, square = (double)inputs * (double)inputs;
+	bool only = role == FP_OUTPUT || role == FP_DOWN;
+	bool repairs = fp_group_repairs(settings, fp_role_group(role));
+	if (!fp_group_is_corrected(settings, fp_role_group(role)))
+		return 0;
+	if (only && fp_drift_by_outputs(outputs, inputs, repairs))
+		return (repairs ? 6 : 4) * mn;
+	return 3 * square + (repairs ? 4 : 0) * mn;
 }
 
 fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
@@ -45,7 +59,8 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		weights += tensor->elements;
 		flops += (both ? 2 : 1) * (corrected && fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
 		if (!shares)
-			flops += (corrected ? 4 : 1) * tokens * n * n;
+			flops +=
+				tokens * (n * n + target_products(task->settings, (fp_role)role, tensor->shape[0], tensor->shape[1]));
 		flops += solver_products(task->settings) * 2 * m * n * n;
 	}
 	out->layers = end - first;

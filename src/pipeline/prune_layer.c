@@ -29,6 +29,20 @@ bool fp_feed_passes_on(fp_feed feed)
 	return feed == FP_FEED_SEQUENTIAL || feed == FP_FEED_CROSS;
 }
 
+bool fp_group_is_corrected(const fp_settings *settings, int group)
+{
+	/* before anything of the layer is pruned the two streams of an independent layer are one, the dense model's */
+	fp_feed feed = fp_feed_of(settings);
+	return feed == FP_FEED_CROSS || (feed == FP_FEED_INTRA && group > 0);
+}
+
+bool fp_group_repairs(const fp_settings *settings, int group)
+{
+	if (group == fp_role_group(FP_DOWN))
+		return settings->residual > 0 && fp_group_is_corrected(settings, group);
+	return group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && fp_feed_of(settings) == FP_FEED_CROSS;
+}
+
 /* One layer being pruned. */
 typedef struct layer_job {
 	const fp_layer_task *task;
@@ -187,13 +201,16 @@ cleanup:
 	return status;
 }
 
-/* Rows of the residual statistics that the group's operators want; 0: none. */
-static int64_t residual_rows(const layer_job *job, int group)
+/* How many operators the group has; *first, unless NULL, ← the first one's weights. */
+static int group_operators(const layer_job *job, int group, fp_matrix *first)
 {
-	const fp_settings *settings = job->task->settings;
-	bool wanted = (group == fp_role_group(FP_DOWN) && settings->residual > 0) ||
-				  (group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && job->feed == FP_FEED_CROSS);
-	return wanted && job->corrected ? fp_model_get_config(job->task->model)->hidden : 0;
+	int count = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		fp_matrix weight = job->dense->weight[role];
+		if (fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(weight) && count++ == 0 && first)
+			*first = weight;
+	}
+	return count;
 }
 
 /* The operators' biases take the means upon themselves: asked for, and every operator of the group has one. */
@@ -234,11 +251,8 @@ static fp_status solve_group(layer_job *job, int group, const fp_statistics *sta
 	fp_backend *be = fp_model_backend(task->model);
 	fp_gram gram = {0};
 	fp_status status = fp_gram_new(&gram, be, statistics->A);
-	int operators = 0;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		operators += fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]);
-	gram.shared = operators > 1;
-	int left = operators;
+	int left = group_operators(job, group, NULL);
+	gram.shared = left > 1;
 	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
 		if (fp_role_group((fp_role)role) != group || fp_matrix_is_absent(job->dense->weight[role]))
 			continue;
@@ -257,13 +271,19 @@ static fp_status solve_group(layer_job *job, int group, const fp_statistics *sta
 	return status;
 }
 
-/* Width of the group's input. */
-static int64_t group_inputs(const layer_job *job, int group)
+/* What is folded of the group's inputs. */
+static fp_statistics_plan statistics_plan(const layer_job *job, int group)
 {
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]))
-			return job->dense->weight[role].cols;
-	return 0;
+	const fp_layer_task *task = job->task;
+	fp_matrix first = {0};
+	bool alone = group_operators(job, group, &first) == 1;
+	return (fp_statistics_plan){
+		.inputs = first.cols,
+		.batch = task->streams ? fp_streams_batch_tokens(task->streams) : 0,
+		.two_streams = fp_group_is_corrected(task->settings, group),
+		.centred = updates_biases(job, group),
+		.residual_outputs = fp_group_repairs(task->settings, group) ? fp_model_get_config(task->model)->hidden : 0,
+		.only = alone ? first : (fp_matrix){0}};
 }
 
 /* With correction: a group's inputs depend on what became of the groups before it. */
@@ -271,22 +291,18 @@ static fp_status prune_corrected_group(layer_job *job, int group)
 {
 	const fp_layer_task *task = job->task;
 	fp_statistics statistics = {0};
-	/* before anything of the layer is pruned the two streams of an independent layer are one, the dense model's */
-	bool one = group == 0 && job->feed == FP_FEED_INTRA;
-	bool centred = updates_biases(job, group);
-	const fp_statistics *kept = one && !centred ? fp_dense_statistics_find(task->kept, job->dense->index, group) : NULL;
+	fp_statistics_plan plan = statistics_plan(job, group);
+	bool dense = !plan.two_streams && !plan.centred;
+	const fp_statistics *kept = dense ? fp_dense_statistics_find(task->kept, job->dense->index, group) : NULL;
 	fp_status status;
 	if (kept)
 		return solve_group(job, group, kept, NULL);
-	FP_TRY(fp_statistics_new(&statistics, fp_model_backend(task->model), group_inputs(job, group), !one,
-							 residual_rows(job, group), fp_streams_batch_tokens(task->streams)));
-	if (centred)
-		FP_TRY(fp_statistics_centre(&statistics, fp_streams_batch_tokens(task->streams)));
+	FP_TRY(fp_statistics_new(&statistics, fp_model_backend(task->model), &plan));
 	FP_TRY(each_batch(job, sweep, group, &statistics));
 	job->dense_past = group > 0 ? group + 1 : 0;
 	FP_TRY(fp_statistics_finish(&statistics));
 	FP_TRY(solve_group(job, group, &statistics, &statistics));
-	if (one && !centred)
+	if (dense)
 		fp_dense_statistics_keep(task->kept, job->dense->index, group, &statistics);
 cleanup:
 	fp_statistics_free(&statistics);
@@ -305,9 +321,8 @@ static fp_status prune_uncorrected(layer_job *job)
 	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1);
 	fp_status status = FP_OK;
 	for (int group = 0; !kept && group < FP_GROUP_COUNT; group++) {
-		FP_TRY(fp_statistics_new(&own[group], be, group_inputs(job, group), false, 0, 0));
-		if (updates_biases(job, group))
-			FP_TRY(fp_statistics_centre(&own[group], fp_streams_batch_tokens(task->streams)));
+		fp_statistics_plan plan = statistics_plan(job, group);
+		FP_TRY(fp_statistics_new(&own[group], be, &plan));
 	}
 	if (!kept && task->streams) {
 		FP_TRY(each_batch(job, collect, 0, own));

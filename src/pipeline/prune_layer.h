@@ -27,6 +27,10 @@ fp_feed fp_feed_of(const fp_settings *settings);
 bool fp_feed_needs_both(fp_feed feed);
 /* What a pruned layer gives is the next one's input; else layers are independent of each other. */
 bool fp_feed_passes_on(fp_feed feed);
+/* The group's inputs are those of two streams: its operators repair what was pruned before them. */
+bool fp_group_is_corrected(const fp_settings *settings, int group);
+/* The targets of the group's operators may have the residual stream's error in them. */
+bool fp_group_repairs(const fp_settings *settings, int group);
 
 /* What is known of a pruned operator, for the report. The error is that of its solve: a layer fit comes after it. */
 typedef struct fp_operator_result {

@@ -2,7 +2,7 @@
 /*
  * prune_operator.c: the target of one operator, its solve, and its way into the checkpoint's number type.
  *
- *     T = W(αX + (1 − α)X*) + rρ      C = WA + R      R = αW·cross + r·residual
+ *     T = W(αX + (1 − α)X*) + rρ      C = WA + R      R = α·drift + r·residual
  * (statistics.h names the matrices.) α = 1 and r = 0 give the paper's target WX. The error that is reported is always
  * ‖W*X* − WX‖, whatever the target was. With centred statistics all of these are centred; bias_update.c has the means.
  */
@@ -18,23 +18,23 @@
 typedef struct operator_space {
 	fp_backend *be;
 	fp_matrix C, R;        /* of the target; R may be the drift itself */
-	fp_matrix drift;       /* W·cross */
+	fp_drift drift;        /* its energy: ‖WX* − WX‖² */
 	fp_matrix work[2];     /* m × n */
-	double drift_error;    /* ‖WX* − WX‖² */
 	double target_error;   /* ‖WX* − T‖² */
 	double squared_output; /* ‖WX‖² */
 } operator_space;
 
 static void space_free(operator_space *space)
 {
-	if (space->R.buffer == space->drift.buffer)
+	if (space->R.buffer == space->drift.product.buffer)
 		space->R = (fp_matrix){0};
-	fp_matrix *all[] = {&space->C, &space->R, &space->drift, &space->work[0], &space->work[1]};
+	fp_matrix *all[] = {&space->C, &space->R, &space->work[0], &space->work[1]};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(space->be, all[i]);
+	fp_drift_free(space->be, &space->drift);
 }
 
-/* W·cross, ‖WΔ‖² and ‖WX‖² from the statistics; C ← WA on the way */
+/* The drift and ‖WX‖² from the statistics; C ← WA on the way */
 static fp_status measure_output(operator_space *space, const fp_statistics *statistics, fp_matrix W)
 {
 	fp_backend *be = space->be;
@@ -43,46 +43,37 @@ static fp_status measure_output(operator_space *space, const fp_statistics *stat
 	fp_status status;
 	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->A, FP_TRANSPOSED, 0.0F, space->C));
 	FP_TRY(be->ops->dot(be, W, space->C, &own));
-	if (!fp_matrix_is_absent(statistics->cross)) {
-		FP_TRY(fp_matrix_new(be, &space->drift, W.rows, W.cols, FP_F32));
-		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->cross, FP_PLAIN, 0.0F, space->drift));
-		FP_TRY(be->ops->dot(be, W, space->drift, &cross));
-		FP_TRY(fp_matrix_new(be, &space->work[0], W.rows, W.cols, FP_F32));
-		FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_TRANSPOSED, 0.0F, space->work[0]));
-		FP_TRY(be->ops->dot(be, W, space->work[0], &space->drift_error));
-		fp_matrix_free(be, &space->work[0]); /* room for the solver */
-	}
-	space->squared_output = own + 2.0 * cross + space->drift_error;
+	FP_TRY(fp_statistics_drift(statistics, W, &space->drift));
+	if (!fp_matrix_is_absent(space->drift.product))
+		FP_TRY(be->ops->dot(be, W, space->drift.product, &cross));
+	space->squared_output = own + 2.0 * cross + space->drift.energy;
 cleanup:
 	return status;
 }
 
 /* C, R and ‖WX* − T‖² of the target from what measure_output() left */
-static fp_status make_target(operator_space *space, const fp_statistics *statistics, fp_matrix W, double mix,
-							 double residual)
+static fp_status make_target(operator_space *space, const fp_statistics *statistics, double mix, double residual)
 {
 	fp_backend *be = space->be;
-	bool drifts = !fp_matrix_is_absent(space->drift) && mix > 0;
+	const fp_drift *drift = &space->drift;
+	bool drifts = !fp_matrix_is_absent(drift->product) && mix > 0;
 	bool repairs = !fp_matrix_is_absent(statistics->residual) && residual > 0;
-	double both = 0;
 	fp_status status = FP_OK;
-	space->target_error = mix * mix * space->drift_error;
+	space->target_error = mix * mix * drift->energy;
+	if (repairs)
+		space->target_error += 2.0 * mix * residual * drift->gap + residual * residual * statistics->gap_energy;
 	if (!drifts && !repairs)
 		return FP_OK;
 	if (drifts && !repairs && mix == 1.0) {
-		space->R = space->drift;
+		space->R = drift->product;
 	} else {
 		FP_TRY(fp_matrix_new(be, &space->R, space->C.rows, space->C.cols, FP_F32));
 		FP_TRY(be->ops->fill(be, space->R, 0.0F));
 		if (drifts)
-			FP_TRY(be->ops->axpby(be, (float)mix, space->drift, 1.0F, space->R));
+			FP_TRY(be->ops->axpby(be, (float)mix, drift->product, 1.0F, space->R));
 	}
 	if (repairs)
 		FP_TRY(be->ops->axpby(be, (float)residual, statistics->residual, 1.0F, space->R));
-	if (repairs && !fp_matrix_is_absent(statistics->repair))
-		FP_TRY(be->ops->dot(be, W, statistics->repair, &both));
-	if (repairs)
-		space->target_error += 2.0 * mix * residual * both + residual * residual * statistics->gap_energy;
 	FP_TRY(be->ops->axpby(be, 1.0F, space->R, 1.0F, space->C));
 cleanup:
 	return status;
@@ -199,7 +190,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &space.C, W.rows, W.cols, FP_F32));
 	FP_TRY(measure_output(&space, statistics, W));
-	FP_TRY(make_target(&space, statistics, W, mix, residual));
+	FP_TRY(make_target(&space, statistics, mix, residual));
 	if (last)
 		fp_statistics_forget_targets(last);
 	fp_backend_use(be, FP_USE_EXACT);
@@ -214,8 +205,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .type = result->tensor->dtype};
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
 
-	problem.R = space.drift;
-	problem.constant = space.drift_error;
+	problem.R = space.drift.product;
+	problem.constant = space.drift.energy;
 	result->squared_output = space.squared_output;
 	FP_TRY(take_space(task, result->tensor, &own, &bytes));
 	FP_TRY(round_to_type(bytes, be, V, result));

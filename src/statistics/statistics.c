@@ -9,59 +9,81 @@ static fp_status new_zero(fp_backend *be, fp_matrix *out, int64_t rows, int64_t 
 	return status == FP_OK ? be->ops->fill(be, *out, 0.0F) : status;
 }
 
-fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, int64_t inputs, bool two_streams,
-							int64_t residual_outputs, int64_t batch)
+/* What the drift is folded in, by inputs or by outputs. What stays while the operator is solved comes before the work
+ * spaces: behind them it would keep the heap from giving theirs back. */
+static fp_status new_drift(fp_statistics *out, const fp_statistics_plan *plan)
+{
+	fp_backend *be = out->be;
+	int64_t inputs = plan->inputs, residual = plan->residual_outputs;
+	bool rounds = fp_backend_rounds(be, FP_USE_ACTIVATION);
+	fp_status status;
+	if (!fp_matrix_is_absent(plan->only) && fp_drift_by_outputs(plan->only.rows, inputs, residual > 0)) {
+		out->W = plan->only;
+		out->drift.folded = true;
+		FP_TRY(new_zero(be, &out->drift.product, out->W.rows, inputs));
+		FP_TRY(fp_matrix_new(be, &out->moved, plan->batch, out->W.rows, FP_F32));
+	} else {
+		FP_TRY(new_zero(be, &out->cross, inputs, inputs));
+		FP_TRY(new_zero(be, &out->difference, inputs, inputs));
+		if (residual > 0)
+			FP_TRY(new_zero(be, &out->repair, residual, inputs));
+	}
+	FP_TRY(fp_matrix_new(be, &out->delta, plan->batch, inputs, rounds ? FP_BF16 : FP_F32));
+	if (rounds)
+		FP_TRY(fp_matrix_new(be, &out->rounded, plan->batch, inputs, FP_BF16));
+cleanup:
+	return status;
+}
+
+static fp_status new_means(fp_statistics *out, const fp_statistics_plan *plan)
+{
+	fp_backend *be = out->be;
+	fp_status status;
+	out->centred = true;
+	FP_TRY(new_zero(be, &out->mean, 1, plan->inputs));
+	FP_TRY(new_zero(be, &out->shift, 1, plan->inputs));
+	FP_TRY(fp_matrix_new(be, &out->shifted, plan->batch, plan->inputs, FP_F32));
+	FP_TRY(fp_matrix_new(be, &out->ones, 1, plan->batch, FP_F32));
+	FP_TRY(be->ops->fill(be, out->ones, 1.0F));
+	if (plan->two_streams)
+		FP_TRY(new_zero(be, &out->mean_delta, 1, plan->inputs));
+	if (!fp_matrix_is_absent(out->W))
+		FP_TRY(new_zero(be, &out->mean_moved, 1, out->W.rows));
+	if (plan->residual_outputs > 0)
+		FP_TRY(new_zero(be, &out->mean_gap, 1, plan->residual_outputs));
+cleanup:
+	return status;
+}
+
+fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, const fp_statistics_plan *plan)
 {
 	memset(out, 0, sizeof *out);
 	out->be = be;
-	bool rounds = fp_backend_rounds(be, FP_USE_ACTIVATION);
 	fp_status status;
-	FP_TRY(new_zero(be, &out->A, inputs, inputs));
-	if (two_streams) {
-		FP_TRY(new_zero(be, &out->cross, inputs, inputs));
-		FP_TRY(new_zero(be, &out->difference, inputs, inputs));
-		FP_TRY(fp_matrix_new(be, &out->delta, batch, inputs, rounds ? FP_BF16 : FP_F32));
-		if (rounds)
-			FP_TRY(fp_matrix_new(be, &out->rounded, batch, inputs, FP_BF16));
+	FP_TRY(new_zero(be, &out->A, plan->inputs, plan->inputs));
+	if (plan->two_streams)
+		FP_TRY(new_drift(out, plan));
+	if (plan->residual_outputs > 0) {
+		FP_TRY(new_zero(be, &out->residual, plan->residual_outputs, plan->inputs));
+		FP_TRY(fp_matrix_new(be, &out->gap, plan->batch, plan->residual_outputs, FP_F32));
 	}
-	if (residual_outputs > 0) {
-		FP_TRY(new_zero(be, &out->residual, residual_outputs, inputs));
-		FP_TRY(fp_matrix_new(be, &out->gap, batch, residual_outputs, FP_F32));
-		if (two_streams)
-			FP_TRY(new_zero(be, &out->repair, residual_outputs, inputs));
-	}
+	if (plan->centred)
+		FP_TRY(new_means(out, plan));
 cleanup:
 	if (status != FP_OK)
 		fp_statistics_free(out);
 	return status;
 }
 
-fp_status fp_statistics_centre(fp_statistics *statistics, int64_t batch)
-{
-	fp_backend *be = statistics->be;
-	int64_t inputs = statistics->A.rows;
-	fp_status status;
-	statistics->centred = true;
-	FP_TRY(new_zero(be, &statistics->mean, 1, inputs));
-	FP_TRY(new_zero(be, &statistics->shift, 1, inputs));
-	FP_TRY(fp_matrix_new(be, &statistics->shifted, batch, inputs, FP_F32));
-	FP_TRY(fp_matrix_new(be, &statistics->ones, 1, batch, FP_F32));
-	FP_TRY(be->ops->fill(be, statistics->ones, 1.0F));
-	if (!fp_matrix_is_absent(statistics->cross))
-		FP_TRY(new_zero(be, &statistics->mean_delta, 1, inputs));
-	if (!fp_matrix_is_absent(statistics->residual))
-		FP_TRY(new_zero(be, &statistics->mean_gap, 1, statistics->residual.rows));
-cleanup:
-	return status;
-}
-
 void fp_statistics_free(fp_statistics *statistics)
 {
 	fp_backend *be = statistics->be;
-	fp_matrix *all[] = {&statistics->A,      &statistics->cross,      &statistics->difference, &statistics->residual,
-						&statistics->repair, &statistics->delta,      &statistics->gap,        &statistics->mean,
-						&statistics->shift,  &statistics->mean_delta, &statistics->mean_gap,   &statistics->shifted,
-						&statistics->ones,   &statistics->rounded};
+	fp_matrix *all[] = {&statistics->A,          &statistics->cross,    &statistics->difference,
+						&statistics->repair,     &statistics->residual, &statistics->drift.product,
+						&statistics->delta,      &statistics->rounded,  &statistics->moved,
+						&statistics->gap,        &statistics->mean,     &statistics->mean_delta,
+						&statistics->mean_moved, &statistics->mean_gap, &statistics->shift,
+						&statistics->shifted,    &statistics->ones};
 	if (!be)
 		return;
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -130,23 +152,59 @@ static fp_status round_once(fp_statistics *statistics, fp_matrix *Xstar)
 	return status;
 }
 
+/* Xstar: as it is folded */
+static fp_status fold_drift(fp_statistics *statistics, fp_matrix delta, fp_matrix Xstar)
+{
+	fp_backend *be = statistics->be;
+	double energy;
+	fp_status status;
+	if (fp_matrix_is_absent(statistics->W)) {
+		FP_TRY(be->ops->gemm(be, 1.0F, delta, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->cross));
+		FP_TRY(be->ops->gram(be, delta, 1.0F, statistics->difference));
+	} else {
+		fp_matrix moved = fp_matrix_rows(statistics->moved, 0, delta.rows);
+		FP_TRY(be->ops->gemm(be, 1.0F, delta, FP_PLAIN, statistics->W, FP_TRANSPOSED, 0.0F, moved));
+		FP_TRY(be->ops->gemm(be, 1.0F, moved, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->drift.product));
+		FP_TRY(be->ops->dot(be, moved, moved, &energy));
+		statistics->drift.energy += energy;
+		if (statistics->centred)
+			FP_TRY(sum_rows(statistics, 1.0F, moved, 1.0F, statistics->mean_moved));
+	}
+	if (statistics->centred)
+		FP_TRY(sum_rows(statistics, 1.0F, delta, 1.0F, statistics->mean_delta));
+cleanup:
+	return status;
+}
+
 fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix Xstar)
 {
 	fp_backend *be = statistics->be;
-	fp_matrix unshifted = Xstar;
+	fp_matrix unshifted = Xstar, delta;
 	fp_status status;
 	FP_TRY(shift(statistics, &Xstar));
 	FP_TRY(round_once(statistics, &Xstar));
 	FP_TRY(be->ops->gram(be, Xstar, 1.0F, statistics->A));
-	if (!fp_matrix_is_absent(statistics->cross)) {
-		fp_matrix delta;
+	if (!fp_matrix_is_absent(statistics->delta)) {
 		FP_TRY(subtract(be, &delta, statistics->delta, X, unshifted));
-		FP_TRY(be->ops->gemm(be, 1.0F, delta, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->cross));
-		FP_TRY(be->ops->gram(be, delta, 1.0F, statistics->difference));
-		if (statistics->centred)
-			FP_TRY(sum_rows(statistics, 1.0F, delta, 1.0F, statistics->mean_delta));
+		FP_TRY(fold_drift(statistics, delta, Xstar));
 	}
 	statistics->tokens += Xstar.rows;
+cleanup:
+	return status;
+}
+
+/* ⟨ρ, WΔ⟩ of the batch that was folded last, or what it is made of */
+static fp_status fold_repair(fp_statistics *statistics, fp_matrix gap)
+{
+	fp_backend *be = statistics->be;
+	double sum;
+	fp_status status;
+	if (fp_matrix_is_absent(statistics->W)) {
+		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, gap.rows);
+		return be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->repair);
+	}
+	FP_TRY(be->ops->dot(be, gap, fp_matrix_rows(statistics->moved, 0, gap.rows), &sum));
+	statistics->drift.gap += sum;
 cleanup:
 	return status;
 }
@@ -166,10 +224,8 @@ fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidde
 	if (!fp_matrix_is_absent(statistics->rounded) && Xstar.dtype == FP_F32)
 		Xstar = fp_matrix_rows(statistics->rounded, 0, Xstar.rows); /* likewise */
 	FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
-	if (!fp_matrix_is_absent(statistics->repair)) {
-		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, Xstar.rows); /* likewise */
-		FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->repair));
-	}
+	if (!fp_matrix_is_absent(statistics->delta))
+		FP_TRY(fold_repair(statistics, gap));
 	FP_TRY(be->ops->dot(be, gap, gap, &energy));
 	statistics->gap_energy += energy;
 cleanup:
@@ -189,22 +245,36 @@ cleanup:
 	return status;
 }
 
+/* *sum −= p⟨a, b⟩, where there are such means */
+static fp_status take_product_out(const fp_statistics *statistics, fp_matrix a, fp_matrix b, double *sum)
+{
+	fp_backend *be = statistics->be;
+	double product;
+	if (fp_matrix_is_absent(a) || fp_matrix_is_absent(b))
+		return FP_OK;
+	fp_status status = be->ops->dot(be, a, b, &product);
+	if (status == FP_OK)
+		*sum -= (double)statistics->tokens * product;
+	return status;
+}
+
 /* The sums become means, and what they add to each matrix is taken out: Σ(a − ā)(b − b̄)ᵀ = Σabᵀ − ΣaΣbᵀ/p. Before the
  * triangles are mirrored: the products alone would not be symmetric to the last bit. */
 static fp_status take_means_out(fp_statistics *statistics)
 {
 	fp_backend *be = statistics->be;
 	float share = statistics->tokens > 0 ? 1.0F / (float)statistics->tokens : 0.0F;
-	fp_matrix mean = statistics->mean, delta = statistics->mean_delta, gap = statistics->mean_gap;
+	fp_matrix mean = statistics->mean, delta = statistics->mean_delta, gap = statistics->mean_gap,
+			  moved = statistics->mean_moved;
 	const struct {
 		fp_matrix out, left, right;
 	} products[] = {{statistics->A, mean, mean},
 					{statistics->cross, delta, mean},
 					{statistics->difference, delta, delta},
-					{statistics->residual, gap, mean},
-					{statistics->repair, gap, delta}};
-	fp_matrix *sums[] = {&mean, &delta, &gap};
-	double energy;
+					{statistics->repair, gap, delta},
+					{statistics->drift.product, moved, mean},
+					{statistics->residual, gap, mean}};
+	fp_matrix *sums[] = {&mean, &delta, &gap, &moved};
 	fp_status status = FP_OK;
 	fp_use use = fp_backend_use(be, FP_USE_EXACT);
 	for (size_t i = 0; i < sizeof products / sizeof products[0]; i++)
@@ -215,10 +285,9 @@ static fp_status take_means_out(fp_statistics *statistics)
 		if (!fp_matrix_is_absent(*sums[i]))
 			FP_TRY(be->ops->axpby(be, 0.0F, *sums[i], share, *sums[i]));
 	FP_TRY(be->ops->axpby(be, -1.0F, statistics->shift, 1.0F, mean));
-	if (!fp_matrix_is_absent(gap)) {
-		FP_TRY(be->ops->dot(be, gap, gap, &energy));
-		statistics->gap_energy -= (double)statistics->tokens * energy;
-	}
+	FP_TRY(take_product_out(statistics, gap, gap, &statistics->gap_energy));
+	FP_TRY(take_product_out(statistics, moved, moved, &statistics->drift.energy));
+	FP_TRY(take_product_out(statistics, gap, moved, &statistics->drift.gap));
 cleanup:
 	fp_backend_use(be, use);
 	return status;
@@ -240,9 +309,37 @@ fp_status fp_statistics_finish(fp_statistics *statistics)
 						 "the inputs of these operators hold NaN or infinity on the calibration text");
 	/* room for the solver */
 	fp_matrix_free(be, &statistics->delta);
+	fp_matrix_free(be, &statistics->moved);
 	fp_matrix_free(be, &statistics->gap);
 	fp_matrix_free(be, &statistics->shifted);
 	fp_matrix_free(be, &statistics->rounded);
 cleanup:
 	return status;
+}
+
+fp_status fp_statistics_drift(const fp_statistics *statistics, fp_matrix W, fp_drift *out)
+{
+	fp_backend *be = statistics->be;
+	fp_matrix work = {0};
+	fp_status status = FP_OK;
+	*out = statistics->drift;
+	if (fp_matrix_is_absent(statistics->cross))
+		return FP_OK;
+	FP_TRY(fp_matrix_new(be, &out->product, W.rows, W.cols, FP_F32));
+	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->cross, FP_PLAIN, 0.0F, out->product));
+	FP_TRY(fp_matrix_new(be, &work, W.rows, W.cols, FP_F32));
+	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_TRANSPOSED, 0.0F, work));
+	FP_TRY(be->ops->dot(be, W, work, &out->energy));
+	if (!fp_matrix_is_absent(statistics->repair))
+		FP_TRY(be->ops->dot(be, W, statistics->repair, &out->gap));
+cleanup:
+	fp_matrix_free(be, &work); /* room for the solver */
+	return status;
+}
+
+void fp_drift_free(fp_backend *be, fp_drift *drift)
+{
+	if (!drift->folded)
+		fp_matrix_free(be, &drift->product);
+	memset(drift, 0, sizeof *drift);
 }

@@ -13,13 +13,13 @@ enum { N = 37, M = 11, P = 150 };
 typedef struct streams {
 	fp_context *ctx;
 	fp_backend *be;
-	float X[P * N], Xstar[P * N], h[P * M], hstar[P * M];
-	fp_matrix dX, dXstar, dh, dhstar;
+	float X[P * N], Xstar[P * N], h[P * M], hstar[P * M], W[M * N];
+	fp_matrix dX, dXstar, dh, dhstar, dW;
 } streams;
 
-static void place(streams *s, fp_matrix *out, int64_t cols, const float *values)
+static void place(streams *s, fp_matrix *out, int64_t rows, int64_t cols, const float *values)
 {
-	assert_ok(s->ctx, fp_matrix_new(s->be, out, P, cols, FP_F32));
+	assert_ok(s->ctx, fp_matrix_new(s->be, out, rows, cols, FP_F32));
 	assert_ok(s->ctx, s->be->ops->upload(s->be, *out, values, FP_F32, cols));
 }
 
@@ -36,10 +36,13 @@ static streams *make_streams(uint64_t seed)
 		s->h[i] = 30 * random_normal(&seed); /* beside which the error in it is small */
 		s->hstar[i] = s->h[i] + 0.1F * random_normal(&seed);
 	}
-	place(s, &s->dX, N, s->X);
-	place(s, &s->dXstar, N, s->Xstar);
-	place(s, &s->dh, M, s->h);
-	place(s, &s->dhstar, M, s->hstar);
+	for (int i = 0; i < M * N; i++)
+		s->W[i] = random_normal(&seed);
+	place(s, &s->dX, P, N, s->X);
+	place(s, &s->dXstar, P, N, s->Xstar);
+	place(s, &s->dh, P, M, s->h);
+	place(s, &s->dhstar, P, M, s->hstar);
+	place(s, &s->dW, M, N, s->W);
 	return s;
 }
 
@@ -49,29 +52,25 @@ static void free_streams(streams *s)
 	fp_matrix_free(s->be, &s->dXstar);
 	fp_matrix_free(s->be, &s->dh);
 	fp_matrix_free(s->be, &s->dhstar);
+	fp_matrix_free(s->be, &s->dW);
 	fp_backend_close(s->be);
 	fp_context_free(s->ctx);
 	free(s);
 }
 
-static void fold_into(streams *s, fp_statistics *statistics, bool residual, int64_t batch)
+static void fold_all(streams *s, fp_statistics *statistics, const fp_statistics_plan *plan)
 {
-	for (int64_t first = 0; first < P; first += batch) {
-		int64_t rows = P - first < batch ? P - first : batch;
+	assert_ok(s->ctx, fp_statistics_new(statistics, s->be, plan));
+	for (int64_t first = 0; first < P; first += plan->batch) {
+		int64_t rows = P - first < plan->batch ? P - first : plan->batch;
 		fp_matrix X = fp_matrix_rows(s->dX, first, rows), Xstar = fp_matrix_rows(s->dXstar, first, rows);
 		assert_ok(s->ctx, fp_statistics_fold(statistics, X, Xstar));
-		if (residual)
+		if (plan->residual_outputs > 0)
 			assert_ok(s->ctx, fp_statistics_fold_residual(statistics, fp_matrix_rows(s->dh, first, rows),
 														  fp_matrix_rows(s->dhstar, first, rows), Xstar));
 	}
 	assert_ok(s->ctx, fp_statistics_finish(statistics));
 	assert_int_equal(statistics->tokens, P);
-}
-
-static void fold_all(streams *s, fp_statistics *statistics, bool two, bool residual, int64_t batch)
-{
-	assert_ok(s->ctx, fp_statistics_new(statistics, s->be, N, two, residual ? M : 0, batch));
-	fold_into(s, statistics, residual, batch);
 }
 
 /* got must equal PᵀQ to a few float roundings of the sizes that were summed */
@@ -105,7 +104,8 @@ static void equal_the_products_in_any_batches(void **unused)
 		gap[i] = (double)s->h[i] - (double)s->hstar[i];
 	for (int b = 0; b < 4; b++) {
 		fp_statistics statistics;
-		fold_all(s, &statistics, true, true, batches[b]);
+		fold_all(s, &statistics,
+				 &(fp_statistics_plan){.inputs = N, .batch = batches[b], .two_streams = true, .residual_outputs = M});
 		check(s, statistics.A, Xstar, Xstar, N, N, "A");
 		check(s, statistics.cross, delta, Xstar, N, N, "cross");
 		check(s, statistics.difference, delta, delta, N, N, "difference");
@@ -171,9 +171,9 @@ static void centred_statistics_are_those_of_the_deviations(void **unused)
 	centre(gap, M, mean_gap);
 	for (int b = 0; b < 4; b++) {
 		fp_statistics statistics;
-		assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, N, true, M, batches[b]));
-		assert_ok(s->ctx, fp_statistics_centre(&statistics, batches[b]));
-		fold_into(s, &statistics, true, batches[b]);
+		fold_all(s, &statistics,
+				 &(fp_statistics_plan){
+					 .inputs = N, .batch = batches[b], .two_streams = true, .centred = true, .residual_outputs = M});
 		check(s, statistics.A, Xstar, Xstar, N, N, "A");
 		check(s, statistics.cross, delta, Xstar, N, N, "cross");
 		check(s, statistics.difference, delta, delta, N, N, "difference");
@@ -192,16 +192,103 @@ static void centred_statistics_are_those_of_the_deviations(void **unused)
 	free_streams(s);
 }
 
+/* What the drift of the streams is, in double. */
+typedef struct expected_drift {
+	double Xstar[P * N], moved[P * M], gap[P * M];
+	double energy, with_gap; /* ‖WΔ‖², ⟨ρ, WΔ⟩ */
+} expected_drift;
+
+static expected_drift *expect_drift(const streams *s, bool centred)
+{
+	expected_drift *e = calloc(1, sizeof *e);
+	double mean[N];
+	for (int i = 0; i < P * N; i++)
+		e->Xstar[i] = (double)s->Xstar[i];
+	for (int i = 0; i < P * M; i++) {
+		e->gap[i] = (double)s->h[i] - (double)s->hstar[i];
+		for (int j = 0; j < N; j++) {
+			int at = i / M * N + j;
+			e->moved[i] += ((double)s->X[at] - (double)s->Xstar[at]) * (double)s->W[i % M * N + j];
+		}
+	}
+	if (centred) {
+		centre(e->Xstar, N, mean);
+		centre(e->moved, M, mean);
+		centre(e->gap, M, mean);
+	}
+	e->energy = verify_dot(e->moved, e->moved, P * M);
+	e->with_gap = verify_dot(e->gap, e->moved, P * M);
+	return e;
+}
+
+static void check_drift(streams *s, const fp_statistics_plan *plan, const expected_drift *e)
+{
+	bool outputs = !fp_matrix_is_absent(plan->only), residual = plan->residual_outputs > 0;
+	double gaps = sqrt(verify_dot(e->gap, e->gap, P * M) * e->energy);
+	fp_statistics statistics;
+	fp_drift drift;
+	fold_all(s, &statistics, plan);
+	assert_int_equal(fp_matrix_is_absent(statistics.cross), outputs);
+	assert_ok(s->ctx, fp_statistics_drift(&statistics, s->dW, &drift));
+	assert_int_equal(drift.folded, outputs);
+	fp_statistics_forget_targets(&statistics); /* which the drift outlives */
+	check(s, drift.product, e->moved, e->Xstar, M, N, outputs ? "drift by outputs" : "drift by inputs");
+	assert_true(fabs(drift.energy - e->energy) < 2e-5 * e->energy);
+	assert_true(residual ? fabs(drift.gap - e->with_gap) < 2e-5 * gaps : drift.gap == 0.0);
+	fp_drift_free(s->be, &drift);
+	fp_statistics_free(&statistics);
+}
+
+/* By inputs and by outputs, in any batches, centred and not, with ρ and without. The differences have means beside
+ * which their deviations are small, and ρ has a part of the drift in it. */
+static void both_ways_lead_to_the_same_drift(void **unused)
+{
+	(void)unused;
+	static const int64_t batches[] = {P, 64, 7, 1};
+	streams *s = make_streams(12);
+	for (int i = 0; i < P * N; i++)
+		s->Xstar[i] += 0.005F * (float)(i % N % 4);
+	for (int i = 0; i < P * M; i++)
+		s->hstar[i] += 0.05F - 3 * (s->X[i / M * N] - s->Xstar[i / M * N]);
+	assert_ok(s->ctx, s->be->ops->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
+	assert_ok(s->ctx, s->be->ops->upload(s->be, s->dhstar, s->hstar, FP_F32, M));
+	for (int way = 0; way < 8; way++) {
+		fp_statistics_plan plan = {.inputs = N,
+								   .two_streams = true,
+								   .centred = (way & 1) != 0,
+								   .residual_outputs = way & 2 ? M : 0,
+								   .only = way & 4 ? s->dW : (fp_matrix){0}};
+		expected_drift *e = expect_drift(s, plan.centred);
+		for (int b = 0; b < 4; b++) {
+			plan.batch = batches[b];
+			check_drift(s, &plan, e);
+		}
+		free(e);
+	}
+	free_streams(s);
+}
+
+static void the_drift_goes_the_cheaper_way(void **unused)
+{
+	(void)unused;
+	assert_true(fp_drift_by_outputs(4096, 11008, false)); /* LLaMA's down */
+	assert_true(fp_drift_by_outputs(4096, 11008, true));
+	assert_false(fp_drift_by_outputs(4096, 4096, false)); /* o: 4mn against 3n² */
+	assert_true(fp_drift_by_outputs(4096, 4096, true));   /* and against 3n² + 2mn */
+	assert_false(fp_drift_by_outputs(3072, 768, true));   /* OPT's fc1 */
+}
+
 static void one_stream_needs_nothing_but_A(void **unused)
 {
 	(void)unused;
 	streams *s = make_streams(6);
 	fp_statistics statistics;
 	double *Xstar = to_double(s->Xstar, P * N);
-	fold_all(s, &statistics, false, false, 40);
+	fold_all(s, &statistics, &(fp_statistics_plan){.inputs = N, .batch = 40, .only = s->dW});
 	check(s, statistics.A, Xstar, Xstar, N, N, "A");
 	assert_true(fp_matrix_is_absent(statistics.cross) && fp_matrix_is_absent(statistics.difference));
 	assert_true(fp_matrix_is_absent(statistics.residual) && fp_matrix_is_absent(statistics.repair));
+	assert_true(fp_matrix_is_absent(statistics.drift.product) && fp_matrix_is_absent(statistics.W));
 	fp_statistics_free(&statistics);
 	free(Xstar);
 	free_streams(s);
@@ -213,7 +300,7 @@ static void the_matrix_is_symmetric_to_the_bit(void **unused)
 	streams *s = make_streams(7);
 	fp_statistics statistics;
 	float A[N * N];
-	fold_all(s, &statistics, true, false, 33);
+	fold_all(s, &statistics, &(fp_statistics_plan){.inputs = N, .batch = 33, .two_streams = true});
 	assert_ok(s->ctx, s->be->ops->download(s->be, A, FP_F32, N, statistics.A));
 	for (int i = 0; i < N; i++)
 		for (int j = 0; j < i; j++)
@@ -228,7 +315,7 @@ static void identity_makes_errors_those_of_the_weights(void **unused)
 	streams *s = make_streams(8);
 	fp_statistics statistics;
 	float A[N * N];
-	assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, N, false, 0, 0));
+	assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, &(fp_statistics_plan){.inputs = N}));
 	assert_ok(s->ctx, fp_statistics_identity(&statistics));
 	assert_ok(s->ctx, s->be->ops->download(s->be, A, FP_F32, N, statistics.A));
 	for (int i = 0; i < N * N; i++)
@@ -246,7 +333,7 @@ static void what_is_not_finite_is_refused(void **unused)
 		fp_statistics statistics;
 		s->Xstar[77] = bad[b];
 		assert_ok(s->ctx, s->be->ops->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
-		assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, N, false, 0, P));
+		assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, &(fp_statistics_plan){.inputs = N, .batch = P}));
 		assert_ok(s->ctx, fp_statistics_fold(&statistics, s->dX, s->dXstar));
 		assert_fails(s->ctx, FP_ERROR_NUMERIC, "NaN or infinity", fp_statistics_finish(&statistics));
 		fp_statistics_free(&statistics);
@@ -258,16 +345,25 @@ static void every_allocation_may_fail(void **unused)
 {
 	(void)unused;
 	streams *s = make_streams(10);
-	fp_status status = FP_ERROR_MEMORY;
-	for (int64_t n = 1; status != FP_OK; n++) {
-		fp_statistics statistics;
-		s->ctx->fail_allocation_at = s->ctx->allocations + n;
-		status = fp_statistics_new(&statistics, s->be, N, true, M, P);
-		if (status == FP_OK)
-			status = fp_statistics_centre(&statistics, P);
-		if (status != FP_OK)
-			assert_int_equal(status, FP_ERROR_MEMORY);
-		fp_statistics_free(&statistics);
+	for (int outputs = 0; outputs < 2; outputs++) {
+		fp_statistics_plan plan = {
+			.inputs = N, .batch = P, .two_streams = true, .centred = true, .residual_outputs = M};
+		fp_status status = FP_ERROR_MEMORY;
+		if (outputs)
+			plan.only = s->dW;
+		for (int64_t n = 1; status != FP_OK; n++) {
+			fp_statistics statistics;
+			fp_drift drift = {0};
+			s->ctx->fail_allocation_at = s->ctx->allocations + n;
+			status = fp_statistics_new(&statistics, s->be, &plan);
+			if (status == FP_OK)
+				status = fp_statistics_drift(&statistics, s->dW, &drift);
+			if (status != FP_OK)
+				assert_int_equal(status, FP_ERROR_MEMORY);
+			fp_drift_free(s->be, &drift);
+			fp_statistics_free(&statistics);
+		}
+		s->ctx->fail_allocation_at = 0;
 	}
 	free_streams(s);
 }
@@ -277,6 +373,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(equal_the_products_in_any_batches),
 		cmocka_unit_test(centred_statistics_are_those_of_the_deviations),
+		cmocka_unit_test(both_ways_lead_to_the_same_drift),
+		cmocka_unit_test(the_drift_goes_the_cheaper_way),
 		cmocka_unit_test(one_stream_needs_nothing_but_A),
 		cmocka_unit_test(the_matrix_is_symmetric_to_the_bit),
 		cmocka_unit_test(identity_makes_errors_those_of_the_weights),
