@@ -226,14 +226,27 @@ typedef struct fp_backend_operations {
 	fp_status (*halve)(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
 	/* V ← W + D */
 	fp_status (*rejoin)(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
-	/* fista_step() with the gradient G − R (G F32 or BF16) at Y = W + D */
-	fp_status (*fista_step_near)(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change);
-	/* D ← that of W + D rounded to a pattern of groups (N:M), as mask_smallest() chooses; M up to FP_NEAR_GROUP */
-	fp_status (*near_round)(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D);
+	/* fista_step() with the gradient G − R (G F32 or BF16) at Y = W + D. bound, when not NULL (then change is), ←
+	 * Σ 2H₊∘(G − R) − H∘G for the upper halves of D before and after: what the quadratic form that has this gradient
+	 * is at H₊ at least, by the tangent at H */
+	fp_status (*fista_step_near)(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change, double *bound);
+	/* out ← D of W + D rounded to a pattern of groups (N:M), as mask_smallest() chooses; M up to FP_NEAR_GROUP; out may
+	 * be D */
+	fp_status (*near_round)(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out);
 	/* *out ← Σ H∘(G − 2R) for the upper half H of D; R (BF16) may be absent: zero */
 	fp_status (*near_sum)(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
-	/* −0.0 becomes +0.0; *out ← how many zeros there are. Where it is absent the host does that to the bytes. */
-	fp_status (*clean_zeros)(fp_backend *be, fp_matrix X, int64_t *out);
+
+	/* --- the way out: optional, all or none; NULL: the host does it ---------------------------------------- */
+	/* X and out (a weight type, contiguous) ← X rounded to out's type, −0.0 made +0.0; *zeros ← how many zeros there
+	 * are, *finite ← whether all are finite. X F32. */
+	fp_status (*settle_weights)(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite);
+	/* Host memory that the device reaches by itself; its content is undefined. */
+	fp_status (*allocate_host)(fp_backend *be, void **out, int64_t bytes);
+	void (*release_host)(fp_backend *be, void *host); /* NULL is allowed */
+	/* Sends a contiguous matrix as it is to such memory, beside what else is asked for. The bytes are there after
+	 * end_download(); until then the matrix stays and nobody writes to it. One at a time. */
+	fp_status (*begin_download)(fp_backend *be, void *host, fp_matrix in);
+	fp_status (*end_download)(fp_backend *be);
 
 	/* --- gradients: optional, all or none (fp_backend_has_gradients); for the layer fit ------------------- */
 	/* A loss's gradient by an operation's inputs from that by its output. A linear operator needs gemm() only, a

@@ -155,6 +155,7 @@ static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, char
 	int64_t width = model->config.embedding;
 	int64_t row_bytes = width * fp_dtype_size(table->dtype);
 	const char *data = fp_checkpoint_data(model->checkpoint, table);
+#pragma omp parallel for num_threads(be->threads) schedule(static)
 	for (int64_t i = 0; i < count; i++)
 		memcpy(rows + i * row_bytes, data + ids[i] * row_bytes, (size_t)row_bytes);
 	int finite = 1;

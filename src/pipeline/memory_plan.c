@@ -90,8 +90,9 @@ static double solver_floats(const fp_backend *be, const fp_settings *settings, c
 	} else if (fp_is(settings->method, "sparsegpt")) {
 		square = 1;
 	}
-	/* a mask of bytes; and in the end the error of the result takes two */
-	return (0.25 + fmax(mn, 2)) * (double)group->largest + square * (double)(group->inputs * group->inputs);
+	/* a mask of bytes; and in the end the error of the result takes two, beside what a device sends out meanwhile */
+	return (0.25 + fmax(mn, be->asynchronous ? 3 : 2)) * (double)group->largest +
+		   square * (double)(group->inputs * group->inputs);
 }
 
 /* Floats at the peak of one group. */

@@ -364,7 +364,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 																		   .end = run.end}));
 	FP_TRY(make_gradients(&run));
 	FP_TRY(open_streams(&run, &streams));
-	FP_TRY(fp_write_behind_new(&run.behind, ctx, task->writer));
+	FP_TRY(fp_write_behind_new(&run.behind, fp_model_backend(task->model), task->writer));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
 	FP_TRY(fp_write_behind_finish(run.behind));

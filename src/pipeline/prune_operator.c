@@ -112,42 +112,89 @@ static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count, int threa
 	return zeros;
 }
 
-/* V through the checkpoint's type and back, so that everything after it, the error too, sees what the checkpoint holds.
- */
-static fp_status round_to_type(char *bytes, fp_backend *be, fp_matrix V, fp_operator_result *result)
+/* A finished operator on its way to the host. */
+typedef struct outgoing {
+	char *bytes;      /* the tensor's, in the space of task->behind or in `own` */
+	char *own;        /* where there is no such space */
+	fp_matrix narrow; /* what is sent, while it is under way */
+} outgoing;
+
+/* Room for an operator's bytes. The largest of the layer is asked for at once: memory that a device reaches is dear to
+ * take. */
+static fp_status take_space(const fp_layer_task *task, const fp_operator_result *result, outgoing *out)
+{
+	int64_t most = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *tensor = fp_model_operator(task->model, result->layer, (fp_role)role);
+		most = tensor && tensor->bytes > most ? tensor->bytes : most;
+	}
+	if (task->behind)
+		return fp_write_behind_space(task->behind, most, &out->bytes);
+	fp_status status = FP_NEW(fp_model_backend(task->model)->ctx, &out->own, result->tensor->bytes);
+	out->bytes = out->own;
+	return status;
+}
+
+/* V through the checkpoint's type and back, and the bytes, by a backend that leaves them to the host. */
+static fp_status round_on_host(fp_backend *be, fp_matrix V, fp_operator_result *result, outgoing *out, int *finite)
 {
 	const fp_tensor_info *tensor = result->tensor;
-	fp_matrix narrow = {0};
-	int finite;
+	fp_status status;
+	FP_TRY(be->ops->copy(be, out->narrow, V));
+	FP_TRY(be->ops->copy(be, V, out->narrow));
+	FP_TRY(be->ops->finite(be, V, finite));
+	FP_TRY(be->ops->download(be, out->bytes, tensor->dtype, V.cols, out->narrow));
+	result->zeros = clean_zeros(out->bytes, tensor->dtype, tensor->elements, be->threads);
+cleanup:
+	fp_matrix_free(be, &out->narrow);
+	return status;
+}
+
+/* Waits for the bytes. */
+static fp_status end_output(fp_backend *be, outgoing *out)
+{
+	fp_status status = FP_OK;
+	if (!fp_matrix_is_absent(out->narrow)) {
+		fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
+		if (be->ops->end_download)
+			status = be->ops->end_download(be);
+		fp_matrix_free(be, &out->narrow);
+		fp_stage_enter(be->ctx, stage);
+	}
+	return status;
+}
+
+/* V through the checkpoint's type and back, so that everything after it, the error too, sees what the checkpoint holds;
+ * its bytes are on their way then. */
+static fp_status begin_output(const fp_layer_task *task, fp_matrix V, fp_operator_result *result, outgoing *out)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	const fp_tensor_info *tensor = result->tensor;
+	int finite = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
 	fp_status status;
-	FP_TRY(fp_matrix_new(be, &narrow, V.rows, V.cols, tensor->dtype));
-	FP_TRY(be->ops->copy(be, narrow, V));
-	FP_TRY(be->ops->copy(be, V, narrow));
-	FP_TRY(be->ops->finite(be, V, &finite));
+	FP_TRY(take_space(task, result, out));
+	FP_TRY(fp_matrix_new(be, &out->narrow, V.rows, V.cols, tensor->dtype));
+	if (be->ops->settle_weights)
+		FP_TRY(be->ops->settle_weights(be, V, out->narrow, &result->zeros, &finite));
+	else
+		FP_TRY(round_on_host(be, V, result, out, &finite));
 	if (!finite)
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
-	if (be->ops->clean_zeros) {
-		FP_TRY(be->ops->clean_zeros(be, V, &result->zeros));
-		FP_TRY(be->ops->copy(be, narrow, V));
-	}
-	FP_TRY(be->ops->download(be, bytes, tensor->dtype, V.cols, narrow));
-	if (!be->ops->clean_zeros)
-		result->zeros = clean_zeros(bytes, tensor->dtype, tensor->elements, be->threads);
+	if (be->ops->settle_weights && task->behind)
+		FP_TRY(be->ops->begin_download(be, out->bytes, out->narrow));
+	else if (be->ops->settle_weights)
+		FP_TRY(be->ops->download(be, out->bytes, tensor->dtype, V.cols, out->narrow));
 cleanup:
-	fp_matrix_free(be, &narrow);
 	fp_stage_enter(be->ctx, stage);
 	return status;
 }
 
-/* Room for an operator's bytes: where they will be written from, or *own, which the caller frees. */
-static fp_status take_space(const fp_layer_task *task, const fp_tensor_info *tensor, char **own, char **bytes)
+/* At the end of everything, well or not. */
+static void drop_output(fp_backend *be, outgoing *out)
 {
-	if (task->behind)
-		return fp_write_behind_space(task->behind, tensor->bytes, bytes);
-	fp_status status = FP_NEW(fp_model_backend(task->model)->ctx, own, tensor->bytes);
-	*bytes = *own;
-	return status;
+	(void)end_output(be, out);
+	fp_free(out->own);
 }
 
 static fp_status deliver(const fp_layer_task *task, const fp_operator_result *result, const char *bytes)
@@ -164,14 +211,13 @@ static fp_status deliver(const fp_layer_task *task, const fp_operator_result *re
 fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result)
 {
 	fp_backend *be = fp_model_backend(task->model);
-	char *own = NULL;
-	char *bytes;
+	outgoing out = {0};
 	fp_status status;
-	FP_TRY(take_space(task, result->tensor, &own, &bytes));
-	FP_TRY(round_to_type(bytes, be, V, result));
-	FP_TRY(deliver(task, result, bytes));
+	FP_TRY(begin_output(task, V, result, &out));
+	FP_TRY(end_output(be, &out));
+	FP_TRY(deliver(task, result, out.bytes));
 cleanup:
-	fp_free(own);
+	drop_output(be, &out);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
 
@@ -181,8 +227,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	fp_backend *be = fp_model_backend(task->model);
 	const fp_settings *settings = task->settings;
 	operator_space space = {.be = be};
-	char *own = NULL;
-	char *bytes;
+	outgoing out = {0};
 	double started = fp_clock();
 	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
@@ -208,18 +253,18 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	problem.R = space.drift.product;
 	problem.constant = space.drift.energy;
 	result->squared_output = space.squared_output;
-	FP_TRY(take_space(task, result->tensor, &own, &bytes));
-	FP_TRY(round_to_type(bytes, be, V, result));
+	FP_TRY(begin_output(task, V, result, &out));
 	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
 	if (statistics->centred)
 		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, bias, result));
+	FP_TRY(end_output(be, &out));
 	result->seconds = fp_clock() - started;
 	if (!fp_layer_is_fitted(task))
-		FP_TRY(deliver(task, result, bytes));
+		FP_TRY(deliver(task, result, out.bytes));
 cleanup:
-	fp_free(own);
+	drop_output(be, &out);
 	fp_backend_use(be, use);
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 struct fp_write_behind {
+	fp_backend *be;    /* borrowed */
 	fp_context *ctx;   /* the caller's */
 	fp_context *own;   /* the thread's: a context belongs to one thread at a time */
 	fp_writer *writer; /* borrowed, or NULL */
@@ -58,12 +59,14 @@ static fp_status wait_idle(fp_write_behind *behind)
 	return fp_fail(behind->ctx, behind->status, "%s", fp_context_message(behind->own));
 }
 
-fp_status fp_write_behind_new(fp_write_behind **out, fp_context *ctx, fp_writer *writer)
+fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *writer)
 {
+	fp_context *ctx = be->ctx;
 	fp_status status;
 	fp_write_behind *behind = NULL;
 	*out = NULL;
 	FP_TRY(FP_NEW(ctx, &behind, 1));
+	behind->be = be;
 	behind->ctx = ctx;
 	behind->writer = writer;
 	pthread_mutex_init(&behind->lock, NULL);
@@ -102,16 +105,40 @@ void fp_write_behind_free(fp_write_behind *behind)
 	pthread_cond_destroy(&behind->changed);
 	pthread_mutex_destroy(&behind->lock);
 	fp_context_free(behind->own);
-	fp_free(behind->space[0]);
-	fp_free(behind->space[1]);
+	for (int i = 0; i < 2; i++) {
+		if (behind->be->ops->release_host)
+			behind->be->ops->release_host(behind->be, behind->space[i]);
+		else
+			fp_free(behind->space[i]);
+	}
 	fp_free(behind);
+}
+
+/* Anew, since what a space held is of no use any more. */
+static fp_status take_host(fp_write_behind *behind, int which, int64_t bytes)
+{
+	fp_backend *be = behind->be;
+	void *space = NULL;
+	be->ops->release_host(be, behind->space[which]);
+	behind->space[which] = NULL;
+	behind->capacity[which] = 0;
+	fp_status status = be->ops->allocate_host(be, &space, bytes);
+	if (status == FP_OK) {
+		behind->space[which] = space;
+		behind->capacity[which] = bytes;
+	}
+	return status;
 }
 
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out)
 {
-	fp_status status =
-		FP_GROW(behind->ctx, &behind->space[behind->free], &behind->capacity[behind->free], bytes > 0 ? bytes : 1);
-	*out = behind->space[behind->free];
+	int which = behind->free;
+	fp_status status = FP_OK;
+	if (!behind->be->ops->allocate_host)
+		status = FP_GROW(behind->ctx, &behind->space[which], &behind->capacity[which], bytes > 0 ? bytes : 1);
+	else if (bytes > behind->capacity[which] || !behind->space[which])
+		status = take_host(behind, which, bytes > 0 ? bytes : 1);
+	*out = behind->space[which];
 	return status;
 }
 

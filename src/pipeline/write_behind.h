@@ -6,13 +6,16 @@
 #ifndef FP_PIPELINE_WRITE_BEHIND_H
 #define FP_PIPELINE_WRITE_BEHIND_H
 
+#include "backend/backend.h"
 #include "checkpoint/writer.h"
 
 typedef struct fp_write_behind fp_write_behind;
 
-/* writer NULL: nothing is written, but the spaces are there. Freed with fp_write_behind_free(). */
-fp_status fp_write_behind_new(fp_write_behind **out, fp_context *ctx, fp_writer *writer);
-/* *out ← the free space, at least `bytes` large; it stays the same until fp_write_behind_put(). */
+/* writer NULL: nothing is written, but the spaces are there, such that `be` (borrowed) reaches them by itself where it
+ * can. Freed with fp_write_behind_free(). */
+fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *writer);
+/* *out ← the free space, at least `bytes` large; it stays the same until fp_write_behind_put(), but for a call that
+ * asks for more. */
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out);
 /* Hands the free space over as the bytes of `tensor`; waits while the one before is still being written. */
 fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *tensor);

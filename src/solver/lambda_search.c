@@ -58,9 +58,9 @@ typedef struct search_space {
 	const fp_settings *settings;
 	fp_near near;
 	double L;            /* λ_max */
-	fp_matrix candidate; /* with the near form only work space */
-	fp_matrix work[2];   /* absent with the near form */
-	fp_matrix product;   /* of the near form: (V − W)A of the best, which spares FISTA its first product */
+	fp_matrix candidate; /* absent with the near form, and so is `work` */
+	fp_matrix work[2];
+	fp_matrix product; /* of the near form: (V − W)A of the best, which spares FISTA its first product */
 } search_space;
 
 static fp_status space_new(search_space *space, const fp_problem *problem, const fp_settings *settings)
@@ -72,9 +72,11 @@ static fp_status space_new(search_space *space, const fp_problem *problem, const
 	space->settings = settings;
 	FP_TRY(fp_gram_largest(problem->gram, &space->L));
 	FP_TRY(fp_near_new(&space->near, problem, settings));
-	FP_TRY(fp_matrix_new(be, &space->candidate, W.rows, W.cols, FP_F32));
-	for (int i = 0; i < 2 && !space->near.used; i++)
-		FP_TRY(fp_matrix_new(be, &space->work[i], W.rows, W.cols, FP_F32));
+	if (!space->near.used) {
+		FP_TRY(fp_matrix_new(be, &space->candidate, W.rows, W.cols, FP_F32));
+		for (int i = 0; i < 2; i++)
+			FP_TRY(fp_matrix_new(be, &space->work[i], W.rows, W.cols, FP_F32));
+	}
 cleanup:
 	return status;
 }
@@ -104,7 +106,7 @@ static fp_status begin(search_space *space, bool feasible, fp_matrix V, double *
 	fp_status status = FP_OK;
 	if (near->used) {
 		FP_TRY(fp_near_set(near, V));
-		FP_TRY(fp_near_error(near, &square)); /* where it is not feasible, for the product alone */
+		FP_TRY(fp_near_error(near, near->rounded, &square)); /* where it is not feasible, for the product alone */
 		FP_TRY(fp_near_keep(near, &space->product));
 	} else if (feasible) {
 		FP_TRY(measure(space, V, &square));
@@ -114,20 +116,46 @@ cleanup:
 	return status;
 }
 
-/* The candidate ← FISTA's result from V for λ, rounded; *before and *total ← ‖VX* − T‖ of the two. */
-static fp_status try_lambda(search_space *space, double lambda, fp_matrix V, fp_matrix mask, int64_t *steps,
-							double *before, double *total)
+/*
+ * The same in the near form. The rule for λ asks only whether *before is below a share of *total, and FISTA's last step
+ * knows a floor of it: where that is not below the share either, the floor serves as well as the error itself, which
+ * would take a product. `best`: squared error, by which it is guessed whether the floor will do.
+ */
+static fp_status try_near(search_space *space, double lambda, double best, fp_matrix mask, int64_t *steps,
+						  double *before, double *total)
+{
+	const fp_settings *settings = space->settings;
+	fp_near *near = &space->near;
+	double share = (1 - settings->rounding_share) * (1 - settings->rounding_share) * (1 + 1e-9);
+	double least;
+	fp_status status;
+	FP_TRY(fp_near_fista(near, settings, lambda, space->L, space->product, &least, steps));
+	bool measured = !fp_near_rounds_apart(near) || !(least >= share * best);
+	if (measured)
+		FP_TRY(fp_near_error(near, near->D, before));
+	FP_TRY(fp_near_round(near, mask));
+	FP_TRY(fp_near_error(near, near->rounded, total));
+	if (!measured && least >= share * *total) {
+		*before = least;
+	} else if (!measured) {
+		FP_TRY(fp_near_error(near, near->D, before));
+		FP_TRY(fp_near_multiply(near, near->rounded)); /* which fp_near_keep() takes along */
+	}
+cleanup:
+	return status;
+}
+
+/* The candidate ← FISTA's result from V for λ, rounded; *before and *total ← ‖VX* − T‖ of the two, *before as far as
+ * the rule for λ looks at it. */
+static fp_status try_lambda(search_space *space, double lambda, double best, fp_matrix V, fp_matrix mask,
+							int64_t *steps, double *before, double *total)
 {
 	const fp_problem *problem = space->problem;
 	fp_backend *be = problem->gram->be;
-	fp_near *near = &space->near;
 	fp_matrix candidate = space->candidate;
 	fp_status status;
-	if (near->used) {
-		FP_TRY(fp_near_fista(near, space->settings, lambda, space->L, space->product, candidate, steps));
-		FP_TRY(fp_near_error(near, before));
-		FP_TRY(fp_near_round(near, candidate, mask));
-		FP_TRY(fp_near_error(near, total));
+	if (space->near.used) {
+		FP_TRY(try_near(space, lambda, best * best, mask, steps, before, total));
 	} else {
 		FP_TRY(be->ops->copy(be, candidate, V));
 		FP_TRY(fp_fista(problem, space->settings, lambda, space->L, candidate, steps));
@@ -166,7 +194,7 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 		double before;
 		double total;
 		FP_TRY(fp_check_interrupt(be->ctx));
-		FP_TRY(try_lambda(&space, range.lambda, V, mask, &solution->iterations, &before, &total));
+		FP_TRY(try_lambda(&space, range.lambda, best, V, mask, &solution->iterations, &before, &total));
 		solution->rounds++;
 		if (total < best) {
 			improvement = isfinite(best) ? 1 - (total / best) * (total / best) : INFINITY;
@@ -182,7 +210,7 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 	} while (failures < settings->patience && improvement >= settings->tolerance && solution->rounds < MOST_ROUNDS);
 	solution->error = best;
 	if (space.near.used)
-		FP_TRY(be->ops->rejoin(be, space.near.W, space.near.best, V));
+		FP_TRY(fp_near_get(&space.near, V));
 	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last */
 cleanup:
 	space_free(&space);

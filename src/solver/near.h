@@ -15,32 +15,37 @@
 typedef struct fp_near {
 	const fp_problem *problem; /* borrowed */
 	bool used;                 /* false: not on this device, or not with these settings; all else is absent */
-	fp_matrix D;
-	fp_matrix best; /* in halves likewise, by fp_near_keep() */
-	bool far;       /* steps were so long that none will be short enough to end a descent early */
-	fp_matrix A;    /* of the Gram matrix, borrowed */
-	fp_matrix W;    /* of the problem, or `own` */
-	fp_matrix own;  /* W in its own 16 bits */
-	fp_matrix R;    /* BF16, absent where the problem's is */
-	fp_matrix G;    /* BF16: DA of the last product */
+	fp_matrix D;               /* of FISTA's result */
+	fp_matrix rounded;         /* of that rounded, in halves likewise; else work space */
+	fp_matrix best;            /* by fp_near_keep() */
+	bool far;                  /* steps were so long that none will be short enough to end a descent early */
+	fp_matrix A;               /* of the Gram matrix, borrowed */
+	fp_matrix W;               /* of the problem, or `own` */
+	fp_matrix own;             /* W in its own 16 bits */
+	fp_matrix R;               /* BF16, absent where the problem's is */
+	fp_matrix G;               /* BF16: DA of the last product */
 } fp_near;
 
 /* Room for one operator, where it serves. Freed with fp_near_free(). */
 fp_status fp_near_new(fp_near *out, const fp_problem *problem, const fp_settings *settings);
 void fp_near_free(fp_near *near);
 
-/* D ← V − W, and V ← W + D */
+/* rounded ← V − W, and V ← W + best */
 fp_status fp_near_set(fp_near *near, fp_matrix V);
 fp_status fp_near_get(const fp_near *near, fp_matrix V);
-/* *out ← ‖VX* − T‖² of V = W + D, never below 0; DA is left in near->G. */
-fp_status fp_near_error(fp_near *near, double *out);
-/* D becomes the best, and is undefined itself then; likewise its product, which goes from G to *product. */
+/* *out ← ‖VX* − T‖² of V = W + D, for `D` or `rounded` of the near form; never below 0. DA is left in near->G. */
+fp_status fp_near_error(fp_near *near, fp_matrix D, double *out);
+/* near->G ← DA alone. */
+fp_status fp_near_multiply(fp_near *near, fp_matrix D);
+/* `rounded` becomes the best, and is undefined itself then; likewise its product, which goes from G to *product. */
 fp_status fp_near_keep(fp_near *near, fp_matrix *product);
-/* W + D ← rounded to the problem's pattern. work, mask: m × n, overwritten. */
-fp_status fp_near_round(fp_near *near, fp_matrix work, fp_matrix mask);
-/* FISTA from W + D, or from the best where there is one, which stays; D moves. product: DA of the start where it is at
- * hand. work: m × n, overwritten. */
+/* True when fp_near_round() leaves D as it is. */
+bool fp_near_rounds_apart(const fp_near *near);
+/* rounded ← that of W + D rounded to the problem's pattern. mask: m × n, overwritten. */
+fp_status fp_near_round(fp_near *near, fp_matrix mask);
+/* D ← that of FISTA's result from W + best. product: (V − W)A of the start. *least ← what ‖VX* − T‖² of the result is
+ * at least, found without a product of its own; −∞ where that is not known. */
 fp_status fp_near_fista(fp_near *near, const fp_settings *settings, double lambda, double L, fp_matrix product,
-						fp_matrix work, int64_t *steps);
+						double *least, int64_t *steps);
 
 #endif

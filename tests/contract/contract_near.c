@@ -72,7 +72,7 @@ static void check_fista_near(contract *c, int64_t rows, int64_t cols, fp_momentu
 		expected += (p - P.value[k]) * (p - P.value[k]);
 	}
 	out = with_r ? g : G.view; /* both types of gradient hold the same numbers */
-	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, out, with_r ? &change : NULL));
+	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, out, with_r ? &change : NULL, NULL));
 	assert_ok(c->ctx, c->be->ops->rejoin(c->be, near.W, near.D, V.view));
 	sample_expect_within(c, &V, y, bound, "fista_step_near");
 	if (with_r)
@@ -116,7 +116,7 @@ static void check_near_flat(contract *c)
 	assert_ok(c->ctx, fp_matrix_new(c->be, &v, ROWS, COLS, FP_F32));
 	assert_ok(c->ctx, c->be->ops->copy(c->be, y, Y.view));
 	assert_ok(c->ctx, c->be->ops->halve(c->be, Y.view, W.view, near.D));
-	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, G.view, NULL));
+	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, G.view, NULL, NULL));
 	assert_ok(c->ctx, c->be->ops->rejoin(c->be, W.view, near.D, V.view));
 	double *want = sample_read(c, &V), one, other;
 	assert_ok(c->ctx, c->be->ops->near_sum(c->be, near.D, G.view, g, &one));
@@ -125,7 +125,7 @@ static void check_near_flat(contract *c)
 	near.D = flat;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &near.from, 2 * ROWS, COLS, FP_BF16)); /* a step from another place */
 	assert_ok(c->ctx, c->be->ops->halve(c->be, y, w, near.from));
-	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, g, NULL));
+	assert_ok(c->ctx, c->be->ops->fista_step_near(c->be, &near, g, NULL, NULL));
 	assert_ok(c->ctx, c->be->ops->rejoin(c->be, w, flat, v));
 	assert_ok(c->ctx, c->be->ops->copy(c->be, V.view, v));
 	sample_expect(c, &V, want, 0, 0, "fista_step_near, flat");
@@ -191,20 +191,25 @@ static void check_near_round(contract *c, int64_t rows, int64_t cols, fp_pattern
 {
 	const fp_backend_operations *ops = c->be->ops;
 	sample V = sample_normal(c, rows, cols), W = sample_normal(c, rows, cols), mask = sample_mask(c, rows, cols);
-	fp_matrix w = narrow_of(c, &W, FP_BF16), d;
+	fp_matrix w = narrow_of(c, &W, FP_BF16), d, other;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &d, 2 * rows, cols, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &other, 2 * rows, cols, FP_BF16));
 	fp_matrix weights = flat ? w : W.view;
 	assert_ok(c->ctx, ops->halve(c->be, V.view, weights, d));
 	assert_ok(c->ctx, ops->rejoin(c->be, weights, d, V.view));
 	assert_ok(c->ctx, ops->mask_smallest(c->be, V.view, &pattern, mask.view));
 	assert_ok(c->ctx, ops->apply_mask(c->be, mask.view, V.view));
 	double *want = sample_read(c, &V);
-	assert_ok(c->ctx, ops->near_round(c->be, &pattern, weights, d));
-	assert_ok(c->ctx, ops->rejoin(c->be, weights, d, V.view));
+	assert_ok(c->ctx, ops->near_round(c->be, &pattern, weights, d, other));
+	assert_ok(c->ctx, ops->rejoin(c->be, weights, other, V.view));
 	sample_expect(c, &V, want, 0, 0, "near_round");
+	assert_ok(c->ctx, ops->near_round(c->be, &pattern, weights, d, d)); /* which the first has left alone */
+	assert_ok(c->ctx, ops->rejoin(c->be, weights, d, V.view));
+	sample_expect(c, &V, want, 0, 0, "near_round, in place");
 	free(want);
 	fp_matrix_free(c->be, &w);
 	fp_matrix_free(c->be, &d);
+	fp_matrix_free(c->be, &other);
 	sample_free(c, &V);
 	sample_free(c, &W);
 	sample_free(c, &mask);
@@ -222,25 +227,165 @@ static void test_near_round(void **state)
 				check_near_round(c, contract_shapes[i].rows, contract_shapes[i].cols, patterns[p], flat);
 }
 
-static void test_clean_zeros(void **state)
+/* The bound that a step gives: the same step, and the sum by its definition. */
+static void check_bound(contract *c, int64_t rows, int64_t cols, bool with_r, bool flat)
+{
+	const fp_backend_operations *ops = c->be->ops;
+	sample G = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), W = sample_normal(c, rows, cols);
+	sample R = sample_normal(c, rows, cols), H = sample_filled(c, rows, cols, NAN), V = sample_filled(c, rows, cols, 0);
+	fp_matrix g = narrow_of(c, &G, FP_BF16), r = narrow_of(c, &R, FP_BF16), w = narrow_of(c, &W, FP_BF16), d;
+	fp_fista_near near = {.rule = FP_MOMENTUM_LITERAL, .step = 0.3f, .threshold = 0.2f, .momentum = 0.7f};
+	near.W = flat ? w : W.view;
+	near.R = with_r ? r : (fp_matrix){0};
+	assert_ok(c->ctx, fp_matrix_new(c->be, &d, 2 * rows, cols, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &near.D, 2 * rows, cols, FP_BF16));
+	assert_ok(c->ctx, ops->halve(c->be, Y.view, near.W, d));
+	assert_ok(c->ctx, ops->copy(c->be, near.D, d));
+	assert_ok(c->ctx, ops->copy(c->be, H.view, fp_matrix_rows(d, 0, rows)));
+	double *before = sample_read(c, &H), bound = NAN, want = 0, size = 0;
+	assert_ok(c->ctx, ops->fista_step_near(c->be, &near, flat ? g : G.view, NULL, &bound));
+	assert_ok(c->ctx, ops->copy(c->be, H.view, fp_matrix_rows(near.D, 0, rows)));
+	double *after = sample_read(c, &H);
+	for (int64_t k = 0; k < rows * cols; k++) {
+		double gradient = G.value[k] - (with_r ? R.value[k] : 0);
+		want += 2 * after[k] * gradient - before[k] * G.value[k];
+		size += 2 * fabs(after[k]) * (fabs(G.value[k]) + fabs(R.value[k])) + fabs(before[k] * G.value[k]);
+	}
+	assert_true(fabs(bound - want) <= 2 * FLOAT_EPSILON * size);
+	assert_ok(c->ctx, ops->rejoin(c->be, near.W, near.D, V.view));
+	double *moved = sample_read(c, &V);
+	assert_ok(c->ctx, ops->fista_step_near(c->be,
+										   &(fp_fista_near){near.rule, near.step, near.threshold, near.momentum, near.W,
+															near.R, d, .P = {0}},
+										   flat ? g : G.view, NULL, NULL));
+	assert_ok(c->ctx, ops->rejoin(c->be, near.W, d, V.view));
+	sample_expect(c, &V, moved, 0, 0, "fista_step_near with a bound");
+	free(before);
+	free(after);
+	free(moved);
+	fp_matrix *narrow[] = {&near.D, &d, &r, &w, &g};
+	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+		fp_matrix_free(c->be, narrow[i]);
+	sample *all[] = {&G, &Y, &R, &W, &V, &H};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+}
+
+/* What it falls short of the quadratic form itself, for a gradient that is one, is the form of the move: so it never
+ * lies above. */
+static void check_bound_holds(contract *c)
+{
+	enum { ROWS = 12, COLS = 40 };
+	const fp_backend_operations *ops = c->be->ops;
+	sample X = sample_normal(c, 64, COLS), W = sample_normal(c, ROWS, COLS), Y = sample_normal(c, ROWS, COLS);
+	sample A = sample_filled(c, COLS, COLS, 0), H = sample_filled(c, ROWS, COLS, 0);
+	fp_fista_near near = {.rule = FP_MOMENTUM_LITERAL, .step = 0.004f, .threshold = 0.001f, .momentum = 0.5f};
+	assert_ok(c->ctx, ops->gram(c->be, X.view, 0, A.view));
+	assert_ok(c->ctx, ops->mirror(c->be, A.view));
+	fp_matrix a = narrow_of(c, &A, FP_BF16), w = narrow_of(c, &W, FP_BF16), g;
+	near.W = w;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &g, ROWS, COLS, FP_F32));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &near.D, 2 * ROWS, COLS, FP_BF16));
+	assert_ok(c->ctx, ops->halve(c->be, Y.view, w, near.D));
+	for (int step = 0; step < 5; step++) {
+		double bound, form, gap = 0;
+		fp_matrix high = fp_matrix_rows(near.D, 0, ROWS);
+		assert_ok(c->ctx, ops->copy(c->be, H.view, high));
+		double *before = sample_read(c, &H);
+		assert_ok(c->ctx, ops->gemm(c->be, 1, high, FP_PLAIN, a, FP_TRANSPOSED, 0, g));
+		assert_ok(c->ctx, ops->fista_step_near(c->be, &near, g, NULL, &bound));
+		assert_ok(c->ctx, ops->copy(c->be, H.view, high));
+		double *after = sample_read(c, &H);
+		assert_ok(c->ctx, ops->gemm(c->be, 1, high, FP_PLAIN, a, FP_TRANSPOSED, 0, g));
+		assert_ok(c->ctx, ops->near_sum(c->be, near.D, g, (fp_matrix){0}, &form));
+		for (int64_t i = 0; i < ROWS; i++)
+			for (int64_t j = 0; j < COLS; j++)
+				for (int64_t k = 0; k < COLS; k++)
+					gap += (after[i * COLS + j] - before[i * COLS + j]) * A.value[j * COLS + k] *
+						   (after[i * COLS + k] - before[i * COLS + k]);
+		if (!(fabs(form - bound - gap) <= 1e-4 * (form + gap)))
+			fail_msg("step %d: the form is %g, its bound %g, and the move's %g", step, form, bound, gap);
+		free(before);
+		free(after);
+	}
+	fp_matrix *narrow[] = {&near.D, &a, &w, &g};
+	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+		fp_matrix_free(c->be, narrow[i]);
+	sample *all[] = {&X, &W, &Y, &A, &H};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+}
+
+static void test_bound(void **state)
 {
 	contract *c = *state;
-	if (!c->be->ops->clean_zeros)
+	if (!c->be->ops->fista_step_near)
 		skip();
-	const double special[] = {0.0, -0.0};
-	for (int i = 0; i < contract_shape_count; i++) {
-		sample X = sample_mixed(c, contract_shapes[i].rows, contract_shapes[i].cols, 1, special, 2);
-		int64_t zeros = 0, got = -1, size = fp_matrix_size(X.view);
-		for (int64_t k = 0; k < size; k++)
-			zeros += X.value[k] == 0;
-		assert_ok(c->ctx, c->be->ops->clean_zeros(c->be, X.view, &got));
-		assert_int_equal(got, zeros);
-		double *after = sample_read(c, &X);
-		for (int64_t k = 0; k < size; k++)
-			assert_true(after[k] == X.value[k] && (after[k] != 0 || !signbit(after[k])));
-		free(after);
-		sample_free(c, &X);
+	for (int i = 0; i < contract_shape_count; i++)
+		for (int which = 0; which < 4; which++)
+			check_bound(c, contract_shapes[i].rows, contract_shapes[i].cols, which & 1, which & 2);
+	check_bound(c, 6, 64, true, true);
+	check_bound_holds(c);
+}
+
+/* Rounded as copy() rounds, cleaned, counted; and the same bytes on the host afterwards. */
+static void check_settled(contract *c, int64_t rows, int64_t cols, fp_dtype type)
+{
+	const fp_backend_operations *ops = c->be->ops;
+	const double special[] = {0.0, -0.0, -1e-46};
+	sample X = sample_mixed(c, rows, cols, 1, special, 3);
+	fp_matrix narrow, out;
+	int64_t zeros = 0, got = -1, size = rows * cols;
+	int finite = -1;
+	void *host;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, rows, cols, type));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &out, rows, cols, type));
+	sample want = sample_filled(c, rows, cols, 0);
+	assert_ok(c->ctx, ops->copy(c->be, narrow, X.view));
+	assert_ok(c->ctx, ops->copy(c->be, want.view, narrow));
+	double *rounded = sample_read(c, &want);
+	for (int64_t k = 0; k < size; k++)
+		zeros += rounded[k] == 0;
+	assert_ok(c->ctx, ops->allocate_host(c->be, &host, size * fp_dtype_size(type)));
+	memset(host, 0x55, (size_t)(size * fp_dtype_size(type)));
+	assert_ok(c->ctx, ops->settle_weights(c->be, X.view, out, &got, &finite));
+	assert_ok(c->ctx, ops->begin_download(c->be, host, out));
+	assert_int_equal(got, zeros);
+	assert_true(finite == 1);
+	double *after = sample_read(c, &X);
+	for (int64_t k = 0; k < size; k++)
+		assert_true(after[k] == rounded[k] && (after[k] != 0 || !signbit(after[k])));
+	assert_ok(c->ctx, ops->end_download(c->be));
+	float *numbers = malloc(((size_t)size + 1) * sizeof *numbers);
+	fp_to_float(numbers, host, type, size);
+	for (int64_t k = 0; k < size; k++)
+		assert_true((double)numbers[k] == after[k] && (numbers[k] != 0 || !signbit(numbers[k])));
+	ops->release_host(c->be, host);
+	if (size > 0) { /* one that is not finite is seen, also where only rounding makes it so */
+		float large = type == FP_F32 ? INFINITY : type == FP_F16 ? 7e4f : 3.4e38f;
+		assert_ok(c->ctx, ops->fill(c->be, fp_matrix_cols(fp_matrix_rows(X.view, rows - 1, 1), cols - 1, 1), large));
+		assert_ok(c->ctx, ops->settle_weights(c->be, X.view, out, &got, &finite));
+		assert_true(finite == 0);
 	}
+	free(numbers);
+	free(rounded);
+	free(after);
+	fp_matrix_free(c->be, &narrow);
+	fp_matrix_free(c->be, &out);
+	sample_free(c, &X);
+	sample_free(c, &want);
+}
+
+static void test_way_out(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->settle_weights)
+		skip();
+	static const fp_dtype types[] = {FP_F32, FP_F16, FP_BF16};
+	for (int i = 0; i < contract_shape_count; i++)
+		for (int t = 0; t < 3; t++)
+			check_settled(c, contract_shapes[i].rows, contract_shapes[i].cols, types[t]);
+	c->be->ops->release_host(c->be, NULL);
 }
 
 static void test_fista_step_near(void **state)
@@ -260,4 +405,4 @@ static void test_fista_step_near(void **state)
 }
 
 CONTRACT_TESTS(near, cmocka_unit_test(test_fista_step_near), cmocka_unit_test(test_near_round),
-			   cmocka_unit_test(test_clean_zeros));
+			   cmocka_unit_test(test_bound), cmocka_unit_test(test_way_out));

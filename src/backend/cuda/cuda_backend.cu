@@ -34,6 +34,8 @@ static void cuda_close(fp_backend *be)
 	if (state) {
 		if (state->stream)
 			(void)cudaStreamSynchronize(state->stream);
+		if (state->way_out)
+			(void)cudaStreamSynchronize(state->way_out);
 		if (state->blas)
 			(void)cublasDestroy(state->blas);
 		if (state->solver)
@@ -47,6 +49,10 @@ static void cuda_close(fp_backend *be)
 		(void)cudaFree(state->blas_space);
 		(void)cudaFree(state->device_numbers);
 		(void)cudaFree(state->parts);
+		if (state->ready)
+			(void)cudaEventDestroy(state->ready);
+		if (state->way_out)
+			(void)cudaStreamDestroy(state->way_out);
 		if (state->stream)
 			(void)cudaStreamDestroy(state->stream);
 		if (state->pool)
@@ -103,7 +109,11 @@ static fp_backend_operations make_operations(void)
 	ops.fista_step_near = fp_cuda_fista_step_near;
 	ops.near_round = fp_cuda_near_round;
 	ops.near_sum = fp_cuda_near_sum;
-	ops.clean_zeros = fp_cuda_clean_zeros;
+	ops.settle_weights = fp_cuda_settle_weights;
+	ops.allocate_host = fp_cuda_allocate_host;
+	ops.release_host = fp_cuda_release_host;
+	ops.begin_download = fp_cuda_begin_download;
+	ops.end_download = fp_cuda_end_download;
 	ops.mask_smallest = fp_cuda_mask_smallest;
 	ops.mask_rows = fp_cuda_mask_rows;
 	ops.apply_mask = fp_cuda_apply_mask;
@@ -191,6 +201,8 @@ static fp_status make_state(fp_backend *be)
 	enum { BLAS_SPACE = 64 << 20 };
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	FP_CUDA(be, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
+	FP_CUDA(be, cudaStreamCreateWithFlags(&state->way_out, cudaStreamNonBlocking));
+	FP_CUDA(be, cudaEventCreateWithFlags(&state->ready, cudaEventDisableTiming));
 	FP_OR_RETURN(make_pool(be));
 	FP_CUDA(be, cudaMalloc(&state->blas_space, BLAS_SPACE));
 	FP_CUDA(be, cudaMalloc(&state->device_numbers, FP_CUDA_NUMBERS));

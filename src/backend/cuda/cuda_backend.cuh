@@ -2,9 +2,9 @@
 /*
  * cuda_backend.cuh: what the files of the CUDA backend share: the buffer, the state, checks, launches.
  *
- * Everything runs on one stream, so an operation sees the results of those before it. Memory comes from the device's
- * stream-ordered pool and goes back to it, so scratch space costs next to nothing. Host code is C++ only where that
- * spares a label: scratch space frees itself.
+ * Everything but begin_download() runs on one stream, so an operation sees the results of those before it. Memory comes
+ * from the device's stream-ordered pool and goes back to it, so scratch space costs next to nothing. Host code is C++
+ * only where that spares a label: scratch space frees itself.
  */
 #ifndef FP_BACKEND_CUDA_BACKEND_CUH
 #define FP_BACKEND_CUDA_BACKEND_CUH
@@ -40,6 +40,8 @@ struct fp_cuda_state {
 	void *numbers;        /* pinned, FP_CUDA_NUMBERS bytes */
 	void *device_numbers; /* on the device, as large */
 	double *parts;        /* on the device: FP_CUDA_PARTS */
+	cudaStream_t way_out; /* of begin_download() */
+	cudaEvent_t ready;    /* what it sends is made */
 	int64_t held;         /* bytes in buffers now */
 };
 
@@ -293,6 +295,12 @@ fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t s
 fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in);
 fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value);
 fp_status fp_cuda_memory(fp_backend *be, int64_t *available, int64_t *total);
+/* cuda_output.cu */
+fp_status fp_cuda_settle_weights(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite);
+fp_status fp_cuda_allocate_host(fp_backend *be, void **out, int64_t bytes);
+void fp_cuda_release_host(fp_backend *be, void *host);
+fp_status fp_cuda_begin_download(fp_backend *be, void *host, fp_matrix in);
+fp_status fp_cuda_end_download(fp_backend *be);
 /* cuda_linear.cu */
 fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					   float beta, fp_matrix C);
@@ -318,7 +326,6 @@ fp_status fp_cuda_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out);
 fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
 fp_status fp_cuda_max_abs(fp_backend *be, fp_matrix X, double *out);
 fp_status fp_cuda_finite(fp_backend *be, fp_matrix X, int *out);
-fp_status fp_cuda_clean_zeros(fp_backend *be, fp_matrix X, int64_t *out);
 fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
 /* cuda_fista.cu */
 fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
@@ -326,8 +333,9 @@ fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float
 /* cuda_near.cu */
 fp_status fp_cuda_halve(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
 fp_status fp_cuda_rejoin(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
-fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change);
-fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D);
+fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change,
+								  double *bound);
+fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out);
 fp_status fp_cuda_near_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
 /* cuda_support.cu */
 fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,

@@ -105,6 +105,14 @@ template <int N> __device__ static inline void write_words(uint16_t *out, const 
 		*(uint4 *)out = uint4{x[0] | x[1] << 16, x[2] | x[3] << 16, x[4] | x[5] << 16, x[6] | x[7] << 16};
 }
 
+/* The upper half of a number as a number: what a product sees of it. */
+__device__ static inline float upper(float x)
+{
+	unsigned high, low;
+	split(x, &high, &low);
+	return __uint_as_float(high << 16);
+}
+
 /* A matrix in halves by its raw parts. */
 struct halved {
 	uint16_t *high, *low;
@@ -229,8 +237,11 @@ template <typename W, typename G> struct near_numbers {
 	bool read_p;
 };
 
-/* N entries from where each matrix has them; Σ (P₊ − P)² of these. */
-template <int N, typename W, typename G>
+/* What a step sums up while it passes. */
+enum near_sum_kind { SUM_CHANGE, SUM_BOUND };
+
+/* N entries from where each matrix has them; Σ (P₊ − P)² of these, or that of the bound. */
+template <int N, near_sum_kind KIND, typename W, typename G>
 __device__ static inline double near_step(const near_numbers<W, G> &n, int64_t w_at, int64_t g_at, int64_t r_at,
 										  int64_t p_at, int64_t d_at, int64_t from_at)
 {
@@ -242,10 +253,13 @@ __device__ static inline double near_step(const near_numbers<W, G> &n, int64_t w
 	double sum = 0;
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		float y = w.at[i] + d.at[i];
-		double moved = (double)fp_cuda_move(n.rule, g.at[i] - r.at[i], &y, &p.at[i]);
-		sum += moved * moved;
+		float y = w.at[i] + d.at[i], before = d.at[i], gradient = g.at[i] - r.at[i];
+		double moved = (double)fp_cuda_move(n.rule, gradient, &y, &p.at[i]);
 		d.at[i] = y - w.at[i];
+		if constexpr (KIND == SUM_CHANGE)
+			sum += moved * moved;
+		else /* terms of 24 bits, a sum of 53 */
+			sum += (double)(2.0f * upper(d.at[i]) * gradient) - (double)(upper(before) * g.at[i]);
 	}
 	write_halves<N>(n.d, d_at, d);
 	if (n.p)
@@ -253,24 +267,24 @@ __device__ static inline double near_step(const near_numbers<W, G> &n, int64_t w
 	return sum;
 }
 
-template <typename W, typename G>
-static fp_status near_all(fp_backend *be, const near_numbers<W, G> &n, fp_matrix shape, bool eights, double *change)
+template <near_sum_kind KIND, typename W, typename G>
+static fp_status near_all(fp_backend *be, const near_numbers<W, G> &n, fp_matrix shape, bool eights, double *sum)
 {
 	int64_t size = fp_matrix_size(shape);
 	auto eight = [=] __device__(int64_t, int64_t j) {
-		return near_step<8>(n, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j);
+		return near_step<8, KIND>(n, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j, 8 * j);
 	};
 	auto one = [=] __device__(int64_t i, int64_t j) {
-		return near_step<1>(n, i * n.ws + j, i * n.gs + j, i * n.rs + j, i * n.ps + j, i * n.d.stride + j,
-							i * n.from.stride + j);
+		return near_step<1, KIND>(n, i * n.ws + j, i * n.gs + j, i * n.rs + j, i * n.ps + j, i * n.d.stride + j,
+								  i * n.from.stride + j);
 	};
-	if (!change)
+	if (!sum)
 		return eights ? fp_cuda_map(be, 1, size / 8, true, eight) : fp_cuda_map(be, shape.rows, shape.cols, false, one);
-	return eights ? sum_of(be, span_of(1, size / 8, true), change, eight)
-				  : sum_of(be, span_of(shape.rows, shape.cols, false), change, one);
+	return eights ? sum_of(be, span_of(1, size / 8, true), sum, eight)
+				  : sum_of(be, span_of(shape.rows, shape.cols, false), sum, one);
 }
 
-fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change)
+fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change, double *bound)
 {
 	fp_matrix W = near->W, R = near->R, D = near->D, P = near->P;
 	fp_matrix from = fp_matrix_is_absent(near->from) ? D : near->from;
@@ -279,7 +293,7 @@ fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_
 	FP_REQUIRE(be, is_halved(from, G));
 	FP_REQUIRE(be, !has_r || (fp_cuda_is_view(R, FP_BF16) && fp_cuda_same_shape(G, R)));
 	FP_REQUIRE(be, !has_p || (fp_cuda_is_f32(P) && fp_cuda_same_shape(G, P)));
-	FP_REQUIRE(be, has_p || (literal && !change));
+	FP_REQUIRE(be, (has_p || (literal && !change)) && !(change && bound));
 	int64_t size = fp_matrix_size(G);
 	bool eights = in_eights(W, size) && in_eights(G, size) && in_eights(R, size) && in_eights(D, size) &&
 				  in_eights(from, size) && in_eights(P, size);
@@ -298,14 +312,15 @@ fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_
 			n.ps = P.stride;
 			n.rule = {near->step, near->threshold, near->momentum, literal};
 			n.read_p = has_p && (!literal || change);
-			return near_all(be, n, G, eights, change);
+			return bound ? near_all<SUM_BOUND>(be, n, G, eights, bound)
+						 : near_all<SUM_CHANGE>(be, n, G, eights, change);
 		});
 	});
 }
 
 /* Eight entries that are whole groups of M. */
 template <int M, typename T>
-__device__ static inline void round_eight(const halved &d, const T *w, int kept, int64_t at)
+__device__ static inline void round_eight(const halved &d, const halved &out, const T *w, int kept, int64_t at)
 {
 	numbers<8> x = read_halves<8>(d, at), y = read<8>(w + at);
 	unsigned keys[8];
@@ -320,12 +335,13 @@ __device__ static inline void round_eight(const halved &d, const T *w, int kept,
 			ahead += keys[k] > keys[i] || (keys[k] == keys[i] && k < i);
 		x.at[i] = ahead < kept ? x.at[i] : -y.at[i];
 	}
-	write_halves<8>(d, at, x);
+	write_halves<8>(out, at, x);
 }
 
 /* Any group, by one thread. */
 template <typename T>
-__device__ static inline void round_group(const halved &d, const T *w, int kept, int count, int64_t d_at, int64_t w_at)
+__device__ static inline void round_group(const halved &d, const halved &out, const T *w, int kept, int count,
+										  int64_t d_at, int64_t out_at, int64_t w_at)
 {
 	unsigned keys[FP_NEAR_GROUP];
 	for (int i = 0; i < count; i++)
@@ -334,35 +350,37 @@ __device__ static inline void round_group(const halved &d, const T *w, int kept,
 		int ahead = 0;
 		for (int k = 0; k < count; k++)
 			ahead += keys[k] > keys[i] || (keys[k] == keys[i] && k < i);
-		if (ahead >= kept)
-			write_halves<1>(d, d_at + i, numbers<1>{{-number(w + w_at + i)}});
+		numbers<1> x = ahead < kept ? read_halves<1>(d, d_at + i) : numbers<1>{{-number(w + w_at + i)}};
+		write_halves<1>(out, out_at + i, x);
 	}
 }
 
 template <typename T>
-static fp_status near_round_as(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, const T *w)
+static fp_status near_round_as(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out,
+							   const T *w)
 {
 	int64_t size = fp_matrix_size(W), cols = W.cols, ws = W.stride;
 	int group = (int)pattern->group, kept = (int)pattern->kept;
-	halved d = halved_of(D);
-	bool eights = in_eights(W, size) && in_eights(D, size) && cols % 8 == 0;
+	halved d = halved_of(D), o = halved_of(out);
+	bool eights = in_eights(W, size) && in_eights(D, size) && in_eights(out, size) && cols % 8 == 0;
 	if (eights && group == 4)
 		return fp_cuda_map(be, 1, size / 8, true,
-						   [=] __device__(int64_t, int64_t j) { round_eight<4>(d, w, kept, 8 * j); });
+						   [=] __device__(int64_t, int64_t j) { round_eight<4>(d, o, w, kept, 8 * j); });
 	if (eights && group == 8)
 		return fp_cuda_map(be, 1, size / 8, true,
-						   [=] __device__(int64_t, int64_t j) { round_eight<8>(d, w, kept, 8 * j); });
+						   [=] __device__(int64_t, int64_t j) { round_eight<8>(d, o, w, kept, 8 * j); });
 	return fp_cuda_map(be, W.rows, (cols + group - 1) / group, false, [=] __device__(int64_t i, int64_t j) {
 		int count = (int)(cols - j * group < group ? cols - j * group : group);
 		int some = (kept * count + group - 1) / group; /* of a last, shorter group as large a share, rounded up */
-		round_group(d, w, some, count, i * d.stride + j * group, i * ws + j * group);
+		round_group(d, o, w, some, count, i * d.stride + j * group, i * o.stride + j * group, i * ws + j * group);
 	});
 }
 
-fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D)
+fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out)
 {
-	FP_REQUIRE(be, is_weight(W) && is_halved(D, W) && pattern->group > 0 && pattern->group <= FP_NEAR_GROUP);
-	return by_weight_type(W, [&](auto *w) { return near_round_as(be, pattern, W, D, w); });
+	FP_REQUIRE(be, is_weight(W) && is_halved(D, W) && is_halved(out, W));
+	FP_REQUIRE(be, pattern->group > 0 && pattern->group <= FP_NEAR_GROUP);
+	return by_weight_type(W, [&](auto *w) { return near_round_as(be, pattern, W, D, out, w); });
 }
 
 template <int N, typename G>

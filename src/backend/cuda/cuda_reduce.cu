@@ -55,24 +55,6 @@ fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_
 	return FP_OK;
 }
 
-fp_status fp_cuda_clean_zeros(fp_backend *be, fp_matrix X, int64_t *out)
-{
-	FP_REQUIRE(be, fp_cuda_is_f32(X));
-	float *x = fp_cuda_floats(X);
-	int64_t stride = X.stride;
-	double count = 0; /* exact: far below 2⁵³ */
-	FP_OR_RETURN(
-		sum_of(be, span_of(X.rows, X.cols, fp_cuda_is_contiguous(X)), &count, [=] __device__(int64_t i, int64_t j) {
-			float *at = x + i * stride + j;
-			if (*at != 0.0f)
-				return 0.0;
-			*at = 0.0f;
-			return 1.0;
-		}));
-	*out = (int64_t)count;
-	return FP_OK;
-}
-
 /* A block for each row. */
 __global__ static void row_dot_kernel(int64_t rows, int64_t cols, const float *x, int64_t xs, const float *y,
 									  int64_t ys, float *out)

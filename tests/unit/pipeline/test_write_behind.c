@@ -17,6 +17,7 @@ static void everything_arrives(void **state)
 {
 	(void)state;
 	fp_context *ctx = fp_context_new();
+	fp_backend *be;
 	fp_checkpoint *source;
 	fp_checkpoint *copy;
 	fp_writer *writer;
@@ -24,9 +25,10 @@ static void everything_arrives(void **state)
 	char target[512];
 	char *folder = temporary_folder();
 	snprintf(target, sizeof target, "%s/out", folder);
+	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
 	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target));
-	assert_ok(ctx, fp_write_behind_new(&behind, ctx, writer));
+	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
 	int64_t count = fp_checkpoint_tensor_count(source);
 	for (int64_t i = 0; i < count; i++) {
 		const fp_tensor_info *tensor = fp_checkpoint_tensor(source, i);
@@ -50,6 +52,7 @@ static void everything_arrives(void **state)
 	}
 	fp_checkpoint_close(copy);
 	fp_checkpoint_close(source);
+	fp_backend_close(be);
 	fp_context_free(ctx);
 	remove_folder(folder);
 	free(folder);
@@ -60,6 +63,7 @@ static void a_failure_comes_back(void **state)
 {
 	(void)state;
 	fp_context *ctx = fp_context_new();
+	fp_backend *be;
 	fp_checkpoint *source;
 	fp_writer *writer;
 	fp_write_behind *behind;
@@ -67,9 +71,10 @@ static void a_failure_comes_back(void **state)
 	char *space;
 	char *folder = temporary_folder();
 	snprintf(target, sizeof target, "%s/out", folder);
+	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
 	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target));
-	assert_ok(ctx, fp_write_behind_new(&behind, ctx, writer));
+	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
 	fp_tensor_info stranger = *fp_checkpoint_tensor(source, 0);
 	stranger.bytes += 1;
 	assert_ok(ctx, fp_write_behind_space(behind, stranger.bytes, &space));
@@ -80,6 +85,7 @@ static void a_failure_comes_back(void **state)
 	fp_write_behind_free(behind);
 	fp_writer_close(writer);
 	fp_checkpoint_close(source);
+	fp_backend_close(be);
 	fp_context_free(ctx);
 	remove_folder(folder);
 	free(folder);
@@ -89,15 +95,18 @@ static void nothing_is_written_without_a_writer(void **state)
 {
 	(void)state;
 	fp_context *ctx = fp_context_new();
+	fp_backend *be;
 	fp_write_behind *behind;
 	char *space;
-	assert_ok(ctx, fp_write_behind_new(&behind, ctx, NULL));
+	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
+	assert_ok(ctx, fp_write_behind_new(&behind, be, NULL));
 	assert_ok(ctx, fp_write_behind_space(behind, 100, &space));
 	memset(space, 1, 100);
 	assert_ok(ctx, fp_write_behind_put(behind, NULL));
 	assert_ok(ctx, fp_write_behind_finish(behind));
 	fp_write_behind_free(behind);
 	fp_write_behind_free(NULL);
+	fp_backend_close(be);
 	fp_context_free(ctx);
 }
 
