@@ -57,11 +57,15 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 }
 
 /* Matrices of the operator's size that FISTA, the support search or the refit take, whichever takes most. */
-static double fista_matrices(const fp_settings *settings, bool searches)
+static double fista_matrices(const fp_backend *be, const fp_settings *settings, bool searches)
 {
 	bool convex = settings->iterations > 0, compares = convex || !fp_is(settings->warm_start, "dense");
-	/* in halves near the dense weights the steps take five, too */
-	double steps = convex ? (settings->restart ? 7 : 5) : 0, refit = settings->refit_steps > 0 ? 4 : 0;
+	/* in halves near the dense weights the steps take five, too, and half a one to make many at once */
+	double steps = be->asynchronous ? 5.5 : 5, refit = settings->refit_steps > 0 ? 4 : 0;
+	if (settings->restart)
+		steps = 7;
+	if (!convex)
+		steps = 0;
 	double search = searches ? 2 + fmax(3.25, refit) + (compares ? 1.25 : 0) : 0;
 	return fmax(fmax(steps, search), refit);
 }
@@ -74,14 +78,17 @@ static double solver_floats(const fp_backend *be, const fp_settings *settings, c
 	if (fp_is(settings->method, "fista")) {
 		bool searches = !fp_is(settings->support_search, "none") && settings->search_steps > 0;
 		bool scaled = settings->scaling || searches || settings->ridge > 0;
-		mn = fista_matrices(settings, searches) + (scaled ? 2 + drifts : 0);
+		mn = fista_matrices(be, settings, searches) + (scaled ? 2 + drifts : 0);
 		/* the scaled Gram matrix, and inverses: operators of a group share them where there is room */
 		square = scaled + (!searches ? 0 : group->operators > 1 && !frugal ? SHARED_INVERSES : 1);
 		/* on a device an inverse is made from the one before: its square, and that in pieces of 16 bits */
 		if (searches && be->asynchronous)
 			square += 4;
-		if (settings->iterations > 0 && be->asynchronous && be->precision == FP_PRECISION_BF16) /* A in 16 bits */
-			square += 0.5;
+		if (settings->iterations > 0 && be->asynchronous && be->precision == FP_PRECISION_BF16) {
+			bool leaps = fp_is(settings->momentum, "literal") && fp_search_is_coarse(settings) &&
+						 (!frugal || group->inputs * group->inputs <= 2 * group->largest);
+			square += leaps ? 5 : 0.5; /* A in 16 bits; and what makes many steps at once, while it is made */
+		}
 		if (fp_is(settings->warm_start, "sparsegpt"))
 			square += 1;
 	} else if (fp_is(settings->method, "admm")) {

@@ -23,6 +23,9 @@ typedef struct fp_near {
 	fp_matrix W;               /* of the problem, or `own` */
 	fp_matrix own;             /* W in its own 16 bits */
 	fp_matrix R;               /* BF16, absent where the problem's is */
+	fp_matrix leap;            /* of the Gram matrix, borrowed; absent until steps are first made at once */
+	fp_matrix E;               /* BF16: what these steps make of D = 0; absent where R is */
+	double unfelt;             /* a shrinkage of this much in all is not felt beside the weights; −1: not known yet */
 	fp_matrix G;               /* BF16: DA of the last product */
 } fp_near;
 

@@ -36,6 +36,7 @@ void fp_gram_free(fp_gram *gram)
 		return;
 	fp_matrix_free(gram->be, &gram->diagonal);
 	fp_matrix_free(gram->be, &gram->narrow);
+	fp_matrix_free(gram->be, &gram->leap);
 	fp_matrix_free(gram->be, &gram->factor);
 	fp_matrix_free(gram->be, &gram->scale);
 	fp_matrix_free(gram->be, &gram->inverse_scale);

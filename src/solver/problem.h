@@ -23,6 +23,8 @@ typedef struct fp_gram {
 	double mean_diagonal;
 	double largest;                 /* λ_max(A); 0 until fp_gram_largest() */
 	fp_matrix narrow;               /* A in BF16; absent until fp_gram_narrow() */
+	fp_matrix leap;                 /* S of leap.c in BF16; absent until fp_gram_leap() */
+	int64_t leap_steps;             /* that it makes */
 	fp_matrix factor;               /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
 	double factor_damping;          /* the damping it took, as a share of the mean diagonal */
 	bool shared;                    /* by several operators: inverses are worth keeping; set by the caller */
@@ -46,6 +48,8 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind);
 fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out);
 /* λ_max(A) from above, by Lanczos, kept (spectrum.c). */
 fp_status fp_gram_largest(fp_gram *gram, double *out);
+/* S of so many FISTA steps without shrinkage, in BF16 (leap.c); kept, borrowed. Takes four n × n matrices meanwhile. */
+fp_status fp_gram_leap(fp_gram *gram, int64_t steps, fp_matrix *out);
 /* The factor for SparseGPT, damped harder (×10) while Cholesky refuses; kept (sparsegpt.c). */
 fp_status fp_gram_factor(fp_gram *gram, double damping);
 

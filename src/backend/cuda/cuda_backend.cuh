@@ -45,7 +45,7 @@ struct fp_cuda_state {
 	int64_t held;         /* bytes in buffers now */
 };
 
-enum { FP_CUDA_NUMBERS = 256, FP_CUDA_STAGING = 16 << 20 };
+enum { FP_CUDA_NUMBERS = 256, FP_CUDA_STAGING = 32 << 20 };
 
 static inline fp_cuda_state *fp_cuda_state_of(const fp_backend *be)
 {

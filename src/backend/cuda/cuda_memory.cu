@@ -185,7 +185,7 @@ static void next_piece(crossing *c)
 }
 
 /* Large pieces are copied by a few threads: one alone is slower than the bus. */
-enum { COPIERS = 6, COPY_ALONE = 4 << 20 };
+enum { COPIERS = 12, COPY_ALONE = 4 << 20 };
 
 struct copy_part {
 	char *to;
