@@ -190,6 +190,17 @@ fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *b
 	return FP_OK;
 }
 
+void fp_start_writing(int file, int64_t offset, int64_t size)
+{
+#ifdef SYNC_FILE_RANGE_WRITE
+	(void)sync_file_range(file, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+#else
+	(void)file;
+	(void)offset;
+	(void)size;
+#endif
+}
+
 fp_status fp_open_for_update(int *out, fp_context *ctx, const char *path, int64_t size)
 {
 	struct stat about;

@@ -33,6 +33,10 @@ bool fp_is_file(const char *path);      /* follows symlinks */
  * fp_close_synced() or close(). */
 fp_status fp_create_file(int *out, fp_context *ctx, const char *path, int64_t size);
 fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *bytes, int64_t size, int64_t offset);
+/* Has the system begin to bring these bytes to the disk; whether they arrive is for fp_close_synced() or fsync() to
+ * say.
+ */
+void fp_start_writing(int file, int64_t offset, int64_t size);
 fp_status fp_read_at(fp_context *ctx, int file, const char *path, void *bytes, int64_t size, int64_t offset);
 /* A file of ours that is there already, of this size, for reading and writing; symlinks are not followed. The caller
  * closes it. */

@@ -211,9 +211,13 @@ cleanup:
 static fp_status write_tensor(fp_writer *writer, int64_t index, const void *bytes)
 {
 	const fp_tensor_info *tensor = &writer->source->tensors.items[index];
+	int64_t offset = writer->layout.offsets[index];
 	writer->changed[tensor->shard] = true;
-	return fp_write_at(writer->ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name, bytes,
-					   tensor->bytes, writer->layout.offsets[index]);
+	fp_status status = fp_write_at(writer->ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name,
+								   bytes, tensor->bytes, offset);
+	if (status == FP_OK) /* so that little is left to do when the layer is to be safe */
+		fp_start_writing(writer->files[tensor->shard], offset, tensor->bytes);
+	return status;
 }
 
 /* The number of a tensor that has bytes of its own in the output. */
