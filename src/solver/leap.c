@@ -12,13 +12,31 @@
  */
 #include "solver/problem.h"
 
-/* C ← I − (I − S)(I − T); work space: C alone */
+/* C ← α ST + β C for symmetric S and T that commute, so that C is symmetric too: only what is right of the diagonal is
+ * multiplied, in panels of rows. */
+static fp_status multiply_symmetric(fp_backend *be, float alpha, fp_matrix S, fp_matrix T, float beta, fp_matrix C)
+{
+	enum { WIDE = 8192 }; /* from here on eight panels are still large */
+	int64_t n = C.rows, panels = n > WIDE ? 8 : 4, panel = ((n + panels - 1) / panels + 15) / 16 * 16;
+	fp_status status = FP_OK;
+	for (int64_t i = 0; i < n; i += panel) {
+		int64_t rows = n - i < panel ? n - i : panel;
+		fp_matrix part = fp_matrix_cols(fp_matrix_rows(C, i, rows), i, n - i);
+		FP_TRY(be->ops->gemm(be, alpha, fp_matrix_rows(S, i, rows), FP_PLAIN, fp_matrix_rows(T, i, n - i),
+							 FP_TRANSPOSED, beta, part));
+	}
+	FP_TRY(be->ops->mirror(be, C));
+cleanup:
+	return status;
+}
+
+/* C ← I − (I − S)(I − T) */
 static fp_status combine(fp_backend *be, fp_matrix S, fp_matrix T, fp_matrix C)
 {
 	fp_status status;
 	FP_TRY(be->ops->copy(be, C, S));
 	FP_TRY(be->ops->axpby(be, 1.0F, T, 1.0F, C));
-	FP_TRY(be->ops->gemm(be, -1.0F, S, FP_PLAIN, T, FP_TRANSPOSED, 1.0F, C)); /* symmetric, and faster so */
+	FP_TRY(multiply_symmetric(be, -1.0F, S, T, 1.0F, C));
 cleanup:
 	return status;
 }
@@ -30,7 +48,7 @@ static fp_status multiply_up(const fp_gram *gram, int64_t steps, fp_matrix space
 	fp_matrix square = space[0], S = space[1], T = space[2], other = space[3];
 	double t = 1;
 	fp_status status;
-	FP_TRY(be->ops->gemm(be, 1.0F, gram->A, FP_PLAIN, gram->A, FP_TRANSPOSED, 0.0F, square));
+	FP_TRY(multiply_symmetric(be, 1.0F, gram->A, gram->A, 0.0F, square));
 	for (int64_t k = 0; k < steps; k += 2) {
 		double a = (1 + fp_fista_momentum(&t)) / gram->largest;
 		double b = k + 1 < steps ? (1 + fp_fista_momentum(&t)) / gram->largest : 0;
