@@ -247,7 +247,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .pattern =
 							  fp_allocation_pattern(task->allocation, task->pattern, result->layer, result->role),
 						  .constant = space.target_error,
-						  .type = result->tensor->dtype};
+						  .type = result->tensor->dtype,
+						  .unmeasured = true};
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
 
 	problem.R = space.drift.product;
@@ -257,6 +258,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
+	if (!isfinite(result->squared_error))
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite"));
 	if (statistics->centred)
 		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, bias, result));
 	FP_TRY(end_output(be, &out));

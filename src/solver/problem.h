@@ -67,6 +67,7 @@ typedef struct fp_problem {
 	fp_pattern pattern;
 	double constant; /* e₀ */
 	fp_dtype type;   /* a weight type that holds W exactly: the checkpoint's, or F32 */
+	bool unmeasured; /* the caller measures fp_solve()'s result: solution->error may be anything */
 } fp_problem;
 
 /* How a solve went: not an error, but for the report. */

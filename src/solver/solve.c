@@ -114,12 +114,35 @@ cleanup:
 	return status;
 }
 
+/* The error of the result, which must be finite. */
+static fp_status measure(const fp_problem *problem, fp_matrix V, fp_solution *solution)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix work[2] = {{0}, {0}};
+	double square;
+	int finite = 1;
+	fp_status status;
+	if (problem->unmeasured) {
+		FP_TRY(be->ops->finite(be, V, &finite));
+	} else {
+		FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
+		FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
+		FP_TRY(fp_problem_error(problem, V, work, &square));
+		solution->error = sqrt(square);
+		finite = isfinite(square);
+	}
+	if (!finite)
+		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite");
+cleanup:
+	fp_matrix_free(be, &work[0]);
+	fp_matrix_free(be, &work[1]);
+	return status;
+}
+
 fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_solution *solution)
 {
 	fp_backend *be = problem->gram->be;
 	fp_matrix mask = {0};
-	fp_matrix work[2] = {{0}, {0}};
-	double square;
 	fp_status status;
 	*solution = (fp_solution){0};
 	FP_TRY(fp_matrix_new(be, &mask, V.rows, V.cols, FP_U8));
@@ -139,15 +162,8 @@ fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_ma
 		FP_TRY(fp_warm_start(problem, settings->method, settings, V, mask));
 	}
 	solution->damping = fp_matrix_is_absent(problem->gram->factor) ? 0 : problem->gram->factor_damping;
-	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
-	FP_TRY(fp_problem_error(problem, V, work, &square));
-	solution->error = sqrt(square);
-	if (!isfinite(square))
-		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite");
+	FP_TRY(measure(problem, V, solution));
 cleanup:
 	fp_matrix_free(be, &mask);
-	fp_matrix_free(be, &work[0]);
-	fp_matrix_free(be, &work[1]);
 	return status;
 }
