@@ -31,6 +31,7 @@ REMOVED = [
     ("– residual-aware target", {"residual": 0, "residual_output": 0}),
     ("– cross-layer correction", {"correction": "intra"}),
     ("– mixing", {"mix": 1}),
+    ("– importance of rows", {"row_importance": 0}),
     ("– bias update", {"bias_update": 0}),
 ]
 ADDED = [
@@ -44,6 +45,7 @@ ADDED = [
     ("+ residual-aware target", {"residual": 1, "residual_output": 0.5}),
     ("+ cross-layer correction", {"correction": "cross"}),
     ("+ cross-layer correction, mixing", {"correction": "cross", "mix": 0.7}),
+    ("+ importance of rows", {"row_importance": 1}),
     ("+ bias update", {"bias_update": 1}),
 ]
 VARIANTS = [(title, "fast", changes) for title, changes in REMOVED] + [(title, "paper", changes) for title, changes in ADDED]

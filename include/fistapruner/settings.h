@@ -79,6 +79,8 @@ extern "C" {
 	X(REAL, residual_output, 0, 0, 10, "R", "",                                                                        \
 	  "the same for attention's output operator (cross-layer correction only)")                                        \
 	X(REAL, mix, 1, 0, 1, "ALPHA", "", "cross-layer correction: weight of the dense input in the target")              \
+	X(FLAG, row_importance, 0, 0, 1, "", "",                                                                           \
+	  "unstructured patterns: weigh an operator's outputs by what they do to the layer's where zeros are placed")      \
 	X(FLAG, bias_update, 0, 0, 1, "", "", "fit the biases of operators that have them along with the weights")         \
 	/* the layer fit */                                                                                                \
 	X(INT, fit_steps, 0, 0, 1000000, "N", "",                                                                          \

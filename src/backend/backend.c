@@ -73,6 +73,6 @@ bool fp_backend_has_gradients(const fp_backend *be)
 {
 	const fp_backend_operations *ops = be->ops;
 	return ops->norm_backward && ops->cross_entropy_backward && ops->activate_backward &&
-		   ops->activate_gated_backward && ops->attention_backward && ops->column_sums && ops->difference &&
-		   ops->adam_step;
+		   ops->activate_gated_backward && ops->attention_backward && ops->column_sums && ops->column_squares &&
+		   ops->difference && ops->adam_step;
 }

@@ -154,7 +154,7 @@ typedef struct fp_backend_operations {
 	fp_status (*dot)(fp_backend *be, fp_matrix X, fp_matrix Y, double *out); /* Σ X∘Y */
 	/* out[i] ← Σⱼ X[i,j]·Y[i,j]; out is 1×rows */
 	fp_status (*row_dot)(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
-	/* Y[i,:] ← a[i]·X[i,:] + b[i]·Y[i,:]; a, b are 1×rows */
+	/* Y[i,:] ← a[i]·X[i,:] + b[i]·Y[i,:]; a, b are 1×rows; X may be Y */
 	fp_status (*row_axpby)(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);
 	/* Y[:,j] ← s[j]·X[:,j]; s is 1×cols; in place is allowed */
 	fp_status (*scale_columns)(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
@@ -268,6 +268,8 @@ typedef struct fp_backend_operations {
 									fp_matrix dV);
 	/* out[j] ← Σᵢ X[i,j] + β out[j]; out is 1×cols; X may be BF16 where gemm()'s operands may */
 	fp_status (*column_sums)(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
+	/* out[j] ← Σᵢ X[i,j]² + β out[j], likewise */
+	fp_status (*column_squares)(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
 	/* D ← scale·(Y − T); squares, when not NULL, ← ‖Y − T‖²; D may be Y. Where gemm()'s operands may be BF16, so may
 	 * all three, or D alone. */
 	fp_status (*difference)(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);

@@ -31,7 +31,8 @@ static const size_t field_offset[FP_SETTING_COUNT] = {
 
 #define FAST_SETTINGS                                                                                                  \
 	"warm_start=dense iterations=0 scaling=1 support_search=admm search_steps=300 refit_steps=20 ridge=0.04 "          \
-	"correction=cross mix=0.7 residual=1 residual_output=0.5 bias_update=1"
+	"correction=cross mix=0.7 residual=1 residual_output=0.5 bias_update=1 "                                           \
+	"row_importance=1"
 
 /*
  * The presets: what differs from the table's defaults, for a family and a start ("" : any). Later rows win and see what

@@ -365,14 +365,24 @@ cleanup:
 	return status;
 }
 
-/* Gradients of an operator's own weight and bias from that of its output; none are wanted without `out`. */
+/* What a pass is made for, besides the gradient by the layer's input. Either may be NULL. */
+typedef struct wanted {
+	fp_layer_matrices *gradients; /* by weights and biases */
+	fp_matrix *energies;          /* of the gradients by the operators' outputs, by role */
+	bool add;                     /* to what is there */
+} wanted;
+
+/* What is wanted of one operator, from the gradient by its output. */
 static fp_status own_gradients(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient, fp_matrix input,
-							   bool add, fp_layer_matrices *out)
+							   const wanted *want)
 {
 	fp_status status = FP_OK;
-	float beta = add ? 1.0F : 0.0F;
+	float beta = want->add ? 1.0F : 0.0F;
+	fp_layer_matrices *out = want->gradients;
+	if (want->energies)
+		FP_TRY(be->ops->column_squares(be, gradient, beta, want->energies[role]));
 	if (!out)
-		return FP_OK;
+		goto cleanup;
 	FP_TRY(be->ops->gemm(be, 1, gradient, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
 	if (!fp_matrix_is_absent(layer->bias[role]))
 		FP_TRY(be->ops->column_sums(be, gradient, beta, out->bias[role]));
@@ -382,17 +392,17 @@ cleanup:
 
 /* An operator's own gradients, and the one by its input: dinput ← gradient·weight + β·dinput. */
 static fp_status operator_backward(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient,
-								   fp_matrix input, bool add, fp_layer_matrices *out, float beta, fp_matrix dinput)
+								   fp_matrix input, const wanted *want, float beta, fp_matrix dinput)
 {
 	fp_status status;
-	FP_TRY(own_gradients(layer, be, role, gradient, input, add, out));
+	FP_TRY(own_gradients(layer, be, role, gradient, input, want));
 	FP_TRY(be->ops->gemm(be, 1, gradient, FP_PLAIN, layer->weight[role], FP_PLAIN, beta, dinput));
 cleanup:
 	return status;
 }
 
 /* From the gradient d by the block's sum to dy, the one by the block's input (past its norm). */
-static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix d, bool add, fp_layer_matrices *out)
+static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix d, const wanted *want)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
@@ -400,22 +410,21 @@ static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix 
 	fp_matrix up = used(tape, tape->up), dz = used(tape, tape->dz), dy = used(tape, tape->dy);
 	fp_matrix y = narrow_or(tape, tape->narrow_y, used(tape, tape->y)), dup = narrow_or(tape, tape->dup, up);
 	FP_TRY(narrow(tape, d, tape->narrow_d, &d));
-	FP_TRY(operator_backward(layer, be, FP_DOWN, d, used(tape, tape->z), add, out, 0, dz));
+	FP_TRY(operator_backward(layer, be, FP_DOWN, d, used(tape, tape->z), want, 0, dz));
 	if (c->gated) {
 		fp_matrix gate = used(tape, tape->gate), dgate = narrow_or(tape, tape->dgate, gate);
 		FP_TRY(be->ops->activate_gated_backward(be, c->activation, gate, up, dz, dgate, dup));
-		FP_TRY(operator_backward(layer, be, FP_GATE, dgate, y, add, out, 0, dy));
+		FP_TRY(operator_backward(layer, be, FP_GATE, dgate, y, want, 0, dy));
 	} else {
 		FP_TRY(be->ops->activate_backward(be, c->activation, up, dz, dup));
 	}
-	FP_TRY(operator_backward(layer, be, FP_UP, dup, y, add, out, c->gated ? 1.0F : 0.0F, dy));
+	FP_TRY(operator_backward(layer, be, FP_UP, dup, y, want, c->gated ? 1.0F : 0.0F, dy));
 cleanup:
 	return status;
 }
 
 /* dx ← the gradient by the block's input (past its norm), where it is wanted. */
-static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_matrix d, bool add, fp_layer_matrices *out,
-									fp_matrix dx)
+static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_matrix d, const wanted *want, fp_matrix dx)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
@@ -425,17 +434,17 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	fp_matrix dQ = used(tape, tape->dQ), dK = used(tape, tape->dK), dV = used(tape, tape->dV);
 	fp_matrix x = narrow_or(tape, tape->narrow_x, attention_input(layer, tape));
 	FP_TRY(narrow(tape, d, tape->narrow_d, &d));
-	FP_TRY(operator_backward(layer, be, FP_OUTPUT, d, narrow_or(tape, tape->narrow_context, context), add, out, 0,
-							 dcontext));
+	FP_TRY(
+		operator_backward(layer, be, FP_OUTPUT, d, narrow_or(tape, tape->narrow_context, context), want, 0, dcontext));
 	FP_TRY(be->ops->attention_backward(be, &shape, used(tape, tape->Q), used(tape, tape->K), used(tape, tape->V),
 									   context, dcontext, dQ, dK, dV));
 	FP_TRY(place_heads_backward(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : dQ,
 								dQ));
 	FP_TRY(place_heads_backward(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : dK,
 								dK));
-	FP_TRY(own_gradients(layer, be, FP_QUERY, dQ, x, add, out));
-	FP_TRY(own_gradients(layer, be, FP_KEY, dK, x, add, out));
-	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, x, add, out));
+	FP_TRY(own_gradients(layer, be, FP_QUERY, dQ, x, want));
+	FP_TRY(own_gradients(layer, be, FP_KEY, dK, x, want));
+	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, x, want));
 	if (fp_matrix_is_absent(dx))
 		goto cleanup;
 	FP_TRY(be->ops->gemm(be, 1, dQ, FP_PLAIN, layer->weight[FP_QUERY], FP_PLAIN, 0, dx));
@@ -446,8 +455,7 @@ cleanup:
 }
 
 /* *d ← the gradient by the sum after the attention block, from that by the layer's output. */
-static fp_status backward_to_middle(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients,
-									fp_matrix *d)
+static fp_status backward_to_middle(const fp_layer *layer, fp_tape *tape, const wanted *want, fp_matrix *d)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
@@ -456,7 +464,7 @@ static fp_status backward_to_middle(const fp_layer *layer, fp_tape *tape, bool a
 	*d = used(tape, pre_norm ? tape->end : tape->output);
 	if (!pre_norm)
 		FP_TRY(normalise_backward(layer, 1, used(tape, tape->end), *d));
-	FP_TRY(backward_inner(layer, tape, *d, add, gradients));
+	FP_TRY(backward_inner(layer, tape, *d, want));
 	if (pre_norm)
 		FP_TRY(normalise_backward(layer, 1, middle, dy));
 	FP_TRY(be->ops->axpby(be, 1, dy, 1, *d));
@@ -466,16 +474,26 @@ cleanup:
 	return status;
 }
 
-fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients)
+static fp_status backward(const fp_layer *layer, fp_tape *tape, const wanted *want)
 {
 	fp_status status;
 	fp_matrix d;
 	fp_use use = fp_backend_use(tape->be, FP_USE_ACTIVATION);
-	FP_TRY(backward_to_middle(layer, tape, add, gradients, &d));
-	FP_TRY(backward_attention(layer, tape, d, add, gradients, (fp_matrix){0}));
+	FP_TRY(backward_to_middle(layer, tape, want, &d));
+	FP_TRY(backward_attention(layer, tape, d, want, (fp_matrix){0}));
 cleanup:
 	fp_backend_use(tape->be, use);
 	return status;
+}
+
+fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients)
+{
+	return backward(layer, tape, &(wanted){.gradients = gradients, .add = add});
+}
+
+fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool add, fp_matrix energies[FP_ROLE_COUNT])
+{
+	return backward(layer, tape, &(wanted){.energies = energies, .add = add});
 }
 
 fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *dinput)
@@ -484,8 +502,8 @@ fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matri
 	fp_backend *be = tape->be;
 	fp_matrix d, dx = used(tape, tape->dy);
 	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
-	FP_TRY(backward_to_middle(layer, tape, false, NULL, &d));
-	FP_TRY(backward_attention(layer, tape, d, false, NULL, dx));
+	FP_TRY(backward_to_middle(layer, tape, &(wanted){0}, &d));
+	FP_TRY(backward_attention(layer, tape, d, &(wanted){0}, dx));
 	if (fp_model_get_config(layer->model)->pre_norm)
 		FP_TRY(normalise_backward(layer, 0, tape->input, dx));
 	FP_TRY(be->ops->axpby(be, 1, dx, 1, d));

@@ -32,6 +32,9 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 /* Gradients from that of the last forward pass's output, which is given in *output's own view. With `add` they are
  * added to what is there. What the tape kept is used up. */
 fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients);
+/* The same for the energies of the gradients by the operators' outputs alone: energies[role] (1 × outputs) ← the sum of
+ * squares over the tokens, or more by it. */
+fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool add, fp_matrix energies[FP_ROLE_COUNT]);
 /* The same for the gradient by the layer's input alone: *dinput ← a view of it into the tape. */
 fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *dinput);
 

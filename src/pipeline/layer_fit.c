@@ -20,8 +20,18 @@
 #include <math.h>
 #include <string.h>
 
-enum { EVALUATIONS = 4, WARM_UP_SHARE = 20, FEW_WINDOWS = 128, MOST_ROUNDS = 4, MOST_PASSES = 25, ATTEMPTS = 3 };
+enum {
+	EVALUATIONS = 4,
+	EARLY_SHARE = 16,
+	LEAST_EARLY = 4,
+	WARM_UP_SHARE = 20,
+	FEW_WINDOWS = 128,
+	MOST_ROUNDS = 4,
+	MOST_PASSES = 25,
+	ATTEMPTS = 3
+};
 static const double NEXT_RATE = 0.25; /* of the one that led nowhere */
+static const double ROOM = 1.05;      /* that a fit's loss has to grow on its way, beside the one at the start */
 static const float BETA1 = 0.9F;
 static const float BETA2 = 0.999F;
 static const float EPSILON = 1e-12F; /* against 0/0 only: gradients of a relative loss are small */
@@ -434,10 +444,17 @@ static void scale_rates(fit_space *space, double share)
 		space->rate[role] *= share;
 }
 
-static fp_status fit_steps(fit_space *space, fp_fit_result *result)
+/* After so many steps the held-out windows are looked at for the first time, only to see whether the way leads off. */
+static int64_t early_look(int64_t steps)
+{
+	return steps / EARLY_SHARE > LEAST_EARLY ? steps / EARLY_SHARE : LEAST_EARLY;
+}
+
+/* A way that leads off is not gone to its end: losses a little above the start's may still fall below it, others only
+ * grow (docs/algorithm.md). */
+static fp_status fit_steps(fit_space *space, int64_t steps, fp_fit_result *result)
 {
 	const fp_fit_task *task = space->task;
-	int64_t steps = fp_fit_steps(task->settings, task->windows, task->length), evaluated = 0;
 	fp_layer working = with_weights(task->layer, &space->weights), trial = with_weights(task->layer, &space->trial);
 	fp_status status = FP_OK;
 	if (fp_backend_rounds(space->be, FP_USE_ACTIVATION))
@@ -447,14 +464,16 @@ static fp_status fit_steps(fit_space *space, fp_fit_result *result)
 		FP_TRY(fp_check_interrupt(space->be->ctx));
 		FP_TRY(batch_gradients(space, &working));
 		FP_TRY(update(space, step, steps));
-		if ((step + 1) * EVALUATIONS / steps == evaluated)
+		bool regular = (step + 1) * EVALUATIONS / steps != step * EVALUATIONS / steps;
+		if (!regular && step + 1 != early_look(steps))
 			continue;
-		evaluated = (step + 1) * EVALUATIONS / steps;
 		FP_TRY(round_weights(space));
 		FP_TRY(measure_loss(space, &trial, &loss, &error));
 		fp_log(space->be->ctx, FP_LOG_DEBUG, "layer %lld: fit step %lld: loss %.6f, %.6f at the start",
 			   (long long)task->layer->index, (long long)step + 1, loss, result->loss_before);
-		if (loss < result->loss_after) { /* false for NaN */
+		if (!(loss < result->loss_before * ROOM)) /* NaN too */
+			break;
+		if (regular && loss < result->loss_after) {
 			FP_TRY(keep_trial(space));
 			result->loss_after = loss;
 			result->steps = step + 1;
@@ -465,18 +484,20 @@ cleanup:
 }
 
 /* The weights need to move by about the share by which the output is wrong. Where no point of the way is better than
- * the start, as happens with little text, shorter steps are tried. */
+ * the start, as happens with little text, shorter steps are tried, and half as many: there is little to be had. */
 static fp_status attempt_fits(fit_space *space, fp_fit_result *result)
 {
+	const fp_fit_task *task = space->task;
+	int64_t steps = fp_fit_steps(task->settings, task->windows, task->length);
 	double error, share;
 	fp_status status;
-	FP_TRY(measure_loss(space, space->task->layer, &result->loss_before, &error));
+	FP_TRY(measure_loss(space, task->layer, &result->loss_before, &error));
 	result->loss_after = result->loss_before;
 	share = sqrt(fmin(error, 1)); /* NaN: no step */
 	for (int attempt = 0; attempt < ATTEMPTS && result->steps == 0; attempt++, share *= NEXT_RATE) {
 		FP_TRY(start_weights(space));
 		scale_rates(space, share);
-		FP_TRY(fit_steps(space, result));
+		FP_TRY(fit_steps(space, attempt == 0 ? steps : (steps + 1) / 2, result));
 	}
 cleanup:
 	return status;

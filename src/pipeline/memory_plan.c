@@ -9,6 +9,7 @@
 #include "pipeline/memory_plan.h"
 
 #include "base/memory.h"
+#include "pipeline/row_importance.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,6 +35,7 @@ typedef struct sizes {
 	group_size groups[FP_GROUP_COUNT];
 	int64_t weights; /* entries of a layer */
 	int64_t largest_bytes;
+	bool weighs_rows;
 } sizes;
 
 static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
@@ -168,6 +170,12 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	double fixed = 2.0 * (double)s->weights * sizeof(float) + outer_bytes(task->model), peak = most * sizeof(float);
 	if (windows > 0)
 		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
+	if (windows > 0 && s->weighs_rows) {
+		double importance = (double)fp_row_importance_bytes(task->model, length);
+		if (plan->residence == FP_RESIDENT)
+			importance += (double)fp_streams_pass_bytes(task->model, length, plan);
+		peak = importance > peak ? importance : peak;
+	}
 	if (fitted) {
 		bool metric = fp_token_gradients_wanted(task->settings, task->windows);
 		double fit = (double)fp_fit_bytes(task->model, s->weights, plan->batch * length, metric);
@@ -215,11 +223,14 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 	fp_backend *be = fp_model_backend(task->model);
 	int64_t limit, available, total, first, end;
 	sizes s;
+	fp_pattern pattern;
 	fp_status status;
 	*out = (fp_memory_plan){0};
 	FP_TRY(fp_parse_range(be->ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
 	FP_TRY(fp_parse_size(be->ctx, task->settings->memory, &limit));
 	measure(&s, task, first);
+	FP_TRY(fp_parse_sparsity(be->ctx, task->settings->pattern, &pattern.sparsity, &pattern.kept, &pattern.group));
+	s.weighs_rows = fp_row_importance_wanted(task->settings, &pattern, be);
 	out->streams.fitted = task->settings->fit_steps > 0;
 	out->streams.both = onward || fp_feed_needs_both(fp_feed_of(task->settings));
 	out->streams.batch =

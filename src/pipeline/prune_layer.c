@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "pipeline/prune_operator.h"
+#include "pipeline/row_importance.h"
 
 #include <string.h>
 
@@ -50,6 +51,7 @@ typedef struct layer_job {
 	fp_layer *dense, *pruned;
 	bool corrected; /* X* runs through the pruned operators: two streams */
 	int dense_past; /* groups that the dense stream has gone past */
+	fp_row_importance importance;
 	fp_operator_result results[FP_ROLE_COUNT];
 } layer_job;
 
@@ -262,8 +264,13 @@ static fp_status solve_group(layer_job *job, int group, const fp_statistics *sta
 									   .role = (fp_role)role};
 		status = fp_check_interrupt(be->ctx);
 		if (status == FP_OK)
-			status = fp_prune_operator(task, statistics, --left == 0 ? own : NULL, &gram, job->dense->weight[role],
-									   job->pruned->weight[role], job->pruned->bias[role], result);
+			status = fp_prune_operator(task, statistics, --left == 0 ? own : NULL, &gram,
+									   &(fp_operator){.W = job->dense->weight[role],
+													  .V = job->pruned->weight[role],
+													  .bias = job->pruned->bias[role],
+													  .importance = job->importance.weight[role],
+													  .inverse_importance = job->importance.inverse[role]},
+									   result);
 		if (status == FP_OK && result->bias_updated && !fp_layer_is_fitted(task))
 			status = finish_bias(job, (fp_role)role);
 	}
@@ -497,6 +504,8 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(fp_streams_copy(streams, FP_DENSE, FP_PRUNED));
 	if (streams && fp_layer_is_fitted(task))
 		FP_TRY(fp_streams_copy(streams, FP_LAYER_INPUT, pruned_stream(streams)));
+	if (streams && fp_row_importance_wanted(task->settings, &task->pattern, fp_model_backend(task->model)))
+		FP_TRY(fp_row_importance_new(&job.importance, job.dense, streams));
 	for (int group = 0; job.corrected && group < FP_GROUP_COUNT; group++)
 		FP_TRY(prune_corrected_group(&job, group));
 	if (!job.corrected)
@@ -510,6 +519,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job.pruned));
 	}
 cleanup:
+	fp_row_importance_free(fp_model_backend(task->model), &job.importance);
 	fp_layer_free(job.dense);
 	fp_layer_free(job.pruned);
 	return status;

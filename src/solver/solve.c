@@ -76,7 +76,38 @@ static fp_status rival_steps(const fp_problem *problem, const fp_settings *setti
 typedef fp_status (*solve_function)(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
 									fp_solution *solution);
 
-/* The same in columns of unit norm: scale, solve, scale back. */
+/* X ← each row times its entry of s (1 × rows) */
+static fp_status scale_rows(fp_backend *be, fp_matrix s, fp_matrix X)
+{
+	fp_matrix none = {0};
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &none, 1, s.cols, FP_F32));
+	FP_TRY(be->ops->fill(be, none, 0.0F));
+	FP_TRY(be->ops->row_axpby(be, none, X, s, X));
+cleanup:
+	fp_matrix_free(be, &none);
+	return status;
+}
+
+/* A problem whose rows are scaled by their importance. A least-squares problem falls into its rows, and each has the
+ * same solution as before; only what a count of zeros over all of them takes from which does change. The constant is
+ * not known row by row: it stays, and comparisons of errors do not need it. */
+static fp_status weigh_rows(const fp_problem *problem, fp_matrix W, fp_matrix C, fp_matrix R, fp_matrix V)
+{
+	fp_backend *be = problem->gram->be;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(problem->importance))
+		return FP_OK;
+	FP_TRY(scale_rows(be, problem->importance, W));
+	FP_TRY(scale_rows(be, problem->importance, C));
+	FP_TRY(scale_rows(be, problem->importance, V));
+	if (!fp_matrix_is_absent(R))
+		FP_TRY(scale_rows(be, problem->importance, R));
+cleanup:
+	return status;
+}
+
+/* The same in columns of unit norm, and in rows by their importance: scale, solve, scale back. */
 static fp_status solve_scaled(const fp_problem *problem, const fp_settings *settings, fp_scaling kind,
 							  solve_function solve, fp_matrix V, fp_matrix mask, fp_solution *solution)
 {
@@ -98,6 +129,7 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 		FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, problem->R, R));
 	}
 	FP_TRY(be->ops->scale_columns(be, gram->scale, V, V));
+	FP_TRY(weigh_rows(problem, W, C, R, V));
 	fp_problem scaled = *problem;
 	scaled.gram = gram->scaled;
 	scaled.W = W;
@@ -106,6 +138,8 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 	scaled.type = FP_F32;
 	FP_TRY(solve(&scaled, settings, V, mask, solution));
 	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, V, V));
+	if (!fp_matrix_is_absent(problem->importance))
+		FP_TRY(scale_rows(be, problem->inverse_importance, V));
 	FP_TRY(be->ops->apply_mask(be, mask, V));
 cleanup:
 	fp_matrix_free(be, &W);
@@ -151,7 +185,7 @@ fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_ma
 		fp_scaling kind = settings->scaling    ? FP_SCALING_COLUMNS
 						  : searches(settings) ? FP_SCALING_MEAN
 											   : FP_SCALING_NONE;
-		if (kind != FP_SCALING_NONE || settings->ridge > 0)
+		if (kind != FP_SCALING_NONE || settings->ridge > 0 || !fp_matrix_is_absent(problem->importance))
 			FP_TRY(solve_scaled(problem, settings, kind, solve_steps, V, mask, solution));
 		else
 			FP_TRY(solve_steps(problem, settings, V, mask, solution));

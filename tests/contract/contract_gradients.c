@@ -217,16 +217,24 @@ static void test_column_sums(void **state)
 		int64_t rows = contract_shapes[i / 2].rows, cols = contract_shapes[i / 2].cols;
 		float beta = i % 2 ? 0.5f : 0.0f;
 		sample X = sample_normal(c, rows, cols), out = sample_filled(c, 1, cols, i % 2 ? 3 : NAN);
-		double *want = new_doubles(cols);
+		sample squares = sample_filled(c, 1, cols, i % 2 ? 3 : NAN);
+		double *want = new_doubles(cols), *want_squares = new_doubles(cols);
 		for (int64_t j = 0; j < cols; j++)
-			want[j] = i % 2 ? 1.5 : 0;
-		for (int64_t k = 0; k < rows * cols; k++)
+			want[j] = want_squares[j] = i % 2 ? 1.5 : 0;
+		for (int64_t k = 0; k < rows * cols; k++) {
 			want[k % cols] += X.value[k];
+			want_squares[k % cols] += X.value[k] * X.value[k];
+		}
 		assert_ok(c->ctx, c->be->ops->column_sums(c->be, X.view, beta, out.view));
-		sample_expect(c, &out, want, 1e-12, FLOAT_EPSILON, "column_sums"); /* summed in double, rounded once */
+		assert_ok(c->ctx, c->be->ops->column_squares(c->be, X.view, beta, squares.view));
+		/* summed in double, rounded once */
+		sample_expect(c, &out, want, 1e-12, FLOAT_EPSILON, "column_sums");
+		sample_expect(c, &squares, want_squares, 1e-12, FLOAT_EPSILON, "column_squares");
 		free(want);
+		free(want_squares);
 		sample_free(c, &X);
 		sample_free(c, &out);
+		sample_free(c, &squares);
 	}
 }
 

@@ -168,6 +168,15 @@ static void test_rows_and_columns(void **state)
 		}
 		assert_ok(c->ctx, c->be->ops->row_axpby(c->be, a.view, X.view, b.view, Y.view));
 		sample_expect_within(c, &Y, want, bound, "row_axpby");
+		for (int64_t k = 0; k < rows * cols; k++) {
+			double x = X.value[k];
+			want[k] = (a.value[k / cols] + b.value[k / cols]) * x;
+			bound[k] = 2 * FLOAT_EPSILON * (fabs(a.value[k / cols] * x) + fabs(b.value[k / cols] * x));
+		}
+		sample same = sample_from(c, rows, cols, X.value);
+		assert_ok(c->ctx, c->be->ops->row_axpby(c->be, a.view, same.view, b.view, same.view));
+		sample_expect_within(c, &same, want, bound, "row_axpby in place");
+		sample_free(c, &same);
 		for (int64_t k = 0; k < rows * cols; k++)
 			want[k] = s.value[k % cols] * X.value[k];
 		assert_ok(c->ctx, c->be->ops->scale_columns(c->be, s.view, X.view, Y.view));

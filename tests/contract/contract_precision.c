@@ -223,6 +223,11 @@ static void check_narrow(contract *c, int64_t rows, int64_t cols)
 	double *want = sample_read(c, &sums);
 	assert_ok(c->ctx, ops->column_sums(c->be, out[0], 0, sums.view));
 	sample_expect(c, &sums, want, 0, 0, "column_sums, narrow");
+	free(want);
+	assert_ok(c->ctx, ops->column_squares(c->be, wide[0].view, 0, sums.view));
+	want = sample_read(c, &sums);
+	assert_ok(c->ctx, ops->column_squares(c->be, out[0], 0, sums.view));
+	sample_expect(c, &sums, want, 0, 0, "column_squares, narrow");
 	fp_adam rule = {0.01f, 0.9f, 0.999f, 1e-8f, 1, true, out[0]};
 	assert_ok(c->ctx, ops->fill(c->be, wide[1].view, 0)); /* a second moment is not negative */
 	assert_ok(c->ctx, ops->adam_step(c->be, &rule, G.view, wide[0].view, wide[1].view, X.view));

@@ -84,6 +84,7 @@ static const fp_backend_operations cpu_operations = {
 	.activate_gated_backward = fp_cpu_activate_gated_backward,
 	.attention_backward = fp_cpu_attention_backward,
 	.column_sums = fp_cpu_column_sums,
+	.column_squares = fp_cpu_column_squares,
 	.difference = fp_cpu_difference,
 	.adam_step = fp_cpu_adam_step,
 };

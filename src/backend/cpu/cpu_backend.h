@@ -162,6 +162,7 @@ fp_status fp_cpu_activate_backward(fp_backend *be, fp_activation kind, fp_matrix
 fp_status fp_cpu_activate_gated_backward(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
 										 fp_matrix dG, fp_matrix dU);
 fp_status fp_cpu_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
+fp_status fp_cpu_column_squares(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
 fp_status fp_cpu_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
 fp_status fp_cpu_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);
 /* cpu_attention_backward.c */

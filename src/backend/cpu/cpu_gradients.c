@@ -109,7 +109,7 @@ fp_status fp_cpu_activate_gated_backward(fp_backend *be, fp_activation kind, fp_
 }
 
 /* Columns go in strips, each summed by one thread from the first row to the last. */
-fp_status fp_cpu_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
+static fp_status sum_columns(fp_backend *be, bool squared, fp_matrix X, float beta, fp_matrix out)
 {
 	enum { STRIP = 64 };
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_vector(out, X.cols));
@@ -121,12 +121,24 @@ fp_status fp_cpu_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix 
 		double sums[STRIP] = {0};
 		int64_t first = s * STRIP, width = X.cols - first < STRIP ? X.cols - first : STRIP;
 		for (int64_t i = 0; i < X.rows; i++)
-			for (int64_t j = 0; j < width; j++)
-				sums[j] += (double)x[i * X.stride + first + j];
+			for (int64_t j = 0; j < width; j++) {
+				double entry = x[i * X.stride + first + j];
+				sums[j] += squared ? entry * entry : entry;
+			}
 		for (int64_t j = 0; j < width; j++)
 			y[first + j] = (float)(sums[j] + (beta == 0.0f ? 0.0 : (double)beta * (double)y[first + j]));
 	}
 	return FP_OK;
+}
+
+fp_status fp_cpu_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
+{
+	return sum_columns(be, false, X, beta, out);
+}
+
+fp_status fp_cpu_column_squares(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
+{
+	return sum_columns(be, true, X, beta, out);
 }
 
 fp_status fp_cpu_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares)

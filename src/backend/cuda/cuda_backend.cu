@@ -126,6 +126,7 @@ static fp_backend_operations make_operations(void)
 	ops.activate_gated_backward = fp_cuda_activate_gated_backward;
 	ops.attention_backward = fp_cuda_attention_backward;
 	ops.column_sums = fp_cuda_column_sums;
+	ops.column_squares = fp_cuda_column_squares;
 	ops.difference = fp_cuda_difference;
 	ops.adam_step = fp_cuda_adam_step;
 	return ops;

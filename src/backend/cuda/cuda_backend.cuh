@@ -360,6 +360,7 @@ fp_status fp_cuda_activate_backward(fp_backend *be, fp_activation kind, fp_matri
 fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
 										  fp_matrix dG, fp_matrix dU);
 fp_status fp_cuda_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
+fp_status fp_cuda_column_squares(fp_backend *be, fp_matrix X, float beta, fp_matrix out);
 fp_status fp_cuda_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
 /* cuda_adam.cu */
 fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);

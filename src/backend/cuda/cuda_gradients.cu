@@ -131,15 +131,17 @@ fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp
 enum { STRIP = 32, LANES = 16 };
 
 /* A block for each strip of columns; lane k adds rows k, k + LANES, …, and the lanes are added in their order. */
-template <typename T>
+template <bool squared, typename T>
 __global__ static void column_sums_kernel(int64_t rows, int64_t cols, const T *x, int64_t stride, float beta,
 										  float *out)
 {
 	__shared__ double sums[LANES][STRIP];
 	int64_t col = (int64_t)blockIdx.x * STRIP + threadIdx.x;
 	double sum = 0;
-	for (int64_t i = threadIdx.y; i < rows && col < cols; i += LANES)
-		sum += (double)fp_cuda_load(x + i * stride + col);
+	for (int64_t i = threadIdx.y; i < rows && col < cols; i += LANES) {
+		double entry = (double)fp_cuda_load(x + i * stride + col);
+		sum += squared ? entry * entry : entry;
+	}
 	sums[threadIdx.y][threadIdx.x] = sum;
 	__syncthreads();
 	if (threadIdx.y > 0 || col >= cols)
@@ -149,18 +151,28 @@ __global__ static void column_sums_kernel(int64_t rows, int64_t cols, const T *x
 	out[col] = (float)(sum + (beta == 0.0f ? 0.0 : (double)beta * (double)out[col]));
 }
 
-fp_status fp_cuda_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
+template <bool squared> static fp_status sum_columns(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_vector(out, X.cols) && X.cols / STRIP < INT32_MAX);
 	if (X.cols == 0)
 		return FP_OK;
 	unsigned strips = (unsigned)((X.cols + STRIP - 1) / STRIP);
 	return fp_cuda_by_type(X, [&](const auto *x) {
-		column_sums_kernel<<<strips, dim3(STRIP, LANES), 0, fp_cuda_stream(be)>>>(X.rows, X.cols, x, X.stride, beta,
-																				  fp_cuda_floats(out));
+		column_sums_kernel<squared><<<strips, dim3(STRIP, LANES), 0, fp_cuda_stream(be)>>>(X.rows, X.cols, x, X.stride,
+																						   beta, fp_cuda_floats(out));
 		FP_LAUNCHED(be);
 		return FP_OK;
 	});
+}
+
+fp_status fp_cuda_column_sums(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
+{
+	return sum_columns<false>(be, X, beta, out);
+}
+
+fp_status fp_cuda_column_squares(fp_backend *be, fp_matrix X, float beta, fp_matrix out)
+{
+	return sum_columns<true>(be, X, beta, out);
 }
 
 /* In: what Y and T are, Out: what D is. */

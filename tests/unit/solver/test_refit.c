@@ -122,7 +122,6 @@ static void scaling_gives_columns_of_unit_norm(void **unused)
 	free_fixture(&f);
 }
 
-/* There and back: with nothing to prune and one stream the dense weights are the solution in any scale. */
 /* The ridge does not depend on the scaling, with which it shares its code. */
 static void ridge_pulls_towards_the_dense_weights(void **unused)
 {
@@ -160,6 +159,7 @@ static void ridge_pulls_towards_the_dense_weights(void **unused)
 	}
 }
 
+/* There and back: with nothing to prune and one stream the dense weights are the solution in any scale. */
 static void scaling_round_trip_keeps_the_weights(void **unused)
 {
 	(void)unused;
@@ -177,6 +177,71 @@ static void scaling_round_trip_keeps_the_weights(void **unused)
 	free_fixture(&f);
 }
 
+/* Σᵢ sᵢ²‖(VX* − WX)ᵢ‖², and how many entries each row keeps */
+static double weighted_residual(solver_fixture *f, const double *s, int64_t *kept)
+{
+	double *V = fixture_doubles(f, f->V), sum = 0;
+	for (int64_t i = 0; i < f->m; i++) {
+		kept[i] = 0;
+		for (int64_t j = 0; j < f->n; j++)
+			kept[i] += V[i * f->n + j] != 0;
+		for (int64_t t = 0; t < f->p; t++) {
+			double off = 0;
+			for (int64_t j = 0; j < f->n; j++)
+				off += V[i * f->n + j] * f->Xstar[t * f->n + j] - f->W[i * f->n + j] * f->X[t * f->n + j];
+			sum += s[i] * s[i] * off * off;
+		}
+	}
+	free(V);
+	return sum;
+}
+
+/* Rows that matter more keep more of an unstructured pattern's entries, and what matters is kept better; the rows of an
+ * N:M pattern have nothing to share. */
+static void important_rows_keep_more(void **unused)
+{
+	(void)unused;
+	static const char *const patterns[] = {"50%", "70%", "2:4"};
+	static const char *const recipe[] = {"iterations=0",     "refit_steps=40", "support_search=admm",
+										 "search_steps=120", "scaling=1",      "ridge=0.01"};
+	for (int i = 0; i < 3; i++) {
+		solver_fixture f;
+		fp_solution solution;
+		int64_t kept[2][12], shift = 0;
+		double s[12], over[12], error[2];
+		make_fixture(&f, 12, 40, 160, 0.2, 61 + (uint64_t)i, patterns[i]);
+		for (size_t k = 0; k < sizeof recipe / sizeof *recipe; k++)
+			fixture_set(&f, recipe[k]);
+		assert_ok(f.ctx, fp_matrix_new(f.be, &f.problem.importance, 1, 12, FP_F32));
+		assert_ok(f.ctx, fp_matrix_new(f.be, &f.problem.inverse_importance, 1, 12, FP_F32));
+		for (int row = 0; row < 12; row++)
+			over[row] = 1 / (s[row] = row % 2 ? 1.75 : 0.5);
+		fixture_put(&f, f.problem.importance, s);
+		fixture_put(&f, f.problem.inverse_importance, over);
+		fp_matrix importance = f.problem.importance;
+		for (int with = 0; with < 2; with++) {
+			f.problem.importance = with ? importance : (fp_matrix){0};
+			assert_ok(f.ctx, fp_solve(&f.problem, f.settings, f.V, &solution));
+			error[with] = weighted_residual(&f, s, kept[with]);
+			assert_true(fabs(solution.error - fixture_residual(&f, f.V)) <= 1e-4 * solution.error + 1e-3);
+			float *V = fixture_floats(&f, f.V);
+			assert_true(verify_pattern(V, f.m, f.n, &f.problem.pattern));
+			free(V);
+		}
+		for (int row = 0; row < 12; row++)
+			shift += (row % 2 ? 1 : -1) * (kept[1][row] - kept[0][row]);
+		print_message("%s: weighted error %g, by importance %g; entries moved: %d\n", patterns[i], error[0], error[1],
+					  (int)shift / 2);
+		if (i < 2)
+			assert_true(shift > 0 && error[1] < error[0]);
+		else
+			assert_true(shift == 0 && fabs(error[1] - error[0]) < 0.01 * error[0]);
+		fp_matrix_free(f.be, &importance);
+		fp_matrix_free(f.be, &f.problem.inverse_importance);
+		free_fixture(&f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,6 +251,7 @@ int main(void)
 		cmocka_unit_test(scaling_gives_columns_of_unit_norm),
 		cmocka_unit_test(ridge_pulls_towards_the_dense_weights),
 		cmocka_unit_test(scaling_round_trip_keeps_the_weights),
+		cmocka_unit_test(important_rows_keep_more),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

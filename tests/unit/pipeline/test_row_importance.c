@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the rows of an operator are found to do to the layer's output is what a change of them does. */
+#include "model_fixture.h"
+
+#include "pipeline/row_importance.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { WINDOWS = 96 };
+
+/* Many windows of the model's own tokens, so that the mean over random signs is near what it stands for. */
+static fp_windows many_windows(const fp_model *model, int64_t length)
+{
+	fp_windows windows = {.count = WINDOWS, .length = length};
+	windows.ids = malloc((size_t)(windows.count * length) * sizeof *windows.ids);
+	assert_non_null(windows.ids);
+	for (int64_t i = 0; i < windows.count * length; i++)
+		windows.ids[i] = (int32_t)((i * 7919 + i / 13) % fp_model_get_config(model)->vocabulary);
+	return windows;
+}
+
+static void open_streams(fp_streams *out, model_fixture *f, const fp_windows *windows)
+{
+	const fp_streams_plan plan = {.both = true, .batch = 8, .residence = FP_RESIDENT, .folder = "/tmp"};
+	assert_ok(f->ctx, fp_streams_open(out, f->model, windows, &plan));
+}
+
+/* The layer's output for the whole text, on the host. */
+static float *forward(model_fixture *f, fp_streams *streams, const fp_layer *layer)
+{
+	int64_t rows = streams->windows * streams->length, hidden = fp_model_get_config(f->model)->hidden;
+	float *out = malloc((size_t)(rows * hidden) * sizeof *out);
+	assert_non_null(out);
+	assert_ok(f->ctx, fp_streams_copy(streams, FP_PRUNED, FP_DENSE));
+	assert_ok(f->ctx, fp_streams_forward(streams, FP_PRUNED, layer));
+	assert_ok(f->ctx, f->be->ops->download(f->be, out, FP_F32, hidden, streams->hidden[FP_PRUNED]));
+	return out;
+}
+
+/* ‖change of the layer's output‖² when an operator's bias grows by a little at one output */
+static double change_of(model_fixture *f, fp_streams *streams, fp_layer *layer, fp_role role, int64_t output,
+						const float *before)
+{
+	const float step = 1e-2F;
+	fp_matrix bias = layer->bias[role];
+	float *values = malloc((size_t)bias.cols * sizeof *values);
+	double square = 0;
+	assert_ok(f->ctx, f->be->ops->download(f->be, values, FP_F32, bias.cols, bias));
+	values[output] += step;
+	assert_ok(f->ctx, f->be->ops->upload(f->be, bias, values, FP_F32, bias.cols));
+	float *after = forward(f, streams, layer);
+	values[output] -= step;
+	assert_ok(f->ctx, f->be->ops->upload(f->be, bias, values, FP_F32, bias.cols));
+	for (int64_t i = 0; i < streams->windows * streams->length * fp_model_get_config(f->model)->hidden; i++)
+		square += ((double)after[i] - before[i]) * ((double)after[i] - before[i]);
+	free(after);
+	free(values);
+	return square;
+}
+
+/* Of the operators behind attention, where a change of a bias is an error of one size in every token. */
+static void is_what_a_change_does(void **unused)
+{
+	(void)unused;
+	static const char *const models[] = {"opt-plain", "opt-350m"};
+	static const fp_role roles[] = {FP_OUTPUT, FP_UP, FP_DOWN};
+	for (int m = 0; m < 2; m++) {
+		model_fixture f;
+		fp_streams streams;
+		fp_row_importance importance;
+		fp_layer *layer;
+		open_fixture(&f, models[m]);
+		fp_windows windows = many_windows(f.model, 16);
+		open_streams(&streams, &f, &windows);
+		assert_ok(f.ctx, fp_layer_load(&layer, f.model, 0));
+		assert_ok(f.ctx, fp_row_importance_new(&importance, layer, &streams));
+		float *before = forward(&f, &streams, layer);
+		for (int r = 0; r < 3; r++) {
+			int64_t outputs = layer->weight[roles[r]].rows;
+			float *weight = malloc((size_t)outputs * sizeof *weight),
+				  *inverse = malloc((size_t)outputs * sizeof *inverse);
+			double *change = malloc((size_t)outputs * sizeof *change), mean = 0, off = 0, spread = 0;
+			assert_ok(f.ctx, f.be->ops->download(f.be, weight, FP_F32, outputs, importance.weight[roles[r]]));
+			assert_ok(f.ctx, f.be->ops->download(f.be, inverse, FP_F32, outputs, importance.inverse[roles[r]]));
+			for (int64_t i = 0; i < outputs; i++) {
+				change[i] = change_of(&f, &streams, layer, roles[r], i, before);
+				mean += change[i] / (double)outputs;
+			}
+			for (int64_t i = 0; i < outputs; i++) {
+				double want = sqrt(change[i] / mean);
+				off += pow(weight[i] - want, 2) / (double)outputs;
+				spread += pow(want - 1, 2) / (double)outputs;
+				assert_true(fabs((double)weight[i] * inverse[i] - 1) < 1e-6);
+			}
+			print_message("%s, %s: off by %.3f, spread %.3f\n", models[m], fp_role_name(roles[r]), sqrt(off),
+						  sqrt(spread));
+			assert_true(sqrt(off) < 0.06);
+			free(weight);
+			free(inverse);
+			free(change);
+		}
+		free(before);
+		fp_row_importance_free(f.be, &importance);
+		fp_layer_free(layer);
+		fp_streams_free(&streams);
+		free(windows.ids);
+		close_fixture(&f);
+	}
+}
+
+/* Every family's every operator has one, of mean square 1; where hidden states are kept does not matter. */
+static void every_operator_has_one(void **unused)
+{
+	(void)unused;
+	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m"};
+	for (int m = 0; m < 3; m++) {
+		model_fixture f;
+		fp_streams streams;
+		fp_row_importance importance;
+		fp_layer *layer;
+		open_fixture(&f, models[m]);
+		fp_windows windows = many_windows(f.model, 12);
+		open_streams(&streams, &f, &windows);
+		assert_ok(f.ctx, fp_layer_load(&layer, f.model, 0));
+		assert_ok(f.ctx, fp_row_importance_new(&importance, layer, &streams));
+		for (int role = 0; role < FP_ROLE_COUNT; role++) {
+			fp_matrix weight = importance.weight[role];
+			assert_int_equal(fp_matrix_is_absent(weight), fp_matrix_is_absent(layer->weight[role]));
+			if (fp_matrix_is_absent(weight))
+				continue;
+			double square;
+			assert_int_equal(weight.cols, layer->weight[role].rows);
+			assert_ok(f.ctx, f.be->ops->dot(f.be, weight, weight, &square));
+			assert_true(fabs(square / (double)weight.cols - 1) < 1e-5);
+		}
+		fp_row_importance_free(f.be, &importance);
+		fp_layer_free(layer);
+		fp_streams_free(&streams);
+		free(windows.ids);
+		close_fixture(&f);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(is_what_a_change_does),
+		cmocka_unit_test(every_operator_has_one),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
