@@ -26,7 +26,7 @@
 #ifndef FP_BACKEND_BACKEND_H
 #define FP_BACKEND_BACKEND_H
 
-#include "base/context.h"
+#include "base/clock.h"
 #include "tensor/dtype.h"
 #include <stddef.h>
 
@@ -282,12 +282,13 @@ struct fp_backend {
 	fp_context *ctx; /* borrowed */
 	void *state;     /* the backend's own */
 	int threads;
-	bool frugal;            /* memory is short: what can be made again is not kept */
-	bool asynchronous;      /* a number for the host costs a wait: ask for it rarely */
-	fp_use use;             /* of the products from now on; set by fp_backend_use() */
-	fp_precision precision; /* of relaxed uses; set by fp_backend_set_precision() */
-	int64_t peak_bytes;     /* the most device memory held at once; 0: it is the host's */
-	char description[128];  /* "cpu: 2 threads, OpenBLAS 0.3.21 SkylakeX" */
+	bool frugal;                         /* memory is short: what can be made again is not kept */
+	bool asynchronous;                   /* a number for the host costs a wait: ask for it rarely */
+	fp_use use;                          /* of the products from now on; set by fp_backend_use() */
+	fp_precision precision;              /* of relaxed uses; set by fp_backend_set_precision() */
+	int64_t peak_bytes;                  /* the most device memory held at once; 0: it is the host's */
+	int64_t stage_bytes[FP_STAGE_COUNT]; /* the same, by the stage that time counted for */
+	char description[128];               /* "cpu: 2 threads, OpenBLAS 0.3.21 SkylakeX" */
 };
 
 /* Opens a backend by name: "cpu", "cuda", "cuda:1", or "auto" (the best there is; the log says which).

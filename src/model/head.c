@@ -7,6 +7,7 @@
  * The logits of all rows at once would dwarf everything else (2048 × 50272 floats are 400 MB), so rows go through in
  * blocks.
  */
+#include "backend/work_space.h"
 #include "base/memory.h"
 #include "model/model_parts.h"
 
@@ -88,7 +89,9 @@ int64_t fp_model_head_bytes(const fp_model *model)
 	const fp_model_config *c = &model->config;
 	int64_t projection = model->project_out ? c->hidden * c->embedding : 0;
 	int64_t block = block_rows(model) * (c->vocabulary + c->hidden + c->embedding + 1);
-	return (c->vocabulary * c->embedding + projection + 2 * c->hidden + block) * (int64_t)sizeof(float);
+	int64_t product =
+		fp_product_bytes(model->be, FP_USE_ACTIVATION, block_rows(model) * c->vocabulary, c->vocabulary * c->embedding);
+	return (c->vocabulary * c->embedding + projection + 2 * c->hidden + block) * (int64_t)sizeof(float) + product;
 }
 
 void fp_model_drop_head(fp_model *model)

@@ -315,15 +315,8 @@ static fp_status mix_tokens(const fp_layer *layer, const fp_layer_state *state, 
 {
 	fp_status status;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	const fp_attention_shape shape = {
-		.sequences = state->sequences,
-		.length = state->length,
-		.heads = c->heads,
-		.kv_heads = c->kv_heads,
-		.head_dim = c->head_dim,
-		.window = fp_layer_window(layer),
-		.scale = (float)(1.0 / sqrt((double)c->head_dim)),
-	};
+	fp_attention_shape shape = fp_model_attention_shape(layer->model, state->sequences, state->length);
+	shape.window = fp_layer_window(layer);
 	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
 	FP_TRY(place_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
 	FP_TRY(workspace->be->ops->attention(workspace->be, &shape, Q, K, V, context));

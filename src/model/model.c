@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "model/model_parts.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { GATHER_ROWS = 1024 }; /* embedding rows on their way at a time */
@@ -99,6 +100,18 @@ const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t laye
 	if (layer < 0 || layer >= model->config.layers || (int)role < 0 || role >= FP_ROLE_COUNT)
 		return NULL;
 	return model->layers[layer].bias[role];
+}
+
+fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t sequences, int64_t length)
+{
+	const fp_model_config *c = &model->config;
+	return (fp_attention_shape){.sequences = sequences,
+								.length = length,
+								.heads = c->heads,
+								.kv_heads = c->kv_heads,
+								.head_dim = c->head_dim,
+								.window = c->window_from > 0 ? 0 : c->window,
+								.scale = (float)(1.0 / sqrt((double)c->head_dim))};
 }
 
 int fp_role_group(fp_role role)

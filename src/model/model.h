@@ -69,6 +69,9 @@ int64_t fp_model_default_length(const fp_model *model);
 /* Fails when windows of this length are beyond the model's positions; the message gives the limit. */
 fp_status fp_model_check_length(const fp_model *model, int64_t length);
 
+/* Of attention in a layer, one that sees everything where there is such; for planning. */
+fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t sequences, int64_t length);
+
 /* Tokens to hidden states: out[rows × hidden], rows = sequences × length, positions 0…length−1 in each sequence. */
 fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out);
 

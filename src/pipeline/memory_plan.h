@@ -17,4 +17,8 @@ typedef struct fp_memory_plan {
  * the setting is too small for any way. */
 fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool onward);
 
+/* For --verbose: the most device memory that each stage held since this was called last, in one line; nothing where the
+ * memory is the host's. */
+void fp_memory_log_stages(fp_backend *be, const char *what);
+
 #endif

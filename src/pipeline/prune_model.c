@@ -8,6 +8,7 @@
 #include "pipeline/memory_plan.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,9 +150,12 @@ static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int6
 	fp_context *ctx = fp_model_backend(task->model)->ctx;
 	int64_t operators = run->result->count, fits = run->result->fit_count;
 	double started = fp_clock();
+	char name[32];
 	fp_status status;
 	run->replaced_count = 0;
 	FP_TRY(fp_prune_layer(layer_task, layer));
+	snprintf(name, sizeof name, "layer %lld", (long long)layer + 1);
+	fp_memory_log_stages(fp_model_backend(task->model), name);
 	if (task->journal)
 		FP_TRY(fp_layer_journal_add(task->journal, run->behind, layer, run->result, operators, fits, run->replaced,
 									run->replaced_count));
@@ -266,7 +270,9 @@ static fp_status make_gradients(model_run *run)
 		first++;
 	if (first >= run->pending || !fp_token_gradients_wanted(task->settings, task->windows))
 		return FP_OK;
-	return fp_token_gradients_new(&run->gradients, task->model, task->windows, first, scratch_folder(task));
+	fp_status status = fp_token_gradients_new(&run->gradients, task->model, task->windows, first, scratch_folder(task));
+	fp_memory_log_stages(fp_model_backend(task->model), "token gradients");
+	return status;
 }
 
 /* Whether hidden states are needed, and how they are kept. Before anything that takes time: a limit of the memory that

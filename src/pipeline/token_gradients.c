@@ -7,6 +7,7 @@
  */
 #include "pipeline/token_gradients.h"
 
+#include "backend/work_space.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/memory.h"
@@ -58,12 +59,17 @@ int64_t fp_token_gradients_windows(const fp_model *model, const fp_windows *wind
 	return room < 1 ? at_most(1, windows->count) : at_most(room, windows->count);
 }
 
+/* The head, and a layer on the way forward or back, are there one after the other. */
 int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *windows, int64_t weights)
 {
-	int64_t tokens = batch_windows(windows) * windows->length, hidden = fp_model_get_config(model)->hidden;
-	int64_t tape = fp_tape_bytes(model, tokens), space = fp_workspace_bytes(model, tokens);
-	return fp_model_head_bytes(model) + (weights + 2 * tokens * hidden) * (int64_t)sizeof(float) +
-		   (tape > space ? tape : space);
+	const fp_backend *be = fp_model_backend(model);
+	int64_t sequences = batch_windows(windows), tokens = sequences * windows->length;
+	int64_t rows = tokens * fp_model_get_config(model)->hidden * (int64_t)sizeof(float);
+	fp_attention_shape shape = fp_model_attention_shape(model, sequences, windows->length);
+	int64_t tape = fp_tape_bytes(model, tokens) + fp_attention_backward_bytes(be, &shape);
+	int64_t space = fp_workspace_bytes(model, tokens), head = fp_model_head_bytes(model) + 2 * rows;
+	int64_t layer = weights * (int64_t)sizeof(float) + rows + (tape > space ? tape : space);
+	return head > layer ? head : layer;
 }
 
 void fp_token_gradients_free(fp_token_gradients *gradients)

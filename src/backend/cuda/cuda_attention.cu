@@ -6,13 +6,13 @@
  *
  * For a block of queries of one sequence: S = scale·Q Kᵀ for all heads by one product per head of a group, the rows of
  * S softened in place, out = S V likewise. Keys after the block's last query are never touched, so about half of the
- * square is computed. Scores never take more than SCORE_BYTES. Where the operands are rounded to bf16 anyway and the
+ * square is computed. Scores never take more than FP_SCORE_BYTES. Where the operands are rounded to bf16 anyway and the
  * shape allows it, one kernel does all of it (cuda_flash.cu).
  */
 #include "backend/cuda/cuda_attention.cuh"
 #include "backend/cuda/cuda_flash.cuh"
 
-enum { THREADS = FP_CUDA_ATTENTION_THREADS, QUERY_BLOCK = 512, SCORE_BYTES = 1 << 30 };
+enum { THREADS = FP_CUDA_ATTENTION_THREADS };
 
 /* --- shared with the backward pass -------------------------------------------------------------------------------- */
 
@@ -33,12 +33,7 @@ fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *sh
 	plan->shape = shape;
 	plan->round = how == PRODUCT_BF16;
 	plan->compute = how == PRODUCT_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-	/* a window shortens the rows of scores, and a long context takes fewer queries at a time */
-	int64_t reach = shape->window > 0 ? fp_cuda_smaller(shape->length, shape->window + QUERY_BLOCK) : shape->length;
-	plan->queries = fp_cuda_smaller(QUERY_BLOCK, shape->length);
-	while (plan->queries > 16 && plan->queries * reach * shape->heads * 4 > SCORE_BYTES)
-		plan->queries /= 2;
-	plan->entries = plan->queries * reach * shape->heads;
+	plan->queries = fp_query_block(shape, &plan->entries);
 	return FP_OK;
 }
 

@@ -10,7 +10,8 @@
 #define FP_BACKEND_CUDA_BACKEND_CUH
 
 extern "C" {
-#include "backend/backend.h"
+#include "backend/work_space.h"
+#include "base/clock.h"
 #include "base/memory.h"
 }
 

@@ -107,16 +107,15 @@ static fp_status narrow(fp_backend *be, product how, fp_matrix m, bool wide, int
 static fp_status multiply_narrow(fp_backend *be, product how, int64_t m, int64_t n, int64_t k, float alpha, fp_matrix A,
 								 fp_transpose ta, fp_matrix B, fp_transpose tb, float beta, fp_matrix C)
 {
-	const int64_t most = (int64_t)1 << 30; /* bytes of a panel */
 	fp_cuda_scratch a, b;
 	operand left, right;
 	bool a_wide = ta == FP_PLAIN, b_wide = tb == FP_TRANSPOSED; /* does k run along the columns? */
 	FP_OR_RETURN(narrow(be, how, A, a_wide, 4, &a, &left));
-	if (how != PRODUCT_SPLIT || n * k * 6 <= most) {
+	if (how != PRODUCT_SPLIT || n * k * 6 <= FP_PANEL_BYTES) {
 		FP_OR_RETURN(narrow(be, how, B, b_wide, 2, &b, &right));
 		return multiply(be, how, m, n, how == PRODUCT_SPLIT ? 3 * k : k, alpha, left, ta, right, tb, beta, C);
 	}
-	int64_t panel = most / (k * 6) / 256 * 256;
+	int64_t panel = FP_PANEL_BYTES / (k * 6) / 256 * 256;
 	panel = panel > 0 ? panel : 256;
 	for (int64_t j = 0; j < n; j += panel) {
 		int64_t cols = fp_cuda_smaller(panel, n - j);

@@ -34,6 +34,9 @@ fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes)
 	}
 	buffer->bytes = bytes;
 	state->held += bytes;
+	int64_t *stage = &be->stage_bytes[be->ctx->stopwatch ? be->ctx->stopwatch->current : FP_STAGE_OTHER];
+	if (state->held > *stage)
+		*stage = state->held;
 	if (state->held > be->peak_bytes)
 		be->peak_bytes = state->held;
 	*out = buffer;
