@@ -7,14 +7,33 @@
 
 #include <string.h>
 
+/* Whether all steps of FISTA's rounds but the last are made at once (solver/leap.c), as far as settings tell: whether
+ * the shrinkage is felt depends on the inputs, too, but from the paper's λ downwards it never was. */
+static bool leaps(const fp_backend *be, const fp_settings *settings)
+{
+	const double felt_from = 2e-5;
+	return be->asynchronous && be->precision == FP_PRECISION_BF16 && fp_is(settings->momentum, "literal") &&
+		   settings->iterations > 4 && !settings->restart && fp_search_is_coarse(settings) &&
+		   fp_is(settings->lambda_search, "bisection") && settings->lambda_start < felt_from;
+}
+
 /* GEMMs (or their like) that one operator's solve takes, roughly: what the small models showed. */
-static double solver_products(const fp_settings *settings)
+static double solver_products(const fp_backend *be, const fp_settings *settings)
 {
 	if (!fp_is(settings->method, "fista"))
 		return 2;
-	double rounds = settings->iterations > 0 ? 8 : 0;
+	double rounds = settings->iterations > 0 ? 8 : 0, steps = (double)settings->iterations;
 	double search = fp_is(settings->support_search, "none") ? 0 : 1.3 * (double)settings->search_steps / 2;
-	return rounds * (double)(settings->iterations + 2) + search + 2 * (double)settings->refit_steps + 6;
+	/* at once: a product for them, one for the last step, one for the error; and the steps themselves from zero */
+	double fista = leaps(be, settings) ? rounds * 3 + steps : rounds * (steps + 2);
+	return fista + search + 2 * (double)settings->refit_steps + 6;
+}
+
+/* Products n × n × n that a Gram matrix takes beside those of its operators. */
+static double gram_products(const fp_backend *be, const fp_settings *settings)
+{
+	/* pairs of steps, of which half of each product is made */
+	return fp_is(settings->method, "fista") && leaps(be, settings) ? (double)settings->iterations / 4 : 0;
 }
 
 /* What the statistics of a group take for a token beside A: the drift and what the residual's error adds. role: of the
@@ -34,7 +53,8 @@ static double target_products(const fp_settings *settings, fp_role role, int64_t
 fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 {
 	const fp_model_config *config = fp_model_get_config(task->model);
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	const fp_backend *be = fp_model_backend(task->model);
+	fp_context *ctx = be->ctx;
 	fp_feed feed = fp_feed_of(task->settings);
 	bool both = fp_feed_needs_both(feed);
 	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
@@ -60,8 +80,9 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		flops += (both ? 2 : 1) * (corrected && fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
 		if (!shares)
 			flops +=
-				tokens * (n * n + target_products(task->settings, (fp_role)role, tensor->shape[0], tensor->shape[1]));
-		flops += solver_products(task->settings) * 2 * m * n * n;
+				tokens * (n * n + target_products(task->settings, (fp_role)role, tensor->shape[0], tensor->shape[1])) +
+				gram_products(be, task->settings) * 2 * n * n * n;
+		flops += solver_products(be, task->settings) * 2 * m * n * n;
 	}
 	out->layers = end - first;
 	out->tokens = (int64_t)tokens;
