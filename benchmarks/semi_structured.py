@@ -7,6 +7,10 @@
 For every operator of one decoder layer of DIR (safetensors, on a GPU of compute capability 8.0 or later): each four entries of a row have two
 zeros at least, `torch.sparse.to_sparse_semi_structured` takes the matrix, its product agrees with the dense one, and the times of both products
 with so many columns on the right, by cuSPARSELt and by CUTLASS where PyTorch has them. Ends with 1 where something does not hold.
+
+Times are told twice: as called from Python, where the host's part of a call can hide the product (cuSPARSELt plans each call anew, about 0.6 ms),
+and on the device, where the calls are recorded in a CUDA graph and only that is run. Where recording fails the second is that of a profiler,
+the sum of the kernels' own times; "-": neither. "searched" is the product by the algorithm that cuSPARSELt finds the fastest.
 """
 import argparse
 import glob
@@ -26,6 +30,7 @@ def operators(folder, layer):
 
 
 def milliseconds(work, repeats=30):
+    """Of one call, as called."""
     for _ in range(5):
         work()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -37,7 +42,98 @@ def milliseconds(work, repeats=30):
     return begin.elapsed_time(end) / repeats
 
 
-def check(name, W, columns, kinds):
+def first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def graph_milliseconds(work, calls=20):
+    """Of one call in a graph of several."""
+    side = torch.cuda.Stream()  # recording wants a stream of its own, and what is made on first use to be there
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            work()
+    return milliseconds(graph.replay, 5) / calls
+
+
+def kernel_milliseconds(work, repeats=10):
+    """The sum of a call's kernels, by PyTorch's profiler."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(repeats):
+            work()
+        torch.cuda.synchronize()
+    micros = sum(getattr(event, "self_device_time_total", getattr(event, "self_cuda_time_total", 0)) for event in profiler.key_averages())
+    return micros / 1000 / repeats or None
+
+
+def device_milliseconds(work, notes):
+    """On the device; None where neither way works. notes: a set, what went wrong is added to it."""
+    for way in (graph_milliseconds, kernel_milliseconds):
+        try:
+            return way(work)
+        except Exception as error:  # private parts of PyTorch fail in their own ways
+            notes.add(f"{way.__name__}: {first_line(error)}")
+            try:
+                torch.cuda.synchronize()
+            except Exception as sticky:
+                notes.add(f"the device is lost: {first_line(sticky)}")
+                return None
+    return None
+
+
+def searched(S, x, notes):
+    """The product by the algorithm that cuSPARSELt's own search finds, as a function; None where PyTorch has no such."""
+    search, multiply = getattr(torch, "_cslt_sparse_mm_search", None), getattr(torch, "_cslt_sparse_mm", None)
+    packed = getattr(S, "packed", None)
+    if search is None or multiply is None or packed is None:
+        notes.add("this PyTorch has no search for cuSPARSELt's algorithms")
+        return None
+    try:
+        found = int(search(packed, x))
+        multiply(packed, x, alg_id=found)
+        torch.cuda.synchronize()
+        return lambda: multiply(packed, x, alg_id=found)
+    except Exception as error:
+        notes.add(f"the search for an algorithm: {first_line(error)}")
+        return None
+
+
+def faster(slow, fast):
+    return f"{slow / fast:.2f}x" if slow and fast else "-"
+
+
+def told(time):
+    return f"{time:.3f} ms" if time else "-"
+
+
+def measure(label, W, S, count, kind, notes):
+    """One line for a product with so many columns on the right; True when it is right."""
+    x = torch.randn(W.shape[1], count, device="cuda", dtype=W.dtype)
+    dense, right = (lambda: W @ x), True
+    expected = dense().float()
+    ways = {kind: lambda: torch.mm(S, x)}
+    quick = searched(S, x, notes) if kind == "cusparselt" else None
+    if quick:
+        ways["searched"] = quick
+    slow, slow_device = milliseconds(dense), device_milliseconds(dense, notes)
+    for way, work in ways.items():
+        off = ((work().float() - expected).norm() / expected.norm()).item()
+        right = right and off < 1e-2
+        fast, fast_device = milliseconds(work), device_milliseconds(work, notes)
+        print(f"{label}  {count:6} columns  {way:10}  as called: dense {told(slow)}, sparse {told(fast)}, {faster(slow, fast)}  "
+              f"on the device: dense {told(slow_device)}, sparse {told(fast_device)}, {faster(slow_device, fast_device)}  "
+              f"differ by {off:.1e}", flush=True)
+    return right
+
+
+def check(name, W, columns, kinds, notes):
     kept = (W.reshape(-1, 4) != 0).sum(1).max().item()
     if kept > 2:
         print(f"{name}: a group of four has {kept} entries")
@@ -49,17 +145,12 @@ def check(name, W, columns, kinds):
             S = to_sparse_semi_structured(W)
             torch.mm(S, torch.zeros(W.shape[1], 64, device="cuda", dtype=W.dtype))
         except (RuntimeError, ValueError) as error:  # not in this PyTorch, or not for this GPU
-            print(f"{name}: {kind}: {str(error).splitlines()[0]}")
+            print(f"{name}: {kind}: {first_line(error)}")
             continue
         taken = True
         for count in columns:
-            x = torch.randn(W.shape[1], count, device="cuda", dtype=W.dtype)
-            dense, sparse = W @ x, torch.mm(S, x)
-            off = ((sparse.float() - dense.float()).norm() / dense.float().norm()).item()
-            right = right and off < 1e-2
-            slow, fast = milliseconds(lambda: W @ x), milliseconds(lambda: torch.mm(S, x))
-            print(f"{name.split('.')[-2]:10} {W.shape[0]:6} x {W.shape[1]:6}  {count:6} columns  {kind:10}  dense {slow:.3f} ms  "
-                  f"sparse {fast:.3f} ms  {slow / fast:.2f}x  differ by {off:.1e}", flush=True)
+            label = f"{name.split('.')[-2]:10} {W.shape[0]:6} x {W.shape[1]:6}"
+            right = measure(label, W, S, count, kind, notes) and right
     return right and taken
 
 
@@ -71,10 +162,12 @@ def main():
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kinds", nargs="+", default=["cusparselt", "cutlass"])
     options = parser.parse_args()
-    found, right = 0, True
+    found, right, notes = 0, True, set()
     for name, W in operators(options.folder, options.layer):
         found += 1
-        right = check(name, W.to(device="cuda", dtype=getattr(torch, options.dtype)), options.columns, options.kinds) and right
+        right = check(name, W.to(device="cuda", dtype=getattr(torch, options.dtype)), options.columns, options.kinds, notes) and right
+    for note in sorted(notes):
+        print(f"note: {note}")
     print(f"{found} operators")
     return 0 if right and found > 0 else 1
 
