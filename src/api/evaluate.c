@@ -40,8 +40,7 @@ fp_status fp_evaluate(char **json, fp_context *ctx, const char *model_name, cons
 	FP_TRY(fp_parse_size(ctx, settings->memory, &memory));
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, model_name));
 	FP_TRY(fp_backend_open(&backend, ctx, settings->device, (int)settings->threads));
-	/* a figure to compare: rounding only where it was asked for */
-	FP_TRY(fp_backend_set_precision(backend, fp_is(settings->precision, "auto") ? "fp32" : settings->precision));
+	FP_TRY(fp_backend_set_figure_precision(backend, settings->precision));
 	FP_TRY(fp_model_open(&model, backend, checkpoint));
 	FP_TRY(choose_length(&length, ctx, settings, model));
 	FP_TRY(fp_tokenizer_open(&tokenizer, ctx, fp_checkpoint_directory(checkpoint)));

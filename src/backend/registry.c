@@ -82,3 +82,8 @@ fp_status fp_backend_set_precision(fp_backend *be, const char *word)
 	}
 	return fp_fail(be->ctx, FP_ERROR_USAGE, "precision '%s': must be auto, fp32, bf16x3, tf32 or bf16", word);
 }
+
+fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word)
+{
+	return fp_backend_set_precision(be, strcmp(word, "auto") == 0 ? "fp32" : word);
+}

@@ -118,8 +118,10 @@ static fp_status evaluate(comparison *c, const fp_overlay *overlay, json_t *row)
 {
 	fp_perplexity_result result;
 	double started = fp_clock();
+	fp_status status = fp_backend_set_figure_precision(c->be, c->task->settings->precision);
 	fp_model_set_overlay(c->model, overlay);
-	fp_status status = fp_perplexity(&result, c->model, &c->text, c->memory);
+	if (status == FP_OK)
+		status = fp_perplexity(&result, c->model, &c->text, c->memory);
 	fp_model_set_overlay(c->model, NULL);
 	if (status != FP_OK)
 		return status;
@@ -184,6 +186,7 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 								.windows = &c->calibration,
 								.overlay = overlay,
 								.kept = c->kept};
+	FP_TRY(fp_backend_set_precision(c->be, cell->settings.precision));
 	FP_TRY(fp_prune_model(&result, &task));
 	report = fp_report_result(&task, &result, c->task->model, true);
 	*out = report ? row_of_report(cell, report) : NULL;

@@ -95,7 +95,8 @@ static void is_what_a_change_does(void **unused)
 			}
 			print_message("%s, %s: off by %.3f, spread %.3f\n", models[m], fp_role_name(roles[r]), sqrt(off),
 						  sqrt(spread));
-			assert_true(sqrt(off) < 0.06);
+			/* a small change of a bias drowns in 16 bits */
+			assert_true(sqrt(off) < (fp_backend_rounds(f.be, FP_USE_ACTIVATION) ? 0.2 : 0.06));
 			free(weight);
 			free(inverse);
 			free(change);
