@@ -14,7 +14,6 @@
 #include "base/mersenne.h"
 #include "pipeline/layer_fit.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -214,13 +213,7 @@ static fp_status step_new(step *s)
 	fp_matrix *all[] = {&s->Q, &s->out, &s->dout, &s->dQ, &s->K, &s->V, &s->dK, &s->dV};
 	fp_layer_matrices *sets[] = {&s->gradients, &s->mean, &s->square, &s->weights};
 	fp_status status;
-	s->shape = (fp_attention_shape){s->sequences,
-									b->length,
-									c->heads,
-									c->kv_heads,
-									c->head_dim,
-									fp_layer_window(b->layer),
-									(float)(1 / sqrt((double)c->head_dim))};
+	s->shape = fp_layer_attention_shape(b->layer, s->sequences, b->length);
 	s->layer = *b->layer;
 	FP_TRY(fp_tape_new(&s->tape, b->model, tokens));
 	for (int i = 0; i < 8; i++) {

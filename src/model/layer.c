@@ -281,10 +281,12 @@ cleanup:
 	return status;
 }
 
-int64_t fp_layer_window(const fp_layer *layer)
+fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t sequences, int64_t length)
 {
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	return layer->index >= c->window_from ? c->window : 0;
+	fp_attention_shape shape = fp_model_attention_shape(layer->model, sequences, length);
+	shape.window = layer->index >= c->window_from ? c->window : 0;
+	return shape;
 }
 
 int64_t fp_packing_width(const fp_model *model)
@@ -315,8 +317,7 @@ static fp_status mix_tokens(const fp_layer *layer, const fp_layer_state *state, 
 {
 	fp_status status;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_attention_shape shape = fp_model_attention_shape(layer->model, state->sequences, state->length);
-	shape.window = fp_layer_window(layer);
+	fp_attention_shape shape = fp_layer_attention_shape(layer, state->sequences, state->length);
 	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
 	FP_TRY(place_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
 	FP_TRY(workspace->be->ops->attention(workspace->be, &shape, Q, K, V, context));

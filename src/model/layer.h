@@ -67,8 +67,8 @@ fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index);
 fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer);
 void fp_layer_free(fp_layer *layer); /* NULL is allowed */
 
-/* The sliding window of this layer; 0: none. */
-int64_t fp_layer_window(const fp_layer *layer);
+/* Of this layer's attention, its sliding window included. */
+fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t sequences, int64_t length);
 
 /* *input ← a view (into the work space or the state) of the group's input: tokens × inputs. Valid until the next call.
  */

@@ -17,8 +17,6 @@
 #include "model/model_parts.h"
 #include "model/rotary.h"
 
-#include <math.h>
-
 struct fp_tape {
 	fp_backend *be; /* borrowed */
 	int64_t tokens; /* room */
@@ -222,20 +220,6 @@ static fp_matrix split_heads(fp_matrix X, int64_t heads)
 	return fp_matrix_reshape(X, X.rows * heads, X.cols / heads);
 }
 
-static fp_attention_shape shape_of(const fp_tape *tape, const fp_layer *layer)
-{
-	const fp_model_config *c = fp_model_get_config(layer->model);
-	return (fp_attention_shape){
-		.sequences = tape->sequences,
-		.length = tape->length,
-		.heads = c->heads,
-		.kv_heads = c->kv_heads,
-		.head_dim = c->head_dim,
-		.window = fp_layer_window(layer),
-		.scale = (float)(1.0 / sqrt((double)c->head_dim)),
-	};
-}
-
 static fp_status normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y)
 {
 	fp_backend *be = fp_model_backend(layer->model);
@@ -296,7 +280,7 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix Q = used(tape, tape->Q), K = used(tape, tape->K), V = used(tape, tape->V);
 	fp_matrix middle = used(tape, tape->middle), context = used(tape, tape->context);
-	fp_attention_shape shape = shape_of(tape, layer);
+	fp_attention_shape shape = fp_layer_attention_shape(layer, tape->sequences, tape->length);
 	fp_matrix x = attention_input(layer, tape);
 	if (c->pre_norm)
 		FP_TRY(normalise(layer, 0, tape->input, x));
@@ -429,7 +413,7 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_attention_shape shape = shape_of(tape, layer);
+	fp_attention_shape shape = fp_layer_attention_shape(layer, tape->sequences, tape->length);
 	fp_matrix context = used(tape, tape->context), dcontext = used(tape, tape->dcontext);
 	fp_matrix dQ = used(tape, tape->dQ), dK = used(tape, tape->dK), dV = used(tape, tape->dV);
 	fp_matrix x = narrow_or(tape, tape->narrow_x, attention_input(layer, tape));

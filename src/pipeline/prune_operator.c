@@ -222,11 +222,11 @@ cleanup:
 }
 
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
-							fp_gram *gram, const fp_operator *operator, fp_operator_result * result)
+							fp_gram *gram, const fp_operator *own, fp_operator_result *result)
 {
 	fp_backend *be = fp_model_backend(task->model);
 	const fp_settings *settings = task->settings;
-	fp_matrix W = operator->W, V = operator->V;
+	fp_matrix W = own->W, V = own->V;
 	operator_space space = {.be = be};
 	outgoing out = {0};
 	double started = fp_clock();
@@ -247,8 +247,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .R = space.R,
 						  .pattern =
 							  fp_allocation_pattern(task->allocation, task->pattern, result->layer, result->role),
-						  .importance = operator->importance,
-						  .inverse_importance = operator->inverse_importance,
+						  .importance = own->importance,
+						  .inverse_importance = own->inverse_importance,
 						  .constant = space.target_error,
 						  .type = result->tensor->dtype,
 						  .unmeasured = true};
@@ -264,7 +264,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	if (!isfinite(result->squared_error))
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite"));
 	if (statistics->centred)
-		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, operator->bias, result));
+		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, own->bias, result));
 	FP_TRY(end_output(be, &out));
 	result->seconds = fp_clock() - started;
 	if (!fp_layer_is_fitted(task))

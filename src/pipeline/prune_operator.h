@@ -20,7 +20,7 @@ typedef struct fp_operator {
  * NULL.
  */
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
-							fp_gram *gram, const fp_operator *operator, fp_operator_result * result);
+							fp_gram *gram, const fp_operator *own, fp_operator_result *result);
 
 /* For an operator that a fit has changed since: V through the checkpoint's type, and its bytes to task->done. */
 fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result);

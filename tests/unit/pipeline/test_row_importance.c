@@ -20,39 +20,63 @@ static fp_windows many_windows(const fp_model *model, int64_t length)
 	return windows;
 }
 
-static void open_streams(fp_streams *out, model_fixture *f, const fp_windows *windows)
+/* The first layer of a model, the text before it, and its rows' importance. */
+typedef struct weighed_layer {
+	model_fixture f;
+	fp_windows windows;
+	fp_streams streams;
+	fp_layer *layer;
+	fp_row_importance importance;
+} weighed_layer;
+
+static void open_layer(weighed_layer *w, const char *name, int64_t length)
 {
 	const fp_streams_plan plan = {.both = true, .batch = 8, .residence = FP_RESIDENT, .folder = "/tmp"};
-	assert_ok(f->ctx, fp_streams_open(out, f->model, windows, &plan));
+	open_fixture(&w->f, name);
+	w->windows = many_windows(w->f.model, length);
+	assert_ok(w->f.ctx, fp_streams_open(&w->streams, w->f.model, &w->windows, &plan));
+	assert_ok(w->f.ctx, fp_layer_load(&w->layer, w->f.model, 0));
+	assert_ok(w->f.ctx, fp_row_importance_new(&w->importance, w->layer, &w->streams));
+}
+
+static void close_layer(weighed_layer *w)
+{
+	fp_row_importance_free(w->f.be, &w->importance);
+	fp_layer_free(w->layer);
+	fp_streams_free(&w->streams);
+	free(w->windows.ids);
+	close_fixture(&w->f);
 }
 
 /* The layer's output for the whole text, on the host. */
-static float *forward(model_fixture *f, fp_streams *streams, const fp_layer *layer)
+static float *forward(weighed_layer *w)
 {
+	model_fixture *f = &w->f;
+	fp_streams *streams = &w->streams;
 	int64_t rows = streams->windows * streams->length, hidden = fp_model_get_config(f->model)->hidden;
 	float *out = malloc((size_t)(rows * hidden) * sizeof *out);
 	assert_non_null(out);
 	assert_ok(f->ctx, fp_streams_copy(streams, FP_PRUNED, FP_DENSE));
-	assert_ok(f->ctx, fp_streams_forward(streams, FP_PRUNED, layer));
+	assert_ok(f->ctx, fp_streams_forward(streams, FP_PRUNED, w->layer));
 	assert_ok(f->ctx, f->be->ops->download(f->be, out, FP_F32, hidden, streams->hidden[FP_PRUNED]));
 	return out;
 }
 
 /* ‖change of the layer's output‖² when an operator's bias grows by a little at one output */
-static double change_of(model_fixture *f, fp_streams *streams, fp_layer *layer, fp_role role, int64_t output,
-						const float *before)
+static double change_of(weighed_layer *w, fp_role role, int64_t output, const float *before)
 {
+	model_fixture *f = &w->f;
 	const float step = 1e-2F;
-	fp_matrix bias = layer->bias[role];
+	fp_matrix bias = w->layer->bias[role];
 	float *values = malloc((size_t)bias.cols * sizeof *values);
 	double square = 0;
 	assert_ok(f->ctx, f->be->ops->download(f->be, values, FP_F32, bias.cols, bias));
 	values[output] += step;
 	assert_ok(f->ctx, f->be->ops->upload(f->be, bias, values, FP_F32, bias.cols));
-	float *after = forward(f, streams, layer);
+	float *after = forward(w);
 	values[output] -= step;
 	assert_ok(f->ctx, f->be->ops->upload(f->be, bias, values, FP_F32, bias.cols));
-	for (int64_t i = 0; i < streams->windows * streams->length * fp_model_get_config(f->model)->hidden; i++)
+	for (int64_t i = 0; i < w->windows.count * w->windows.length * fp_model_get_config(f->model)->hidden; i++)
 		square += ((double)after[i] - before[i]) * ((double)after[i] - before[i]);
 	free(after);
 	free(values);
@@ -66,25 +90,18 @@ static void is_what_a_change_does(void **unused)
 	static const char *const models[] = {"opt-plain", "opt-350m"};
 	static const fp_role roles[] = {FP_OUTPUT, FP_UP, FP_DOWN};
 	for (int m = 0; m < 2; m++) {
-		model_fixture f;
-		fp_streams streams;
-		fp_row_importance importance;
-		fp_layer *layer;
-		open_fixture(&f, models[m]);
-		fp_windows windows = many_windows(f.model, 16);
-		open_streams(&streams, &f, &windows);
-		assert_ok(f.ctx, fp_layer_load(&layer, f.model, 0));
-		assert_ok(f.ctx, fp_row_importance_new(&importance, layer, &streams));
-		float *before = forward(&f, &streams, layer);
+		weighed_layer w;
+		open_layer(&w, models[m], 16);
+		float *before = forward(&w);
 		for (int r = 0; r < 3; r++) {
-			int64_t outputs = layer->weight[roles[r]].rows;
+			int64_t outputs = w.layer->weight[roles[r]].rows;
 			float *weight = malloc((size_t)outputs * sizeof *weight),
 				  *inverse = malloc((size_t)outputs * sizeof *inverse);
 			double *change = malloc((size_t)outputs * sizeof *change), mean = 0, off = 0, spread = 0;
-			assert_ok(f.ctx, f.be->ops->download(f.be, weight, FP_F32, outputs, importance.weight[roles[r]]));
-			assert_ok(f.ctx, f.be->ops->download(f.be, inverse, FP_F32, outputs, importance.inverse[roles[r]]));
+			assert_ok(w.f.ctx, w.f.be->ops->download(w.f.be, weight, FP_F32, outputs, w.importance.weight[roles[r]]));
+			assert_ok(w.f.ctx, w.f.be->ops->download(w.f.be, inverse, FP_F32, outputs, w.importance.inverse[roles[r]]));
 			for (int64_t i = 0; i < outputs; i++) {
-				change[i] = change_of(&f, &streams, layer, roles[r], i, before);
+				change[i] = change_of(&w, roles[r], i, before);
 				mean += change[i] / (double)outputs;
 			}
 			for (int64_t i = 0; i < outputs; i++) {
@@ -96,50 +113,35 @@ static void is_what_a_change_does(void **unused)
 			print_message("%s, %s: off by %.3f, spread %.3f\n", models[m], fp_role_name(roles[r]), sqrt(off),
 						  sqrt(spread));
 			/* a small change of a bias drowns in 16 bits */
-			assert_true(sqrt(off) < (fp_backend_rounds(f.be, FP_USE_ACTIVATION) ? 0.2 : 0.06));
+			assert_true(sqrt(off) < (fp_backend_rounds(w.f.be, FP_USE_ACTIVATION) ? 0.2 : 0.06));
 			free(weight);
 			free(inverse);
 			free(change);
 		}
 		free(before);
-		fp_row_importance_free(f.be, &importance);
-		fp_layer_free(layer);
-		fp_streams_free(&streams);
-		free(windows.ids);
-		close_fixture(&f);
+		close_layer(&w);
 	}
 }
 
-/* Every family's every operator has one, of mean square 1; where hidden states are kept does not matter. */
+/* Every family's every operator has one, of mean square 1. */
 static void every_operator_has_one(void **unused)
 {
 	(void)unused;
 	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m"};
 	for (int m = 0; m < 3; m++) {
-		model_fixture f;
-		fp_streams streams;
-		fp_row_importance importance;
-		fp_layer *layer;
-		open_fixture(&f, models[m]);
-		fp_windows windows = many_windows(f.model, 12);
-		open_streams(&streams, &f, &windows);
-		assert_ok(f.ctx, fp_layer_load(&layer, f.model, 0));
-		assert_ok(f.ctx, fp_row_importance_new(&importance, layer, &streams));
+		weighed_layer w;
+		open_layer(&w, models[m], 12);
 		for (int role = 0; role < FP_ROLE_COUNT; role++) {
-			fp_matrix weight = importance.weight[role];
-			assert_int_equal(fp_matrix_is_absent(weight), fp_matrix_is_absent(layer->weight[role]));
+			fp_matrix weight = w.importance.weight[role];
+			assert_int_equal(fp_matrix_is_absent(weight), fp_matrix_is_absent(w.layer->weight[role]));
 			if (fp_matrix_is_absent(weight))
 				continue;
 			double square;
-			assert_int_equal(weight.cols, layer->weight[role].rows);
-			assert_ok(f.ctx, f.be->ops->dot(f.be, weight, weight, &square));
+			assert_int_equal(weight.cols, w.layer->weight[role].rows);
+			assert_ok(w.f.ctx, w.f.be->ops->dot(w.f.be, weight, weight, &square));
 			assert_true(fabs(square / (double)weight.cols - 1) < 1e-5);
 		}
-		fp_row_importance_free(f.be, &importance);
-		fp_layer_free(layer);
-		fp_streams_free(&streams);
-		free(windows.ids);
-		close_fixture(&f);
+		close_layer(&w);
 	}
 }
 
