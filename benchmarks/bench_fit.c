@@ -332,11 +332,11 @@ static fp_status run_bench(bench *b, const char *directory, const char *device)
 	FP_TRY(fp_settings_assign(b->settings, b->ctx, "preset=best"));
 	FP_TRY(fp_settings_resolve(b->settings, b->ctx, "llama"));
 	FP_TRY(fp_backend_open(&b->be, b->ctx, device, 0));
-	FP_TRY(fp_backend_set_precision(b->be, "auto"));
 	FP_TRY(fp_checkpoint_open(&b->checkpoint, b->ctx, directory));
 	FP_TRY(fp_model_open(&b->model, b->be, b->checkpoint));
-	FP_TRY(fp_layer_load(&b->layer, b->model, b->index));
 	int64_t hidden = fp_model_get_config(b->model)->hidden;
+	FP_TRY(fp_backend_set_precision(b->be, "auto", hidden));
+	FP_TRY(fp_layer_load(&b->layer, b->model, b->index));
 	FP_TRY(fp_matrix_new(b->be, &b->input, b->windows * b->length, hidden, FP_F32));
 	FP_TRY(fp_matrix_new(b->be, &b->target, b->windows * b->length, hidden, FP_F32));
 	FP_TRY(fill_noise(b));

@@ -152,9 +152,9 @@ static fp_status run(fp_context *ctx, fp_settings *settings, const char *directo
 	const char *family = json_string_value(json_object_get(fp_checkpoint_config(checkpoint), "model_type"));
 	FP_TRY(fp_settings_resolve(settings, ctx, family ? family : ""));
 	FP_TRY(fp_backend_open(&be, ctx, settings->device, (int)settings->threads));
-	FP_TRY(fp_backend_set_precision(be, settings->precision));
 	FP_TRY(bench_measure_peak(be, &peak));
 	FP_TRY(fp_model_open(&model, be, checkpoint));
+	FP_TRY(fp_backend_set_precision(be, settings->precision, fp_model_get_config(model)->hidden));
 	FP_TRY(FP_NEW(ctx, &windows->ids, windows->count * windows->length));
 	fill_windows(windows, fp_model_get_config(model)->vocabulary);
 	FP_TRY(fp_writer_open(&writer, ctx, checkpoint, output));

@@ -97,7 +97,7 @@ static fp_status open_backend(prune_session *session)
 		session->be = NULL;
 		status = fp_backend_open(&session->be, session->ctx, "cpu", (int)settings->threads);
 	}
-	return status == FP_OK ? fp_backend_set_precision(session->be, settings->precision) : status;
+	return status;
 }
 
 static fp_status session_open(prune_session *session)
@@ -109,6 +109,8 @@ static fp_status session_open(prune_session *session)
 	FP_TRY(fp_settings_resolve(&session->settings, ctx, family_of(session->checkpoint)));
 	FP_TRY(open_backend(session));
 	FP_TRY(fp_model_open(&session->model, session->be, session->checkpoint));
+	FP_TRY(fp_backend_set_precision(session->be, session->settings.precision,
+									fp_model_get_config(session->model)->hidden));
 	FP_TRY(read_windows(session));
 cleanup:
 	return status;

@@ -77,8 +77,7 @@ typedef enum fp_use {
 	X(FP_PRECISION_FP32, "fp32")     /* float everywhere */                                                            \
 	X(FP_PRECISION_BF16X3, "bf16x3") /* relaxed uses: operands split into two bf16 numbers, 16 bits in all */          \
 	X(FP_PRECISION_TF32, "tf32")     /* activations and iterations: operands of 11 bits; refinements as above */       \
-	X(FP_PRECISION_BF16, "bf16") /* as tf32, but activations and FISTA's steps in bf16; those of a fine search split   \
-								  */
+	X(FP_PRECISION_BF16, "bf16")     /* as tf32, but activations and FISTA's steps in bf16 */
 typedef enum fp_precision {
 #define FP_PRECISION_ENUM(id, name) id,
 	FP_PRECISION_LIST(FP_PRECISION_ENUM)
@@ -303,8 +302,9 @@ static inline fp_use fp_backend_use(fp_backend *be, fp_use use)
 	be->use = use;
 	return before;
 }
-/* By the word of the setting; "auto" is what was measured to leave perplexity alone on this backend. */
-fp_status fp_backend_set_precision(fp_backend *be, const char *word);
+/* By the word of the setting; "auto" is what was measured to leave perplexity alone on this backend, for a model whose
+ * hidden states have so many numbers. */
+fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t width);
 /* The same for figures that are compared with others': they are rounded only where it was asked for, not by "auto". */
 fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word);
 

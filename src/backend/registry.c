@@ -53,14 +53,16 @@ fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, i
 	return fp_fail(ctx, FP_ERROR_USAGE, "no device is called '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
 }
 
-/* What `auto` stands for, by backend: the fastest that left the perplexity of pruned models where float arithmetic puts
- * it (docs/performance.md has the measurement). */
-static fp_precision automatic_precision(const fp_backend *be)
+/* What `auto` stands for (docs/performance.md has the measurements): bf16 where products are what takes the time. In a
+ * narrow model they are not, and in float a GPU prunes it as a CPU does, where rounding alone would send a search that
+ * is far from converged another way. */
+static fp_precision automatic_precision(const fp_backend *be, int64_t width)
 {
-	return strcmp(be->ops->name, "cuda") == 0 ? FP_PRECISION_BF16 : FP_PRECISION_FP32;
+	enum { NARROW = 512 };
+	return strcmp(be->ops->name, "cuda") == 0 && width > NARROW ? FP_PRECISION_BF16 : FP_PRECISION_FP32;
 }
 
-fp_status fp_backend_set_precision(fp_backend *be, const char *word)
+fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t width)
 {
 	static const struct {
 		const char *word;
@@ -71,7 +73,7 @@ fp_status fp_backend_set_precision(fp_backend *be, const char *word)
 #undef PRECISION_ROW
 	};
 	if (strcmp(word, "auto") == 0) {
-		be->precision = automatic_precision(be);
+		be->precision = automatic_precision(be, width);
 		return FP_OK;
 	}
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -85,5 +87,5 @@ fp_status fp_backend_set_precision(fp_backend *be, const char *word)
 
 fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word)
 {
-	return fp_backend_set_precision(be, strcmp(word, "auto") == 0 ? "fp32" : word);
+	return fp_backend_set_precision(be, strcmp(word, "auto") == 0 ? "fp32" : word, 0);
 }

@@ -186,7 +186,7 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 								.windows = &c->calibration,
 								.overlay = overlay,
 								.kept = c->kept};
-	FP_TRY(fp_backend_set_precision(c->be, cell->settings.precision));
+	FP_TRY(fp_backend_set_precision(c->be, cell->settings.precision, fp_model_get_config(c->model)->hidden));
 	FP_TRY(fp_prune_model(&result, &task));
 	report = fp_report_result(&task, &result, c->task->model, true);
 	*out = report ? row_of_report(cell, report) : NULL;

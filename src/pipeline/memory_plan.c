@@ -87,8 +87,7 @@ static void fista_room(solver_room *room, const fp_backend *be, const fp_setting
 	bool scaled = settings->scaling || searches || settings->ridge > 0;
 	bool factor = fp_is(settings->warm_start, "sparsegpt");
 	bool convex = settings->iterations > 0, compares = convex || !fp_is(settings->warm_start, "dense");
-	bool rounds = be->asynchronous && be->precision == FP_PRECISION_BF16,
-		 near = rounds && fp_search_is_coarse(settings);
+	bool near = be->asynchronous && be->precision == FP_PRECISION_BF16 && !settings->restart;
 	bool leaps = convex && near && fp_is(settings->momentum, "literal") &&
 				 (!frugal || group->inputs * group->inputs <= 2 * group->largest);
 	double mn = (double)group->largest, square = (double)(group->inputs * group->inputs);
@@ -102,8 +101,8 @@ static void fista_room(solver_room *room, const fp_backend *be, const fp_setting
 	at_least(room, own * mn, factor && be->asynchronous ? square : 0); /* turned round while it is made */
 	if (convex) {
 		/* in halves near the dense weights the steps take five, too, and half a one to make many at once */
-		double steps = settings->restart ? 7 : be->asynchronous ? 5.5 : 5, product = rounds ? refined : iterated;
-		at_least(room, (own + steps) * mn, near ? (leaps ? 4 * square : 0) : product);
+		double steps = settings->restart ? 7 : be->asynchronous ? 5.5 : 5;
+		at_least(room, (own + steps) * mn, near ? (leaps ? 4 * square : 0) : iterated);
 	}
 	if (searches) {
 		/* on a device an inverse is made from the one before: its square, and that in pieces or once more; then those

@@ -13,8 +13,8 @@ static bool leaps(const fp_backend *be, const fp_settings *settings)
 {
 	const double felt_from = 2e-5;
 	return be->asynchronous && be->precision == FP_PRECISION_BF16 && fp_is(settings->momentum, "literal") &&
-		   settings->iterations > 4 && !settings->restart && fp_search_is_coarse(settings) &&
-		   fp_is(settings->lambda_search, "bisection") && settings->lambda_start < felt_from;
+		   settings->iterations > 4 && !settings->restart && fp_is(settings->lambda_search, "bisection") &&
+		   settings->lambda_start < felt_from;
 }
 
 /* GEMMs (or their like) that one operator's solve takes, roughly: what the small models showed. */

@@ -48,9 +48,7 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	if (L <= 0) /* all inputs are zero: nothing to fit */
 		return FP_OK;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_FISTA);
-	/* for a fine search 11 bits are not enough either, where nobody asked for them by name */
-	bool fine = be->precision == FP_PRECISION_BF16 && !fp_search_is_coarse(settings);
-	fp_use use = fp_backend_use(be, fine ? FP_USE_REFINEMENT : FP_USE_ITERATION);
+	fp_use use = fp_backend_use(be, FP_USE_ITERATION);
 	FP_TRY(fp_matrix_new(be, &Y, P.rows, P.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &G, P.rows, P.cols, FP_F32));
 	if (settings->restart) {

@@ -11,8 +11,7 @@ fp_status fp_near_new(fp_near *out, const fp_problem *problem, const fp_settings
 	fp_matrix W = problem->W;
 	fp_status status = FP_OK;
 	*out = (fp_near){.problem = problem, .W = W, .unfelt = -1};
-	if (!be->ops->fista_step_near || be->precision != FP_PRECISION_BF16 || settings->restart ||
-		!fp_search_is_coarse(settings))
+	if (!be->ops->fista_step_near || be->precision != FP_PRECISION_BF16 || settings->restart)
 		return FP_OK;
 	FP_TRY(fp_gram_narrow(problem->gram, &out->A));
 	FP_TRY(fp_matrix_new(be, &out->D, 2 * W.rows, W.cols, FP_BF16));

@@ -4,8 +4,8 @@
  *
  * The gradient is (Y − W)A − R, where only the small difference D = Y − W is rounded, and D is what is kept in place of
  * Y (backend.h has its form). A, W, R and the product come in 16 bits: W as exactly as the checkpoint has it, the
- * product's and R's roundings are of the size of D's. On ten operators of a small model they moved the error of a
- * coarse search's result by less than 0.001%; a fine one does without (fp_search_is_coarse()).
+ * product's and R's roundings are of the size of D's. On ten operators of a small model they moved the error of the
+ * result by less than 0.001%.
  */
 #ifndef FP_SOLVER_NEAR_H
 #define FP_SOLVER_NEAR_H

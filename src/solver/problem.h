@@ -107,14 +107,6 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 /* The factor on the next step's momentum, (t − 1)/t₊, from *t, which moves on; it starts at 1. */
 double fp_fista_momentum(double *t);
 
-/* From an ε of 10⁻³ on a search bears the arithmetic of 16-bit steps, and errors told by it: roundings of V − W are
- * independent, and what they add to the error, a share of about 10⁻⁵, is the same for all that are compared. A finer
- * one goes on until the rounding of A itself is felt: from SparseGPT's start, at 70%, it moved perplexity by 1.3%. */
-static inline bool fp_search_is_coarse(const fp_settings *settings)
-{
-	return settings->tolerance >= 1e-3;
-}
-
 /* The λ search (lambda_search.c): V ← the best rounded solution, from the start in V (which has the pattern where
  * `feasible`). */
 fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,

@@ -355,11 +355,14 @@ static void test_bf16_operands(void **state)
 static void test_precision_words(void **state)
 {
 	contract *c = *state;
-	assert_ok(c->ctx, fp_backend_set_precision(c->be, "tf32"));
+	assert_ok(c->ctx, fp_backend_set_precision(c->be, "tf32", 4096));
 	assert_int_equal(c->be->precision, FP_PRECISION_TF32);
-	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto"));
-	assert_fails(c->ctx, FP_ERROR_USAGE, "bf16x3", fp_backend_set_precision(c->be, "fp8"));
-	assert_ok(c->ctx, fp_backend_set_precision(c->be, "fp32"));
+	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto", 4096));
+	assert_int_equal(c->be->precision, c->be->ops->fista_step_near ? FP_PRECISION_BF16 : FP_PRECISION_FP32);
+	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto", 512));
+	assert_int_equal(c->be->precision, FP_PRECISION_FP32);
+	assert_fails(c->ctx, FP_ERROR_USAGE, "bf16x3", fp_backend_set_precision(c->be, "fp8", 4096));
+	assert_ok(c->ctx, fp_backend_set_precision(c->be, "fp32", 4096));
 	assert_int_equal(c->be->precision, FP_PRECISION_FP32);
 }
 

@@ -36,7 +36,7 @@ fp_status open_directory(model_fixture *f, const char *directory)
 	const char *device = getenv("FP_TEST_DEVICE"), *precision = getenv("FP_TEST_PRECISION");
 	assert_ok(f->ctx, fp_backend_open(&f->be, f->ctx, device ? device : "cpu", 2));
 	if (precision)
-		assert_ok(f->ctx, fp_backend_set_precision(f->be, precision));
+		assert_ok(f->ctx, fp_backend_set_precision(f->be, precision, 0));
 	fp_status status = fp_checkpoint_open(&f->checkpoint, f->ctx, directory);
 	if (status == FP_OK)
 		status = fp_model_open(&f->model, f->be, f->checkpoint);
