@@ -235,6 +235,12 @@ typedef struct fp_backend_operations {
 	/* *out ← Σ H∘(G − 2R) for the upper half H of D; R (BF16) may be absent: zero */
 	fp_status (*near_sum)(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
 
+	/* --- the way in: optional; NULL: fp_matrix_new() and upload() ------------------------------------------ */
+	/* *out ← a new F32 matrix from contiguous host memory, beside what was asked for before: it need not wait for that.
+	 * Takes memory that work under way still holds twice, so it is not for a device that is full. */
+	fp_status (*upload_beside)(fp_backend *be, int64_t rows, int64_t cols, const void *host, fp_dtype dtype,
+							   fp_matrix *out);
+
 	/* --- the way out: optional, all or none; NULL: the host does it ---------------------------------------- */
 	/* X and out (a weight type, contiguous) ← X rounded to out's type, −0.0 made +0.0; *zeros ← how many zeros there
 	 * are, *finite ← whether all are finite. X F32. */

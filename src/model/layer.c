@@ -107,31 +107,45 @@ void fp_workspace_free(fp_workspace *workspace)
 	fp_free(workspace);
 }
 
-static fp_status upload_if(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
+/* A tensor of the checkpoint and the layer's matrix that it becomes. */
+typedef struct layer_part {
+	const fp_tensor_info *tensor; /* NULL: the model has none */
+	fp_matrix *matrix;
+} layer_part;
+
+enum { LAYER_PARTS = 2 * FP_ROLE_COUNT + 6 };
+
+static void list_parts(fp_layer *layer, const fp_layer_tensors *tensors, layer_part parts[LAYER_PARTS])
 {
-	return tensor ? fp_model_upload(model, tensor, out) : FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		*parts++ = (layer_part){tensors->weight[role], &layer->weight[role]};
+		*parts++ = (layer_part){tensors->bias[role], &layer->bias[role]};
+	}
+	for (int i = 0; i < 2; i++) {
+		*parts++ = (layer_part){tensors->norm_weight[i], &layer->norm_weight[i]};
+		*parts++ = (layer_part){tensors->norm_bias[i], &layer->norm_bias[i]};
+	}
+	*parts++ = (layer_part){tensors->query_norm, &layer->query_norm};
+	*parts++ = (layer_part){tensors->key_norm, &layer->key_norm};
 }
 
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
 {
 	fp_status status;
 	fp_layer *layer = NULL;
+	layer_part parts[LAYER_PARTS];
 	*out = NULL;
 	FP_REQUIRE(model->be, index >= 0 && index < model->config.layers);
-	const fp_layer_tensors *tensors = &model->layers[index];
 	FP_TRY(FP_NEW(model->be->ctx, &layer, 1));
 	layer->model = model;
 	layer->index = index;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		FP_TRY(upload_if(model, tensors->weight[role], &layer->weight[role]));
-		FP_TRY(upload_if(model, tensors->bias[role], &layer->bias[role]));
-	}
-	for (int i = 0; i < 2; i++) {
-		FP_TRY(upload_if(model, tensors->norm_weight[i], &layer->norm_weight[i]));
-		FP_TRY(upload_if(model, tensors->norm_bias[i], &layer->norm_bias[i]));
-	}
-	FP_TRY(upload_if(model, tensors->query_norm, &layer->query_norm));
-	FP_TRY(upload_if(model, tensors->key_norm, &layer->key_norm));
+	list_parts(layer, &model->layers[index], parts);
+	for (int i = 0; i < LAYER_PARTS; i++)
+		if (parts[i].tensor)
+			FP_TRY(fp_model_bring(model, parts[i].tensor, parts[i].matrix));
+	for (int i = 0; i < LAYER_PARTS; i++) /* behind all of them: it waits */
+		if (parts[i].tensor)
+			FP_TRY(fp_model_check(model, parts[i].tensor, *parts[i].matrix));
 	*out = layer;
 	layer = NULL;
 cleanup:

@@ -149,24 +149,46 @@ cleanup:
 	return status;
 }
 
-fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
+fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
 {
 	fp_status status;
 	fp_backend *be = model->be;
 	int64_t cols = tensor->shape[tensor->rank - 1];
 	int64_t rows = tensor->rank == 2 ? tensor->shape[0] : 1;
-	int finite;
 	const void *bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
-	FP_TRY(fp_matrix_new(be, out, rows, cols, FP_F32));
-	FP_TRY(
-		be->ops->upload(be, *out, bytes ? bytes : fp_checkpoint_data(model->checkpoint, tensor), tensor->dtype, cols));
-	FP_TRY(be->ops->finite(be, *out, &finite)); /* waits for the upload as well */
+	if (!bytes)
+		bytes = fp_checkpoint_data(model->checkpoint, tensor);
+	if (be->ops->upload_beside && !be->frugal) {
+		FP_TRY(be->ops->upload_beside(be, rows, cols, bytes, tensor->dtype, out));
+	} else {
+		FP_TRY(fp_matrix_new(be, out, rows, cols, FP_F32));
+		FP_TRY(be->ops->upload(be, *out, bytes, tensor->dtype, cols));
+	}
 	fp_checkpoint_forget(model->checkpoint, tensor);
-	if (!finite)
-		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
-						 fp_checkpoint_directory(model->checkpoint), tensor->name);
 cleanup:
 	if (status != FP_OK)
 		fp_matrix_free(be, out);
+	return status;
+}
+
+fp_status fp_model_check(const fp_model *model, const fp_tensor_info *tensor, fp_matrix matrix)
+{
+	fp_backend *be = model->be;
+	int finite = 0;
+	fp_status status = be->ops->finite(be, matrix, &finite);
+	if (status == FP_OK && !finite)
+		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
+						 fp_checkpoint_directory(model->checkpoint), tensor->name);
+	return status;
+}
+
+fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
+{
+	fp_status status;
+	FP_TRY(fp_model_bring(model, tensor, out));
+	FP_TRY(fp_model_check(model, tensor, *out));
+cleanup:
+	if (status != FP_OK)
+		fp_matrix_free(model->be, out);
 	return status;
 }

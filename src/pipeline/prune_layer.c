@@ -360,6 +360,20 @@ static fp_status load(fp_layer **out, const fp_layer_task *task, int64_t index)
 	return status;
 }
 
+/* *out ← the layer that was loaded ahead, where it is this one, or from the checkpoint. */
+static fp_status take(fp_layer **out, const fp_layer_task *task, int64_t index)
+{
+	fp_layer *ahead = task->ahead ? *task->ahead : NULL;
+	if (task->ahead)
+		*task->ahead = NULL;
+	if (ahead && ahead->index == index) {
+		*out = ahead;
+		return FP_OK;
+	}
+	fp_layer_free(ahead);
+	return load(out, task, index);
+}
+
 /* The stream that the pruned model's hidden states are in, before the layer is pruned. */
 static int pruned_stream(const fp_streams *streams)
 {
@@ -490,13 +504,39 @@ cleanup:
 	return status;
 }
 
+/* Takes the streams behind a layer that is not fitted, and has the next layer's weights come in while the device is at
+ * it: in the same stage, since a change of stages waits for the device. */
+static fp_status move_on(layer_job *job)
+{
+	const fp_layer_task *task = job->task;
+	fp_backend *be = fp_model_backend(task->model);
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_FORWARD);
+	int64_t next = job->pruned->index + 1;
+	fp_status status;
+	if (job->corrected) {
+		FP_TRY(each_batch(job, sweep, FP_GROUP_COUNT, NULL));
+	} else {
+		fp_streams_forget(task->streams, FP_DENSE);
+		FP_TRY(fp_streams_forward(task->streams, FP_PRUNED, job->pruned));
+	}
+	if (task->ahead && be->ops->upload_beside && !be->frugal) {
+		fp_layer_free(job->dense);
+		fp_layer_free(job->pruned);
+		job->dense = job->pruned = NULL;
+		FP_TRY(fp_layer_load(task->ahead, task->model, next));
+	}
+cleanup:
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}
+
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 {
 	layer_job job = {.task = task, .feed = fp_feed_of(task->settings)};
 	fp_streams *streams = task->streams;
 	fp_status status;
 	job.corrected = job.feed == FP_FEED_INTRA || job.feed == FP_FEED_CROSS;
-	FP_TRY(load(&job.dense, task, index));
+	FP_TRY(take(&job.dense, task, index));
 	FP_TRY(fp_layer_copy(&job.pruned, job.dense));
 	if (job.feed == FP_FEED_INTRA)
 		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_DENSE));
@@ -510,14 +550,12 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(prune_corrected_group(&job, group));
 	if (!job.corrected)
 		FP_TRY(prune_uncorrected(&job));
-	if (job.corrected && (fp_layer_is_fitted(task) || !task->last))
-		FP_TRY(each_batch(&job, sweep, FP_GROUP_COUNT, NULL));
-	if (fp_layer_is_fitted(task))
+	if (fp_layer_is_fitted(task)) {
+		if (job.corrected)
+			FP_TRY(each_batch(&job, sweep, FP_GROUP_COUNT, NULL));
 		FP_TRY(fit(&job));
-	else if (streams && job.feed == FP_FEED_SEQUENTIAL && !task->last) {
-		fp_streams_forget(streams, FP_DENSE);
-		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job.pruned));
-	}
+	} else if (streams && !task->last && (job.corrected || job.feed == FP_FEED_SEQUENTIAL))
+		FP_TRY(move_on(&job));
 cleanup:
 	fp_row_importance_free(fp_model_backend(task->model), &job.importance);
 	fp_layer_free(job.dense);

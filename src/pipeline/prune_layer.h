@@ -64,6 +64,7 @@ typedef struct fp_layer_task {
 	fp_dense_statistics *kept; /* of the same windows; read and added to; may be NULL */
 	const fp_token_gradients *gradients; /* the fit's metric; NULL: plain */
 	bool last;                           /* no layer comes after it: the streams need not be moved on */
+	fp_layer **ahead;                    /* the next layer once it is loaded, while the streams move on; may be NULL */
 	fp_write_behind *behind;             /* has space for the bytes of finished operators; may be NULL */
 	fp_operator_done done;
 	fp_bias_done bias_done; /* done, bias_done and fit_done may be NULL */

@@ -172,8 +172,10 @@ static fp_status prune_layers(model_run *run, fp_streams *streams)
 {
 	const fp_prune_task *task = run->task;
 	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_layer *ahead = NULL;
 	fp_layer_task layer_task = layer_task_of(run, streams);
 	fp_status status = FP_OK;
+	layer_task.ahead = &ahead;
 	for (int64_t layer = streams || run->begin > run->first ? run->begin : run->first; layer < run->own_end; layer++) {
 		fp_report_progress(ctx, "pruning", layer, run->own_end);
 		if (layer >= run->pending)
@@ -189,6 +191,7 @@ static fp_status prune_layers(model_run *run, fp_streams *streams)
 	}
 	fp_report_progress(ctx, "pruning", run->own_end, run->own_end);
 cleanup:
+	fp_layer_free(ahead);
 	return status;
 }
 

@@ -108,6 +108,39 @@ static void test_memory_and_defects(void **state)
 	sample_free(c, &b);
 }
 
+/* A matrix comes in beside work under way: neither disturbs the other, though memory of the same size is freed behind
+ * that work, and what is asked for later finds the matrix. */
+static void test_upload_beside(void **state)
+{
+	contract *c = *state;
+	if (!c->be->ops->upload_beside)
+		skip();
+	enum { N = 1500, TIMES = 40 };
+	static const fp_dtype types[] = {FP_F32, FP_F16, FP_BF16};
+	static float numbers[N * N], back[N * N], in[N * N];
+	for (int i = 0; i < N * N; i++)
+		numbers[i] = (float)(i % 251 - 125) / 16.0f;
+	for (int t = 0; t < 3; t++) {
+		fp_matrix one, sum, came;
+		assert_ok(c->ctx, fp_matrix_new(c->be, &one, N, N, FP_F32));
+		assert_ok(c->ctx, fp_matrix_new(c->be, &sum, N, N, FP_F32));
+		assert_ok(c->ctx, c->be->ops->fill(c->be, one, 1.0f));
+		assert_ok(c->ctx, c->be->ops->fill(c->be, sum, 0.0f));
+		for (int i = 0; i < TIMES; i++)
+			assert_ok(c->ctx, c->be->ops->axpby(c->be, 1.0f, one, 1.0f, sum));
+		fp_matrix_free(c->be, &one);
+		fp_from_float(in, types[t], numbers, N * N);
+		assert_ok(c->ctx, c->be->ops->upload_beside(c->be, N, N, in, types[t], &came));
+		memset(in, 0, sizeof in); /* the host's bytes are not needed any more */
+		assert_ok(c->ctx, c->be->ops->axpby(c->be, 1.0f, came, 1.0f, sum));
+		assert_ok(c->ctx, c->be->ops->download(c->be, back, FP_F32, N, sum));
+		for (int i = 0; i < N * N; i++)
+			assert_true(back[i] == numbers[i] + (float)TIMES);
+		fp_matrix_free(c->be, &came);
+		fp_matrix_free(c->be, &sum);
+	}
+}
+
 CONTRACT_TESTS(memory, cmocka_unit_test(test_upload_and_download), cmocka_unit_test(test_conversions),
 			   cmocka_unit_test(test_rounding), cmocka_unit_test(test_copy_and_fill),
-			   cmocka_unit_test(test_memory_and_defects));
+			   cmocka_unit_test(test_memory_and_defects), cmocka_unit_test(test_upload_beside));

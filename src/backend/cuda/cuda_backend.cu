@@ -36,6 +36,8 @@ static void cuda_close(fp_backend *be)
 			(void)cudaStreamSynchronize(state->stream);
 		if (state->way_out)
 			(void)cudaStreamSynchronize(state->way_out);
+		if (state->way_in)
+			(void)cudaStreamSynchronize(state->way_in);
 		if (state->blas)
 			(void)cublasDestroy(state->blas);
 		if (state->solver)
@@ -53,6 +55,10 @@ static void cuda_close(fp_backend *be)
 			(void)cudaEventDestroy(state->ready);
 		if (state->way_out)
 			(void)cudaStreamDestroy(state->way_out);
+		if (state->arrived)
+			(void)cudaEventDestroy(state->arrived);
+		if (state->way_in)
+			(void)cudaStreamDestroy(state->way_in);
 		if (state->stream)
 			(void)cudaStreamDestroy(state->stream);
 		if (state->pool)
@@ -76,6 +82,7 @@ static fp_backend_operations make_operations(void)
 	ops.allocate = fp_cuda_allocate;
 	ops.release = fp_cuda_release;
 	ops.upload = fp_cuda_upload;
+	ops.upload_beside = fp_cuda_upload_beside;
 	ops.download = fp_cuda_download;
 	ops.copy = fp_cuda_copy;
 	ops.fill = fp_cuda_fill;
@@ -183,7 +190,8 @@ static fp_status check_architecture(fp_backend *be, const cudaDeviceProp *proper
 				   properties->minor);
 }
 
-/* A pool of our own that keeps what is freed, so that scratch space is taken without asking the driver. */
+/* A pool of our own that keeps what is freed, so that scratch space is taken without asking the driver. What one stream
+ * has still to free is not given to another that would then wait for it: upload_beside() is there in order not to. */
 static fp_status make_pool(fp_backend *be)
 {
 	fp_cuda_state *state = fp_cuda_state_of(be);
@@ -192,8 +200,10 @@ static fp_status make_pool(fp_backend *be)
 	properties.location.type = cudaMemLocationTypeDevice;
 	properties.location.id = state->device;
 	uint64_t keep = UINT64_MAX;
+	int waits = 0;
 	FP_CUDA(be, cudaMemPoolCreate(&state->pool, &properties));
 	FP_CUDA(be, cudaMemPoolSetAttribute(state->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+	FP_CUDA(be, cudaMemPoolSetAttribute(state->pool, cudaMemPoolReuseAllowInternalDependencies, &waits));
 	return FP_OK;
 }
 
@@ -204,6 +214,8 @@ static fp_status make_state(fp_backend *be)
 	FP_CUDA(be, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
 	FP_CUDA(be, cudaStreamCreateWithFlags(&state->way_out, cudaStreamNonBlocking));
 	FP_CUDA(be, cudaEventCreateWithFlags(&state->ready, cudaEventDisableTiming));
+	FP_CUDA(be, cudaStreamCreateWithFlags(&state->way_in, cudaStreamNonBlocking));
+	FP_CUDA(be, cudaEventCreateWithFlags(&state->arrived, cudaEventDisableTiming));
 	FP_OR_RETURN(make_pool(be));
 	FP_CUDA(be, cudaMalloc(&state->blas_space, BLAS_SPACE));
 	FP_CUDA(be, cudaMalloc(&state->device_numbers, FP_CUDA_NUMBERS));

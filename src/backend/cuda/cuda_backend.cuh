@@ -2,7 +2,8 @@
 /*
  * cuda_backend.cuh: what the files of the CUDA backend share: the buffer, the state, checks, launches.
  *
- * Everything but begin_download() runs on one stream, so an operation sees the results of those before it. Memory comes
+ * Everything but begin_download() and upload_beside() runs on one stream, so an operation sees the results of those
+ * before it. Memory comes
  * from the device's stream-ordered pool and goes back to it, so scratch space costs next to nothing. Host code is C++
  * only where that spares a label: scratch space frees itself.
  */
@@ -43,6 +44,8 @@ struct fp_cuda_state {
 	double *parts;        /* on the device: FP_CUDA_PARTS */
 	cudaStream_t way_out; /* of begin_download() */
 	cudaEvent_t ready;    /* what it sends is made */
+	cudaStream_t way_in;  /* of upload_beside() */
+	cudaEvent_t arrived;  /* what it brings is there */
 	int64_t held;         /* bytes in buffers now */
 };
 
@@ -292,6 +295,8 @@ fp_status fp_cuda_prune_smallest(fp_backend *be, const float *scores, int64_t st
 fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes);
 void fp_cuda_release(fp_backend *be, fp_buffer *buffer);
 fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride);
+fp_status fp_cuda_upload_beside(fp_backend *be, int64_t rows, int64_t cols, const void *host, fp_dtype dtype,
+								fp_matrix *out);
 fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in);
 fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in);
 fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value);

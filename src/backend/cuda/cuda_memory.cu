@@ -267,6 +267,53 @@ fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dty
 	return FP_OK;
 }
 
+/* Work goes to another stream for as long as this lives. */
+struct detour {
+	fp_cuda_state *state;
+	cudaStream_t usual;
+	detour(fp_cuda_state *s, cudaStream_t other) : state(s), usual(s->stream)
+	{
+		state->stream = other;
+	}
+	~detour()
+	{
+		state->stream = usual;
+	}
+};
+
+/* The matrix on the way in; what is asked for later waits for it. */
+static fp_status bring(fp_backend *be, const void *host, fp_dtype dtype, fp_matrix out)
+{
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	{
+		detour way(state, state->way_in);
+		FP_OR_RETURN(fp_cuda_upload(be, out, host, dtype, out.cols));
+	}
+	FP_CUDA(be, cudaEventRecord(state->arrived, state->way_in));
+	FP_CUDA(be, cudaStreamWaitEvent(state->stream, state->arrived, 0));
+	return FP_OK;
+}
+
+fp_status fp_cuda_upload_beside(fp_backend *be, int64_t rows, int64_t cols, const void *host, fp_dtype dtype,
+								fp_matrix *out)
+{
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	fp_status status;
+	{
+		detour way(state, state->way_in);
+		status = fp_matrix_new(be, out, rows, cols, FP_F32);
+	}
+	bool beside = status == FP_OK;
+	if (status == FP_ERROR_MEMORY) /* of what is freed by work under way there may be enough, in its turn */
+		status = fp_matrix_new(be, out, rows, cols, FP_F32);
+	if (status != FP_OK)
+		return status;
+	status = beside ? bring(be, host, dtype, *out) : fp_cuda_upload(be, *out, host, dtype, cols);
+	if (status != FP_OK)
+		fp_matrix_free(be, out);
+	return status;
+}
+
 fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in)
 {
 	FP_REQUIRE(be, fp_cuda_is_view(in, in.dtype) && converts(dtype, in.dtype));
