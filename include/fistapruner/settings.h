@@ -45,7 +45,7 @@ extern "C" {
 	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pec", "where to compute")                                      \
 	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pec",                                            \
 	  "how a GPU multiplies where rounding is harmless; auto: prune with bf16, but with fp32 where hidden states "     \
-	  "have 512 numbers or fewer; eval with fp32")                                                                     \
+	  "have 512 numbers or fewer; eval with tf32, there with fp32")                                                    \
 	X(INT, threads, 0, 0, 4096, "N", "pec", "CPU threads; 0: as many as this process may use")                         \
 	X(TEXT, memory, "", 0, 0, "SIZE", "pec",                                                                           \
 	  "upper limit for hidden states and work space, such as 2G; empty: what fits well")                               \

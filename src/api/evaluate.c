@@ -40,8 +40,8 @@ fp_status fp_evaluate(char **json, fp_context *ctx, const char *model_name, cons
 	FP_TRY(fp_parse_size(ctx, settings->memory, &memory));
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, model_name));
 	FP_TRY(fp_backend_open(&backend, ctx, settings->device, (int)settings->threads));
-	FP_TRY(fp_backend_set_figure_precision(backend, settings->precision));
 	FP_TRY(fp_model_open(&model, backend, checkpoint));
+	FP_TRY(fp_backend_set_figure_precision(backend, settings->precision, fp_model_get_config(model)->hidden));
 	FP_TRY(choose_length(&length, ctx, settings, model));
 	FP_TRY(fp_tokenizer_open(&tokenizer, ctx, fp_checkpoint_directory(checkpoint)));
 	FP_TRY(fp_windows_evaluation(&windows, ctx, tokenizer, text, settings->protocol, length));

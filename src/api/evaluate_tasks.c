@@ -137,8 +137,8 @@ fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_request
 	FP_TRY(fp_parse_size(ctx, settings->memory, &options.memory));
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, request->model));
 	FP_TRY(fp_backend_open(&backend, ctx, settings->device, (int)settings->threads));
-	FP_TRY(fp_backend_set_figure_precision(backend, settings->precision));
 	FP_TRY(fp_model_open(&model, backend, checkpoint));
+	FP_TRY(fp_backend_set_figure_precision(backend, settings->precision, fp_model_get_config(model)->hidden));
 	options.length = settings->sequence_length ? settings->sequence_length : fp_model_get_config(model)->positions;
 	FP_TRY(fp_model_check_length(model, options.length));
 	FP_TRY(fp_tokenizer_open(&tokenizer, ctx, fp_checkpoint_directory(checkpoint)));

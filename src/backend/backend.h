@@ -311,8 +311,8 @@ static inline fp_use fp_backend_use(fp_backend *be, fp_use use)
 /* By the word of the setting; "auto" is what was measured to leave perplexity alone on this backend, for a model whose
  * hidden states have so many numbers. */
 fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t width);
-/* The same for figures that are compared with others': they are rounded only where it was asked for, not by "auto". */
-fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word);
+/* The same for figures that are compared with others': "auto" leaves their first four digits alone. */
+fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word, int64_t width);
 
 /* --- conveniences over the table (backend.c) ------------------------------------------------------------------ */
 

@@ -53,16 +53,16 @@ fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, i
 	return fp_fail(ctx, FP_ERROR_USAGE, "no device is called '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
 }
 
-/* What `auto` stands for (docs/performance.md has the measurements): bf16 where products are what takes the time. In a
- * narrow model they are not, and in float a GPU prunes it as a CPU does, where rounding alone would send a search that
- * is far from converged another way. */
-static fp_precision automatic_precision(const fp_backend *be, int64_t width)
+/* What `auto` stands for on a device that has it (docs/performance.md has the measurements), where products are what
+ * takes the time. In a narrow model they are not, and in float a GPU prunes it as a CPU does, where rounding alone
+ * would send a search that is far from converged another way. */
+static fp_precision automatic_precision(const fp_backend *be, int64_t width, fp_precision wide)
 {
 	enum { NARROW = 512 };
-	return strcmp(be->ops->name, "cuda") == 0 && width > NARROW ? FP_PRECISION_BF16 : FP_PRECISION_FP32;
+	return strcmp(be->ops->name, "cuda") == 0 && width > NARROW ? wide : FP_PRECISION_FP32;
 }
 
-fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t width)
+static fp_status set_precision(fp_backend *be, const char *word, int64_t width, fp_precision wide)
 {
 	static const struct {
 		const char *word;
@@ -73,7 +73,7 @@ fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t wid
 #undef PRECISION_ROW
 	};
 	if (strcmp(word, "auto") == 0) {
-		be->precision = automatic_precision(be, width);
+		be->precision = automatic_precision(be, width, wide);
 		return FP_OK;
 	}
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -85,7 +85,12 @@ fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t wid
 	return fp_fail(be->ctx, FP_ERROR_USAGE, "precision '%s': must be auto, fp32, bf16x3, tf32 or bf16", word);
 }
 
-fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word)
+fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t width)
 {
-	return fp_backend_set_precision(be, strcmp(word, "auto") == 0 ? "fp32" : word, 0);
+	return set_precision(be, word, width, FP_PRECISION_BF16);
+}
+
+fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word, int64_t width)
+{
+	return set_precision(be, word, width, FP_PRECISION_TF32);
 }

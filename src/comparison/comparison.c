@@ -118,7 +118,8 @@ static fp_status evaluate(comparison *c, const fp_overlay *overlay, json_t *row)
 {
 	fp_perplexity_result result;
 	double started = fp_clock();
-	fp_status status = fp_backend_set_figure_precision(c->be, c->task->settings->precision);
+	fp_status status =
+		fp_backend_set_figure_precision(c->be, c->task->settings->precision, fp_model_get_config(c->model)->hidden);
 	fp_model_set_overlay(c->model, overlay);
 	if (status == FP_OK)
 		status = fp_perplexity(&result, c->model, &c->text, c->memory);

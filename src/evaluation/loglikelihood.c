@@ -9,11 +9,10 @@
 
 #include "base/memory.h"
 #include "evaluation/loglikelihood_plan.h"
+#include "evaluation/room.h"
 #include "model/layer.h"
 
-#define DEFAULT_MEMORY ((int64_t)512 << 20)
-
-enum { BATCH_TOKENS = 2048, SCORED_ROWS = 512 };
+enum { SCORED_ROWS = 512 };
 
 typedef struct scoring {
 	fp_model *model;
@@ -125,6 +124,7 @@ static fp_status run_layers(scoring *s, int64_t first, int64_t end)
 {
 	fp_status status = FP_OK;
 	fp_layer *layer = NULL;
+	fp_use use = fp_backend_use(s->be, FP_USE_ACTIVATION);
 	for (int64_t index = 0; index < fp_model_get_config(s->model)->layers; index++) {
 		int64_t row = 0;
 		FP_TRY(fp_layer_load(&layer, s->model, index));
@@ -143,6 +143,7 @@ static fp_status run_layers(scoring *s, int64_t first, int64_t end)
 		layer = NULL;
 	}
 cleanup:
+	fp_backend_use(s->be, use);
 	fp_layer_free(layer);
 	return status;
 }
@@ -234,8 +235,9 @@ fp_status fp_loglikelihoods(fp_model *model, fp_likelihood_request *requests, in
 	s->model = model;
 	s->be = fp_model_backend(model);
 	s->requests = requests;
-	FP_TRY(fp_plan_make(&s->plan, ctx, requests, count, length, BATCH_TOKENS));
-	FP_TRY(prepare(s, memory > 0 ? memory : DEFAULT_MEMORY));
+	FP_TRY(fp_evaluation_room(s->be, memory, &memory));
+	FP_TRY(fp_plan_make(&s->plan, ctx, requests, count, length, fp_evaluation_batch(model, memory)));
+	FP_TRY(prepare(s, memory));
 	for (int64_t first = 0; first < s->plan.batch_count;) {
 		int64_t end = first;
 		for (int64_t rows = 0; end < s->plan.batch_count && rows + s->plan.batches[end].rows <= s->chunk_rows; end++)

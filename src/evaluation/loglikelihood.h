@@ -17,7 +17,7 @@ typedef struct fp_likelihood_request {
 /*
  * Fills in the answers. A pair is cut from the left to length + 1 tokens, of which the model sees all but the last; the
  * continuation must fit. Equal inputs are computed once, and inputs that begin alike share the rows of their common
- * beginning. memory: bytes for hidden states and work space (0: 512 MiB). Progress stage: "evaluating".
+ * beginning. memory: bytes for hidden states and work space (0: the usual, room.h). Progress stage: "evaluating".
  */
 fp_status fp_loglikelihoods(fp_model *model, fp_likelihood_request *requests, int64_t count, int64_t length,
 							int64_t memory);

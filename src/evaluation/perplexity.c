@@ -8,13 +8,10 @@
 #include "evaluation/perplexity.h"
 
 #include "base/memory.h"
+#include "evaluation/room.h"
 #include "model/layer.h"
 
 #include <math.h>
-
-#define DEFAULT_MEMORY ((int64_t)512 << 20)
-
-enum { BATCH_TOKENS = 2048 };
 
 typedef struct evaluation {
 	fp_model *model;
@@ -32,7 +29,7 @@ static void plan(evaluation *e, int64_t memory)
 {
 	const fp_windows *w = e->windows;
 	int64_t hidden_bytes = w->length * fp_model_get_config(e->model)->hidden * (int64_t)sizeof(float);
-	e->batch = BATCH_TOKENS / w->length;
+	e->batch = fp_evaluation_batch(e->model, memory) / w->length;
 	if (e->batch < 1)
 		e->batch = 1;
 	int64_t room = memory - fp_workspace_bytes(e->model, e->batch * w->length);
@@ -124,7 +121,8 @@ fp_status fp_perplexity(fp_perplexity_result *out, fp_model *model, const fp_win
 	evaluation e = {.model = model, .windows = windows};
 	*out = (fp_perplexity_result){0};
 	FP_TRY(check_windows(model, windows));
-	plan(&e, memory > 0 ? memory : DEFAULT_MEMORY);
+	FP_TRY(fp_evaluation_room(be, memory, &memory));
+	plan(&e, memory);
 	FP_TRY(fp_workspace_new(&e.workspace, model, e.batch * windows->length));
 	FP_TRY(fp_matrix_new(be, &e.hidden, e.chunk * windows->length, fp_model_get_config(model)->hidden, FP_F32));
 	FP_TRY(FP_NEW(be->ctx, &e.targets, e.batch * windows->length));

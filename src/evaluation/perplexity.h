@@ -11,8 +11,8 @@ typedef struct fp_perplexity_result {
 	int64_t windows, tokens; /* tokens: targets scored, windows × (length − 1) */
 } fp_perplexity_result;
 
-/* memory: bytes that hidden states and work space may take (0: 512 MiB). Windows are taken through the model in chunks
- * that fit; each chunk passes all layers. Progress stage: "evaluating". */
+/* memory: bytes that hidden states and work space may take (0: the usual, room.h). Windows are taken through the model
+ * in chunks that fit; each chunk passes all layers. Progress stage: "evaluating". */
 fp_status fp_perplexity(fp_perplexity_result *out, fp_model *model, const fp_windows *windows, int64_t memory);
 
 #endif
