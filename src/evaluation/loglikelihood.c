@@ -8,6 +8,7 @@
 #include "evaluation/loglikelihood.h"
 
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "evaluation/loglikelihood_plan.h"
 #include "evaluation/room.h"
 #include "model/layer.h"
@@ -34,11 +35,6 @@ typedef struct scoring {
 	int64_t scored_count;
 } scoring;
 
-static int64_t larger(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
 static fp_status step_done(scoring *s, int64_t rows)
 {
 	s->done += rows;
@@ -51,14 +47,14 @@ static fp_status prepare(scoring *s, int64_t memory)
 	fp_status status;
 	const fp_model_config *c = fp_model_get_config(s->model);
 	int64_t row = c->hidden * (int64_t)sizeof(float);
-	int64_t width = larger(c->hidden, fp_packing_width(s->model));
+	int64_t width = fp_larger(c->hidden, fp_packing_width(s->model));
 	int64_t rows = 0;
 	for (int64_t i = 0; i < s->plan.batch_count; i++)
 		rows += s->plan.batches[i].rows;
 	s->total = rows * (c->layers + 1);
 	int64_t room = memory - fp_workspace_bytes(s->model, s->plan.most_rows) -
 				   s->plan.most_unpacked * width * (int64_t)sizeof(float) - SCORED_ROWS * row;
-	s->chunk_rows = larger(room / row, s->plan.most_rows);
+	s->chunk_rows = fp_larger(room / row, s->plan.most_rows);
 	if (s->chunk_rows > rows)
 		s->chunk_rows = rows;
 	FP_TRY(fp_workspace_new(&s->workspace, s->model, s->plan.most_rows));

@@ -8,6 +8,7 @@
 #include "evaluation/perplexity.h"
 
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "evaluation/room.h"
 #include "model/layer.h"
 
@@ -55,11 +56,6 @@ static fp_matrix batch_hidden(const evaluation *e, int64_t first, int64_t count)
 	return fp_matrix_rows(e->hidden, first * e->windows->length, count * e->windows->length);
 }
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 static fp_status run_layers(evaluation *e, int64_t count)
 {
 	fp_status status = FP_OK;
@@ -69,7 +65,7 @@ static fp_status run_layers(evaluation *e, int64_t count)
 	for (int64_t index = 0; index < fp_model_get_config(e->model)->layers; index++) {
 		FP_TRY(fp_layer_load(&layer, e->model, index));
 		for (int64_t first = 0; first < count; first += e->batch) {
-			int64_t sequences = smaller(e->batch, count - first);
+			int64_t sequences = fp_smaller(e->batch, count - first);
 			fp_layer_state state = {
 				.sequences = sequences, .length = e->windows->length, .hidden = batch_hidden(e, first, sequences)};
 			FP_TRY(fp_layer_forward(layer, &state, e->workspace));
@@ -89,7 +85,7 @@ static fp_status score(evaluation *e, const int32_t *ids, int64_t count)
 	fp_status status = FP_OK;
 	int64_t length = e->windows->length;
 	for (int64_t first = 0; first < count; first += e->batch) {
-		int64_t sequences = smaller(e->batch, count - first);
+		int64_t sequences = fp_smaller(e->batch, count - first);
 		const int32_t *batch_ids = ids + first * length;
 		for (int64_t i = 0; i < sequences * length; i++)
 			e->targets[i] = i % length == length - 1 ? -1 : batch_ids[i + 1];
@@ -128,7 +124,7 @@ fp_status fp_perplexity(fp_perplexity_result *out, fp_model *model, const fp_win
 	FP_TRY(FP_NEW(be->ctx, &e.targets, e.batch * windows->length));
 	FP_TRY(FP_NEW(be->ctx, &e.losses, e.batch * windows->length));
 	for (int64_t first = 0; first < windows->count; first += e.chunk) {
-		int64_t count = smaller(e.chunk, windows->count - first);
+		int64_t count = fp_smaller(e.chunk, windows->count - first);
 		const int32_t *ids = windows->ids + first * windows->length;
 		FP_TRY(fp_model_embed(model, ids, count, windows->length, batch_hidden(&e, 0, count)));
 		FP_TRY(run_layers(&e, count));

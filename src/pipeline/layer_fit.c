@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/mersenne.h"
+#include "base/numbers.h"
 #include "pipeline/fit_metric.h"
 
 #include <math.h>
@@ -201,11 +202,6 @@ static fp_matrix slope_rows(const fit_space *space, int64_t rows)
 	return fp_matrix_is_absent(space->slope) ? space->slope : fp_matrix_rows(space->slope, 0, rows);
 }
 
-static int64_t at_most(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* Σ‖target − input‖² in the metric over order[first, end) */
 static fp_status measure_energy(fit_space *space, int64_t first, int64_t end, double *out)
 {
@@ -214,7 +210,7 @@ static fp_status measure_energy(fit_space *space, int64_t first, int64_t end, do
 	*out = 0;
 	for (; first < end; first += space->task->batch) {
 		double squares, linear;
-		int64_t count = at_most(space->task->batch, end - first), rows = count * space->task->length;
+		int64_t count = fp_smaller(space->task->batch, end - first), rows = count * space->task->length;
 		fp_matrix target = fp_matrix_rows(space->target, 0, rows);
 		FP_TRY(gather(space, first, count));
 		FP_TRY(be->ops->difference(be, 1, target, fp_matrix_rows(space->input, 0, rows), target, NULL));
@@ -249,7 +245,7 @@ static fp_status metric_new(fit_space *space, int64_t rows)
 	FP_TRY(fp_fit_metric_new(&space->metric, be, hidden, rows));
 	FP_TRY(fp_matrix_new(be, &space->slope, rows, hidden, FP_F32));
 	for (int64_t first = 0; first < task->gradient_windows; first += task->batch) {
-		int64_t count = at_most(task->batch, task->gradient_windows - first);
+		int64_t count = fp_smaller(task->batch, task->gradient_windows - first);
 		for (int64_t i = 0; i < count; i++)
 			FP_TRY(gather_slope(space, first + i, fp_matrix_rows(space->slope, i * length, length)));
 		FP_TRY(fp_fit_metric_add(&space->metric, be, fp_matrix_rows(space->slope, 0, count * length)));
@@ -300,7 +296,7 @@ static fp_status measure_loss(fit_space *space, const fp_layer *layer, double *o
 	fp_status status = FP_OK;
 	double sum = 0, slope = 0;
 	for (int64_t first = 0; first < space->held; first += task->batch) {
-		int64_t count = at_most(task->batch, space->held - first), rows = count * task->length;
+		int64_t count = fp_smaller(task->batch, space->held - first), rows = count * task->length;
 		fp_matrix output;
 		double squares, linear;
 		FP_TRY(fp_check_interrupt(be->ctx));
@@ -342,7 +338,7 @@ static fp_status batch_gradients(fit_space *space, const fp_layer *layer)
 	bool plain = fp_matrix_is_absent(space->metric.F);
 	fp_status status = FP_OK;
 	for (int64_t done = 0; done < windows; done += task->batch) {
-		int64_t count = at_most(task->batch, windows - done), rows = count * task->length;
+		int64_t count = fp_smaller(task->batch, windows - done), rows = count * task->length;
 		fp_matrix output;
 		FP_TRY(gather(space, first + done, count));
 		FP_TRY(fp_layer_forward_taped(layer, count, task->length, fp_matrix_rows(space->input, 0, rows), space->tape,

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 
 #include <unistd.h>
 
@@ -41,14 +42,9 @@ bool fp_token_gradients_wanted(const fp_settings *settings, const fp_windows *wi
 	return settings->fit_steps > 0 && fp_is(settings->fit_metric, "token") && windows->count > 0;
 }
 
-static int64_t at_most(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
 static int64_t batch_windows(const fp_windows *windows)
 {
-	int64_t batch = at_most(BATCH_TOKENS / windows->length, windows->count);
+	int64_t batch = fp_smaller(BATCH_TOKENS / windows->length, windows->count);
 	return batch > 1 ? batch : 1;
 }
 
@@ -56,7 +52,7 @@ int64_t fp_token_gradients_windows(const fp_model *model, const fp_windows *wind
 {
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t room = FILE_BYTES / (c->layers * c->hidden * fp_dtype_size(FP_BF16)) / windows->length;
-	return room < 1 ? at_most(1, windows->count) : at_most(room, windows->count);
+	return room < 1 ? fp_smaller(1, windows->count) : fp_smaller(room, windows->count);
 }
 
 /* The head, and a layer on the way forward or back, are there one after the other. */
@@ -124,7 +120,7 @@ static fp_status forward_layer(const fp_token_gradients *g, const fp_windows *wi
 	fp_layer *layer = NULL;
 	fp_status status = fp_layer_load(&layer, g->model, index);
 	for (int64_t window = 0; status == FP_OK && window < g->windows; window += g->batch) {
-		int64_t count = at_most(g->batch, g->windows - window);
+		int64_t count = fp_smaller(g->batch, g->windows - window);
 		fp_layer_state state = {
 			.sequences = count, .length = g->length, .hidden = fp_matrix_rows(space->hidden, 0, count * g->length)};
 		FP_TRY(fp_check_interrupt(g->be->ctx));
@@ -146,7 +142,7 @@ static fp_status through_head(const fp_token_gradients *g, const fp_windows *win
 	fp_matrix gradient = {0};
 	fp_status status = fp_matrix_new(g->be, &gradient, g->batch * g->length, g->width, FP_F32);
 	for (int64_t window = 0; status == FP_OK && window < g->windows; window += g->batch) {
-		int64_t rows = at_most(g->batch, g->windows - window) * g->length;
+		int64_t rows = fp_smaller(g->batch, g->windows - window) * g->length;
 		const int32_t *ids = windows->ids + window * g->length;
 		fp_matrix hidden = fp_matrix_rows(space->hidden, 0, rows), part = fp_matrix_rows(gradient, 0, rows);
 		for (int64_t i = 0; i < rows; i++)
@@ -168,7 +164,7 @@ static fp_status backward_layer(const fp_token_gradients *g, int64_t index, pass
 	fp_layer *layer = NULL;
 	fp_status status = fp_layer_load(&layer, g->model, index);
 	for (int64_t window = 0; status == FP_OK && window < g->windows; window += g->batch) {
-		int64_t count = at_most(g->batch, g->windows - window);
+		int64_t count = fp_smaller(g->batch, g->windows - window);
 		fp_matrix input = fp_matrix_rows(space->hidden, 0, count * g->length), output, gradient;
 		FP_TRY(fp_check_interrupt(g->be->ctx));
 		FP_TRY(read_slot(g, index - 1, window, input));
@@ -250,7 +246,7 @@ fp_status fp_token_gradients_read(const fp_token_gradients *gradients, int64_t l
 	FP_REQUIRE(g->be, layer >= g->first && layer < g->layers && first >= 0 && first + windows <= g->windows);
 	FP_REQUIRE(g->be, out.rows == windows * g->length && out.cols == g->width);
 	for (int64_t window = 0; window < windows; window += g->batch) {
-		int64_t count = at_most(g->batch, windows - window);
+		int64_t count = fp_smaller(g->batch, windows - window);
 		FP_TRY(read_slot(g, layer, first + window, fp_matrix_rows(out, window * g->length, count * g->length)));
 	}
 cleanup:

@@ -18,6 +18,7 @@
 
 #include "backend/cpu/cpu_blas.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include <math.h>
 #include <string.h>
 
@@ -49,16 +50,6 @@ typedef struct attention_scratch {
 	double *sum;    /* rows */
 } attention_scratch;
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* Rows are stacked head by head: row h·count + i is query first + i of head h of the group. */
 static void gather_queries(const attention_plan *plan, const fp_cpu_loops *loops, int64_t first_row, int64_t count,
 						   int64_t kv_head, float *packed)
@@ -76,8 +67,8 @@ static void soften_row(const attention_plan *plan, const fp_cpu_loops *loops, at
 					   int64_t query, int64_t begin, int64_t end)
 {
 	int64_t window = plan->shape->window, d = plan->shape->head_dim;
-	int64_t from = window > 0 ? larger(begin, query - window + 1) : begin;
-	int64_t to = smaller(end, query + 1);
+	int64_t from = window > 0 ? fp_larger(begin, query - window + 1) : begin;
+	int64_t to = fp_smaller(end, query + 1);
 	float *scores = scratch->scores + row * KEY_BLOCK;
 	if (from >= to) {
 		memset(scores, 0, (size_t)(end - begin) * sizeof *scores);
@@ -104,7 +95,7 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 {
 	const fp_attention_shape *shape = plan->shape;
 	int64_t d = shape->head_dim, start = sequence * shape->length;
-	int64_t count = smaller(plan->queries, shape->length - first);
+	int64_t count = fp_smaller(plan->queries, shape->length - first);
 	int64_t rows = plan->group * count;
 	gather_queries(plan, loops, start + first, count, kv_head, scratch->queries);
 	memset(scratch->output, 0, (size_t)(rows * d) * sizeof *scratch->output);
@@ -113,9 +104,9 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 		scratch->sum[r] = 0;
 	}
 	int64_t last = first + count;
-	int64_t begin = shape->window > 0 ? larger(0, first - shape->window + 1) : 0;
+	int64_t begin = shape->window > 0 ? fp_larger(0, first - shape->window + 1) : 0;
 	for (; begin < last; begin += KEY_BLOCK) {
-		int64_t end = smaller(begin + KEY_BLOCK, last);
+		int64_t end = fp_smaller(begin + KEY_BLOCK, last);
 		const float *k = fp_cpu_floats(plan->K) + (start + begin) * plan->K.stride + kv_head * d;
 		const float *v = fp_cpu_floats(plan->V) + (start + begin) * plan->V.stride + kv_head * d;
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)(end - begin), (int)d, 1.0f,
@@ -148,7 +139,7 @@ static attention_plan plan_of(const fp_attention_shape *shape, fp_matrix Q, fp_m
 	attention_plan plan = {.shape = shape, .Q = Q, .K = K, .V = V, .out = out};
 	plan.group = shape->heads / shape->kv_heads;
 	bool is_long = ROWS_LONG / plan.group * LONG_BLOCKS <= shape->length;
-	plan.queries = larger(1, smaller((is_long ? ROWS_LONG : ROWS_SHORT) / plan.group, shape->length));
+	plan.queries = fp_larger(1, fp_smaller((is_long ? ROWS_LONG : ROWS_SHORT) / plan.group, shape->length));
 	plan.blocks = (shape->length + plan.queries - 1) / plan.queries;
 	plan.rows = plan.group * plan.queries;
 	return plan;
@@ -169,7 +160,7 @@ fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_m
 	attention_plan plan = plan_of(shape, Q, K, V, out);
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
 	int64_t items = shape->sequences * shape->kv_heads * plan.blocks;
-	int threads = (int)smaller(be->threads, items);
+	int threads = (int)fp_smaller(be->threads, items);
 	int64_t floats = plan.rows * (2 * shape->head_dim + KEY_BLOCK + 1);
 	floats = (floats + 31) / 16 * 16; /* the next thread's share starts on another cache line */
 	fp_status status;

@@ -15,6 +15,7 @@
 
 #include "backend/cpu/cpu_blas.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include <math.h>
 #include <string.h>
 
@@ -48,16 +49,6 @@ typedef struct backward_block {
 	int64_t rows;         /* group × count */
 	int64_t begin, end;   /* keys */
 } backward_block;
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-	return a > b ? a : b;
-}
 
 static float *head_at(fp_matrix m, const backward_block *block, int64_t token, int64_t head, int64_t d)
 {
@@ -94,8 +85,8 @@ static void against_keys(const backward_plan *plan, const backward_block *block,
 static bool seen(const backward_plan *plan, const backward_block *block, int64_t row, int64_t *from, int64_t *to)
 {
 	int64_t query = block->first + row % block->count, window = plan->shape->window;
-	*from = window > 0 ? larger(block->begin, query - window + 1) - block->begin : 0;
-	*to = smaller(block->end, query + 1) - block->begin;
+	*from = window > 0 ? fp_larger(block->begin, query - window + 1) - block->begin : 0;
+	*to = fp_smaller(block->end, query + 1) - block->begin;
 	return *from < *to;
 }
 
@@ -166,14 +157,14 @@ static void backward_item(const backward_plan *plan, const fp_cpu_loops *loops, 
 		memset(head_at(plan->dV, &block, t, block.kv_head, d), 0, (size_t)d * sizeof(float));
 	}
 	for (block.first = 0; block.first < shape->length; block.first += plan->queries) {
-		block.count = smaller(plan->queries, shape->length - block.first);
+		block.count = fp_smaller(plan->queries, shape->length - block.first);
 		block.rows = plan->group * block.count;
 		gather(plan, loops, &block, scratch);
 		int64_t last = block.first + block.count;
-		int64_t begin = shape->window > 0 ? larger(0, block.first - shape->window + 1) : 0;
+		int64_t begin = shape->window > 0 ? fp_larger(0, block.first - shape->window + 1) : 0;
 		for (int walk = 0; walk < 2; walk++) {
 			for (block.begin = begin; block.begin < last; block.begin += KEY_BLOCK) {
-				block.end = smaller(block.begin + KEY_BLOCK, last);
+				block.end = fp_smaller(block.begin + KEY_BLOCK, last);
 				if (walk == 0)
 					gather_sums(plan, loops, &block, scratch);
 				else
@@ -213,11 +204,11 @@ fp_status fp_cpu_attention_backward(fp_backend *be, const fp_attention_shape *sh
 	if (Q.rows == 0 || shape->heads == 0)
 		return FP_OK;
 	plan.group = shape->heads / shape->kv_heads;
-	plan.queries = smaller(larger(1, ROW_TARGET / plan.group), shape->length);
+	plan.queries = fp_smaller(fp_larger(1, ROW_TARGET / plan.group), shape->length);
 	plan.rows = plan.group * plan.queries;
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
 	int64_t items = shape->sequences * shape->kv_heads, d = shape->head_dim;
-	int threads = (int)smaller(be->threads, items);
+	int threads = (int)fp_smaller(be->threads, items);
 	int64_t floats = plan.rows * (3 * d + 2 * KEY_BLOCK + 2);
 	floats = (floats + 31) / 16 * 16; /* the next thread's share starts on another cache line */
 	FP_TRY(FP_NEW(be->ctx, &memory, floats * threads));

@@ -3,9 +3,8 @@
  * cuda_backend.cuh: what the files of the CUDA backend share: the buffer, the state, checks, launches.
  *
  * Everything but begin_download() and upload_beside() runs on one stream, so an operation sees the results of those
- * before it. Memory comes
- * from the device's stream-ordered pool and goes back to it, so scratch space costs next to nothing. Host code is C++
- * only where that spares a label: scratch space frees itself.
+ * before it. Memory comes from the device's stream-ordered pool and goes back to it, so scratch space costs next to
+ * nothing. Host code is C++ only where that spares a label: scratch space frees itself.
  */
 #ifndef FP_BACKEND_CUDA_BACKEND_CUH
 #define FP_BACKEND_CUDA_BACKEND_CUH

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* numbers.h: the smaller and the larger of two. */
+#ifndef FP_BASE_NUMBERS_H
+#define FP_BASE_NUMBERS_H
+
+#include <stdint.h>
+
+static inline int64_t fp_smaller(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+static inline int64_t fp_larger(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+#endif
