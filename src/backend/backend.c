@@ -69,6 +69,11 @@ bool fp_backend_rounds(const fp_backend *be, fp_use use)
 	return be->ops->fista_step_near && be->precision == FP_PRECISION_BF16 && use == FP_USE_ACTIVATION;
 }
 
+bool fp_backend_brings_beside(const fp_backend *be)
+{
+	return be->ops->upload_beside && !be->frugal;
+}
+
 bool fp_backend_has_gradients(const fp_backend *be)
 {
 	const fp_backend_operations *ops = be->ops;

@@ -356,6 +356,8 @@ fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols);
 /* True when products for `use` round their operands to bf16 and take them so: what is multiplied twice is better
  * rounded once. */
 bool fp_backend_rounds(const fp_backend *be, fp_use use);
+/* True when weights come in beside the device's work: it can, and there is the memory for it. */
+bool fp_backend_brings_beside(const fp_backend *be);
 /* True when the backend has the operations of a layer fit. */
 bool fp_backend_has_gradients(const fp_backend *be);
 

@@ -158,7 +158,7 @@ fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp
 	const void *bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
 	if (!bytes)
 		bytes = fp_checkpoint_data(model->checkpoint, tensor);
-	if (be->ops->upload_beside && !be->frugal) {
+	if (fp_backend_brings_beside(be)) {
 		FP_TRY(be->ops->upload_beside(be, rows, cols, bytes, tensor->dtype, out));
 	} else {
 		FP_TRY(fp_matrix_new(be, out, rows, cols, FP_F32));

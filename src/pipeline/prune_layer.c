@@ -519,7 +519,7 @@ static fp_status move_on(layer_job *job)
 		fp_streams_forget(task->streams, FP_DENSE);
 		FP_TRY(fp_streams_forward(task->streams, FP_PRUNED, job->pruned));
 	}
-	if (task->ahead && be->ops->upload_beside && !be->frugal) {
+	if (task->ahead && fp_backend_brings_beside(be)) {
 		fp_layer_free(job->dense);
 		fp_layer_free(job->pruned);
 		job->dense = job->pruned = NULL;
