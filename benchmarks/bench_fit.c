@@ -57,19 +57,24 @@ cleanup:
 static fp_status thin_out(bench *b)
 {
 	fp_status status = FP_OK;
-	fp_matrix mask = {0};
+	fp_matrix mask = {0}, own = {0}, wide;
 	fp_pattern pattern = {.kept = 2, .group = 4, .sparsity = 0.5};
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
 		fp_matrix weight = b->layer->weight[role];
 		if (fp_matrix_is_absent(weight))
 			continue;
 		FP_TRY(fp_matrix_new(b->be, &mask, weight.rows, weight.cols, FP_U8));
-		FP_TRY(b->be->ops->mask_smallest(b->be, weight, &pattern, mask));
-		FP_TRY(b->be->ops->apply_mask(b->be, mask, weight));
+		FP_TRY(fp_matrix_widen(b->be, weight, &own, &wide));
+		FP_TRY(b->be->ops->mask_smallest(b->be, wide, &pattern, mask));
+		FP_TRY(b->be->ops->apply_mask(b->be, mask, wide));
+		if (weight.dtype != FP_F32)
+			FP_TRY(b->be->ops->copy(b->be, weight, wide));
 		fp_matrix_free(b->be, &mask);
+		fp_matrix_free(b->be, &own);
 	}
 cleanup:
 	fp_matrix_free(b->be, &mask);
+	fp_matrix_free(b->be, &own);
 	return status;
 }
 
@@ -229,10 +234,10 @@ static fp_status step_new(step *s)
 		FP_TRY(b->be->ops->copy(b->be, s->weights.weight[role], weight));
 		FP_TRY(b->be->ops->fill(b->be, s->mean.weight[role], 0));
 		FP_TRY(b->be->ops->fill(b->be, s->square.weight[role], 0));
-		if (fp_backend_rounds(b->be, FP_USE_ACTIVATION))
-			FP_TRY(fp_matrix_new(b->be, &s->layer.weight[role], weight.rows, weight.cols, FP_BF16));
-		if (s->layer.weight[role].dtype == FP_BF16)
-			FP_TRY(b->be->ops->copy(b->be, s->layer.weight[role], weight));
+		if (!fp_backend_rounds(b->be, FP_USE_ACTIVATION))
+			continue;
+		FP_TRY(fp_matrix_new(b->be, &s->layer.weight[role], weight.rows, weight.cols, FP_BF16));
+		FP_TRY(b->be->ops->copy(b->be, s->layer.weight[role], weight));
 	}
 cleanup:
 	return status;
@@ -247,7 +252,7 @@ static void step_free(step *s)
 	for (int i = 0; i < 4; i++)
 		fp_layer_matrices_free(s->b->be, sets[i]);
 	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (s->layer.weight[role].dtype == FP_BF16)
+		if (s->layer.weight[role].buffer != s->b->layer->weight[role].buffer)
 			fp_matrix_free(s->b->be, &s->layer.weight[role]);
 	fp_tape_free(s->tape);
 }

@@ -42,6 +42,17 @@ void fp_matrix_free(fp_backend *be, fp_matrix *matrix)
 	memset(matrix, 0, sizeof *matrix);
 }
 
+fp_status fp_matrix_widen(fp_backend *be, fp_matrix m, fp_matrix *own, fp_matrix *out)
+{
+	*own = (fp_matrix){0};
+	*out = m;
+	if (m.dtype == FP_F32)
+		return FP_OK;
+	fp_status status = fp_matrix_new(be, own, m.rows, m.cols, FP_F32);
+	*out = *own;
+	return status == FP_OK ? be->ops->copy(be, *own, m) : status;
+}
+
 fp_matrix fp_matrix_rows(fp_matrix m, int64_t first, int64_t rows)
 {
 	m.offset += first * m.stride;

@@ -140,8 +140,8 @@ typedef struct fp_backend_operations {
 	fp_status (*memory)(fp_backend *be, int64_t *available, int64_t *total);
 
 	/* --- linear algebra: required ------------------------------------------------------------------------- */
-	/* C ← α op(A) op(B) + β C. A, B or both may be BF16 on a backend with fista_step_near(), whatever the use: the
-	 * other one is then rounded too; and C may be BF16 with them. */
+	/* C ← α op(A) op(B) + β C. A, B or both may be BF16 or F16 on a backend with fista_step_near(), whatever the use:
+	 * then both are rounded to BF16, and C may be BF16 with them. */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);
 	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror(). X may be BF16 where gemm()'s
@@ -167,7 +167,7 @@ typedef struct fp_backend_operations {
 	/* A = Q diag(values) Qᵀ; A ← Q, eigenvectors in columns; values (1×n) ascending */
 	fp_status (*eigen)(fp_backend *be, fp_matrix A, fp_matrix values);
 	fp_status (*max_abs)(fp_backend *be, fp_matrix X, double *out); /* the largest |entry|; 0 for no entries */
-	/* *out ← 1 if every entry is finite, else 0 */
+	/* *out ← 1 if every entry is finite, else 0; X of any weight type */
 	fp_status (*finite)(fp_backend *be, fp_matrix X, int *out);
 
 	/* --- transformer: required ---------------------------------------------------------------------------- */
@@ -236,10 +236,10 @@ typedef struct fp_backend_operations {
 	fp_status (*near_sum)(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
 
 	/* --- the way in: optional; NULL: fp_matrix_new() and upload() ------------------------------------------ */
-	/* *out ← a new F32 matrix from contiguous host memory, beside what was asked for before: it need not wait for that.
-	 * Takes memory that work under way still holds twice, so it is not for a device that is full. */
-	fp_status (*upload_beside)(fp_backend *be, int64_t rows, int64_t cols, const void *host, fp_dtype dtype,
-							   fp_matrix *out);
+	/* *out ← a new matrix of a weight type from contiguous host memory, beside what was asked for before: it need not
+	 * wait for that. Takes memory that work under way still holds twice, so it is not for a device that is full. */
+	fp_status (*upload_beside)(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
+							   const void *host, fp_dtype dtype);
 
 	/* --- the way out: optional, all or none; NULL: the host does it ---------------------------------------- */
 	/* X and out (a weight type, contiguous) ← X rounded to out's type, −0.0 made +0.0; *zeros ← how many zeros there
@@ -319,6 +319,8 @@ fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word, int6
 /* Allocates a buffer for rows × cols and views it. The caller releases it with fp_matrix_free(). */
 fp_status fp_matrix_new(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype dtype);
 void fp_matrix_free(fp_backend *be, fp_matrix *matrix); /* an all-zero view is allowed; leaves one */
+/* *out ← m as F32: itself, or *own, which the caller frees in any case. */
+fp_status fp_matrix_widen(fp_backend *be, fp_matrix m, fp_matrix *own, fp_matrix *out);
 static inline int64_t fp_matrix_size(fp_matrix m)
 {
 	return m.rows * m.cols;

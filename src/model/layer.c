@@ -111,6 +111,7 @@ void fp_workspace_free(fp_workspace *workspace)
 typedef struct layer_part {
 	const fp_tensor_info *tensor; /* NULL: the model has none */
 	fp_matrix *matrix;
+	bool multiplied; /* an operator's weights */
 } layer_part;
 
 enum { LAYER_PARTS = 2 * FP_ROLE_COUNT + 6 };
@@ -118,15 +119,15 @@ enum { LAYER_PARTS = 2 * FP_ROLE_COUNT + 6 };
 static void list_parts(fp_layer *layer, const fp_layer_tensors *tensors, layer_part parts[LAYER_PARTS])
 {
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		*parts++ = (layer_part){tensors->weight[role], &layer->weight[role]};
-		*parts++ = (layer_part){tensors->bias[role], &layer->bias[role]};
+		*parts++ = (layer_part){tensors->weight[role], &layer->weight[role], true};
+		*parts++ = (layer_part){tensors->bias[role], &layer->bias[role], false};
 	}
 	for (int i = 0; i < 2; i++) {
-		*parts++ = (layer_part){tensors->norm_weight[i], &layer->norm_weight[i]};
-		*parts++ = (layer_part){tensors->norm_bias[i], &layer->norm_bias[i]};
+		*parts++ = (layer_part){tensors->norm_weight[i], &layer->norm_weight[i], false};
+		*parts++ = (layer_part){tensors->norm_bias[i], &layer->norm_bias[i], false};
 	}
-	*parts++ = (layer_part){tensors->query_norm, &layer->query_norm};
-	*parts++ = (layer_part){tensors->key_norm, &layer->key_norm};
+	*parts++ = (layer_part){tensors->query_norm, &layer->query_norm, false};
+	*parts++ = (layer_part){tensors->key_norm, &layer->key_norm, false};
 }
 
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
@@ -142,7 +143,9 @@ fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
 	list_parts(layer, &model->layers[index], parts);
 	for (int i = 0; i < LAYER_PARTS; i++)
 		if (parts[i].tensor)
-			FP_TRY(fp_model_bring(model, parts[i].tensor, parts[i].matrix));
+			FP_TRY(fp_model_bring(model, parts[i].tensor,
+								  parts[i].multiplied ? fp_model_held_type(model, parts[i].tensor) : FP_F32,
+								  parts[i].matrix));
 	for (int i = 0; i < LAYER_PARTS; i++) /* behind all of them: it waits */
 		if (parts[i].tensor)
 			FP_TRY(fp_model_check(model, parts[i].tensor, *parts[i].matrix));

@@ -20,7 +20,7 @@
 typedef struct fp_layer {
 	const fp_model *model; /* borrowed */
 	int64_t index;
-	fp_matrix weight[FP_ROLE_COUNT]; /* outputs × inputs, F32 on the device; absent where the model has no such role */
+	fp_matrix weight[FP_ROLE_COUNT]; /* outputs × inputs, of fp_model_held_type(); absent: the model has no such role */
 	fp_matrix bias[FP_ROLE_COUNT];   /* 1 × outputs or absent */
 	fp_matrix norm_weight[2], norm_bias[2]; /* before (or after) attention; before (or after) the feed-forward part */
 	fp_matrix query_norm, key_norm;         /* 1 × head_dim or absent */

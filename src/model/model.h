@@ -59,6 +59,9 @@ void fp_model_set_overlay(fp_model *model, const fp_overlay *overlay);
 const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp_role role);
 /* Its bias; NULL: it has none. */
 const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, fp_role role);
+/* The type in which an operator's weights are held on the device: the checkpoint's where products round to 16 bits
+ * anyway, so that half the memory does; else F32. */
+fp_dtype fp_model_held_type(const fp_model *model, const fp_tensor_info *tensor);
 /* Group of a role, and whether the model has the role. */
 int fp_role_group(fp_role role);
 const char *fp_role_name(fp_role role); /* "q", "k", "v", "o", "gate", "up", "down" */

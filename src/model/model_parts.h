@@ -35,12 +35,12 @@ struct fp_model {
 /* Finds every tensor that the config asks for and checks its type and shape. */
 fp_status fp_model_find_tensors(fp_model *model);
 
-/* A matrix or vector (rank 1: 1 × n) from the checkpoint to the device as F32, beside the device's work where it can.
- * The pages of the file are given back. */
-fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out);
+/* A matrix or vector (rank 1: 1 × n) from the checkpoint to the device, beside the device's work where it can. The
+ * pages of the file are given back. */
+fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp_dtype type, fp_matrix *out);
 /* A number that is not finite is an error that names the tensor. Waits for the device. */
 fp_status fp_model_check(const fp_model *model, const fp_tensor_info *tensor, fp_matrix matrix);
-/* Both. */
+/* Both, as F32. */
 fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out);
 
 /* Y ← X Wᵀ + b (+ Y when `add`); b may be absent. */

@@ -149,7 +149,12 @@ cleanup:
 	return status;
 }
 
-fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
+fp_dtype fp_model_held_type(const fp_model *model, const fp_tensor_info *tensor)
+{
+	return fp_backend_rounds(model->be, FP_USE_ACTIVATION) ? tensor->dtype : FP_F32;
+}
+
+fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp_dtype type, fp_matrix *out)
 {
 	fp_status status;
 	fp_backend *be = model->be;
@@ -159,9 +164,9 @@ fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp
 	if (!bytes)
 		bytes = fp_checkpoint_data(model->checkpoint, tensor);
 	if (fp_backend_brings_beside(be)) {
-		FP_TRY(be->ops->upload_beside(be, rows, cols, bytes, tensor->dtype, out));
+		FP_TRY(be->ops->upload_beside(be, out, rows, cols, type, bytes, tensor->dtype));
 	} else {
-		FP_TRY(fp_matrix_new(be, out, rows, cols, FP_F32));
+		FP_TRY(fp_matrix_new(be, out, rows, cols, type));
 		FP_TRY(be->ops->upload(be, *out, bytes, tensor->dtype, cols));
 	}
 	fp_checkpoint_forget(model->checkpoint, tensor);
@@ -185,7 +190,7 @@ fp_status fp_model_check(const fp_model *model, const fp_tensor_info *tensor, fp
 fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
 {
 	fp_status status;
-	FP_TRY(fp_model_bring(model, tensor, out));
+	FP_TRY(fp_model_bring(model, tensor, FP_F32, out));
 	FP_TRY(fp_model_check(model, tensor, *out));
 cleanup:
 	if (status != FP_OK)

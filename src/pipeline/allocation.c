@@ -160,7 +160,7 @@ static fp_status prune_group(const probe *p, const fp_layer *layer, int group, f
 	fp_backend *be = p->be;
 	fp_statistics statistics = {0};
 	fp_gram gram = {0};
-	fp_matrix mask = {0};
+	fp_matrix mask = {0}, own = {0};
 	fp_status status;
 	FP_TRY(fp_statistics_new(&statistics, be, &(fp_statistics_plan){.inputs = X.cols, .batch = p->tokens}));
 	FP_TRY(fp_statistics_fold(&statistics, X, X));
@@ -170,14 +170,17 @@ static fp_status prune_group(const probe *p, const fp_layer *layer, int group, f
 		fp_matrix W = layer->weight[role];
 		if (fp_role_group((fp_role)role) != group || fp_matrix_is_absent(W))
 			continue;
+		FP_TRY(fp_matrix_widen(be, W, &own, &W));
 		fp_problem problem = {.gram = &gram, .W = W, .C = W, .pattern = p->request->pattern};
 		FP_TRY(fp_matrix_new(be, &mask, W.rows, W.cols, FP_U8));
 		FP_TRY(fp_matrix_new(be, &pruned[role], W.rows, W.cols, FP_F32));
 		FP_TRY(fp_warm_start(&problem, "wanda", p->request->settings, pruned[role], mask));
 		fp_matrix_free(be, &mask);
+		fp_matrix_free(be, &own);
 	}
 cleanup:
 	fp_matrix_free(be, &mask);
+	fp_matrix_free(be, &own);
 	fp_gram_free(&gram);
 	fp_statistics_free(&statistics);
 	return status;

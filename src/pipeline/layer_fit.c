@@ -49,7 +49,7 @@ typedef struct fit_space {
 	fp_matrix slope;           /* their gradients of the token loss; absent where these have no weight */
 	fp_layer_matrices weights; /* at work, F32 */
 	fp_layer_matrices narrow;  /* weights at work in the type of products (BF16), where they round */
-	fp_layer_matrices trial;   /* the same in the checkpoint's type */
+	fp_layer_matrices trial;   /* the same in the checkpoint's type, as the layer holds it */
 	fp_layer_matrices gradients, mean, square; /* Adam's moments */
 	double rate[FP_ROLE_COUNT];                /* of each operator, before the schedule */
 	double held_energy, energy; /* Σ‖target − input‖²: of the held-out windows; of a window, on average */
@@ -79,16 +79,17 @@ int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t lengt
 	return batch > 1 ? batch : 1;
 }
 
-int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens, bool metric)
+int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t held, int64_t tokens, bool metric)
 {
 	int64_t hidden = fp_model_get_config(model)->hidden, rows = 2 * tokens * hidden;
-	int64_t narrow =
-		fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) ? weights * fp_dtype_size(FP_BF16) : 0;
+	int64_t operands = held;
+	if (fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION))
+		operands += weights * fp_dtype_size(FP_BF16);
 	if (metric) {
 		rows += tokens * hidden;
-		narrow += fp_fit_metric_bytes(hidden, tokens);
+		operands += fp_fit_metric_bytes(hidden, tokens);
 	}
-	return fp_tape_bytes(model, tokens) + (5 * weights + rows) * (int64_t)sizeof(float) + narrow;
+	return fp_tape_bytes(model, tokens) + (4 * weights + rows) * (int64_t)sizeof(float) + operands;
 }
 
 fp_status fp_fit_check(const fp_backend *be)
@@ -159,7 +160,7 @@ static fp_status start_weights(fit_space *space)
 			FP_TRY(be->ops->copy(be, space->narrow.weight[role], layer->weight[role]));
 		FP_TRY(be->ops->fill(be, space->mean.weight[role], 0));
 		FP_TRY(be->ops->fill(be, space->square.weight[role], 0));
-		FP_TRY(root_mean_square(be, layer->weight[role], &space->rate[role]));
+		FP_TRY(root_mean_square(be, space->weights.weight[role], &space->rate[role]));
 		space->rate[role] *= step_length(space->task->settings, layer->weight[role]);
 		if (fp_matrix_is_absent(layer->bias[role]))
 			continue;
@@ -221,14 +222,23 @@ cleanup:
 	return status;
 }
 
-static fp_status narrow_new(fit_space *space)
+/* What is multiplied: the weights at work in 16 bits where products round, and those on trial as the layer holds its
+ * own. */
+static fp_status operands_new(fit_space *space)
 {
 	const fp_layer *layer = space->task->layer;
+	bool rounds = fp_backend_rounds(space->be, FP_USE_ACTIVATION);
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (!fp_matrix_is_absent(layer->weight[role]))
-			FP_TRY(fp_matrix_new(space->be, &space->narrow.weight[role], layer->weight[role].rows,
-								 layer->weight[role].cols, FP_BF16));
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		fp_matrix weight = layer->weight[role], bias = layer->bias[role];
+		if (fp_matrix_is_absent(weight))
+			continue;
+		if (rounds)
+			FP_TRY(fp_matrix_new(space->be, &space->narrow.weight[role], weight.rows, weight.cols, FP_BF16));
+		FP_TRY(fp_matrix_new(space->be, &space->trial.weight[role], weight.rows, weight.cols, weight.dtype));
+		if (!fp_matrix_is_absent(bias))
+			FP_TRY(fp_matrix_new(space->be, &space->trial.bias[role], 1, bias.cols, FP_F32));
+	}
 cleanup:
 	return status;
 }
@@ -278,9 +288,7 @@ static fp_status space_new(fit_space *space)
 	space->energy = energy / (double)(task->windows - space->held);
 	FP_TRY(fp_tape_new(&space->tape, task->layer->model, rows));
 	FP_TRY(fp_layer_matrices_new(&space->weights, task->layer));
-	if (fp_backend_rounds(be, FP_USE_ACTIVATION))
-		FP_TRY(narrow_new(space));
-	FP_TRY(fp_layer_matrices_new(&space->trial, task->layer));
+	FP_TRY(operands_new(space));
 	FP_TRY(fp_layer_matrices_new(&space->gradients, task->layer));
 	FP_TRY(fp_layer_matrices_new(&space->mean, task->layer));
 	FP_TRY(fp_layer_matrices_new(&space->square, task->layer));
@@ -393,7 +401,7 @@ static fp_status round_matrix(fp_backend *be, const fp_tensor_info *tensor, fp_m
 {
 	fp_matrix rounded = {0};
 	fp_status status;
-	if (tensor->dtype == FP_F32)
+	if (tensor->dtype == FP_F32 || tensor->dtype == out.dtype)
 		return be->ops->copy(be, out, in);
 	FP_TRY(fp_matrix_new(be, &rounded, in.rows, in.cols, tensor->dtype));
 	FP_TRY(be->ops->copy(be, rounded, in));

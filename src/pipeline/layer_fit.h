@@ -44,8 +44,9 @@ int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows);
 /* Steps of the fit and windows in one of them. */
 int64_t fp_fit_steps(const fp_settings *settings, int64_t windows, int64_t length);
 int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length);
-/* Bytes that fp_fit_layer() takes for a layer with this many weights, for planning; `metric`: not the plain one. */
-int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t tokens, bool metric);
+/* Bytes that fp_fit_layer() takes for a layer with this many weights, held in so many bytes, for planning; `metric`:
+ * not the plain one. */
+int64_t fp_fit_bytes(const fp_model *model, int64_t weights, int64_t held, int64_t tokens, bool metric);
 /* Fails when the device has no gradients. */
 fp_status fp_fit_check(const fp_backend *be);
 

@@ -10,6 +10,7 @@
 
 #include "backend/work_space.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "pipeline/row_importance.h"
 
 #include <math.h>
@@ -27,6 +28,7 @@ enum {
 
 typedef struct group_size {
 	int64_t inputs, largest; /* n, and the largest operator's mn */
+	int64_t rounded;         /* the same of those whose weights each product rounds, where it does */
 	int operators;
 	bool centred;
 } group_size;
@@ -37,7 +39,9 @@ typedef enum phase { PHASE_GRADIENTS, PHASE_ROWS, PHASE_STATISTICS, PHASE_SOLVE,
 typedef struct sizes {
 	group_size groups[FP_GROUP_COUNT];
 	int64_t weights; /* entries of a layer */
+	int64_t held;    /* and the bytes they take on the device */
 	int64_t largest_bytes;
+	bool narrow; /* they are held in 16 bits */
 	bool weighs_rows;
 } sizes;
 
@@ -53,11 +57,15 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 		group_size *group = &out->groups[fp_role_group((fp_role)role)];
 		group->inputs = tensor->shape[1];
 		group->operators++;
-		group->largest = tensor->elements > group->largest ? tensor->elements : group->largest;
+		fp_dtype type = fp_model_held_type(task->model, tensor);
+		group->largest = fp_larger(tensor->elements, group->largest);
+		group->rounded = type == FP_BF16 ? group->rounded : fp_larger(tensor->elements, group->rounded);
 		if (!fp_model_operator_bias(task->model, layer, (fp_role)role))
 			group->centred = false;
 		out->weights += tensor->elements;
-		out->largest_bytes = tensor->bytes > out->largest_bytes ? tensor->bytes : out->largest_bytes;
+		out->held += tensor->elements * fp_dtype_size(type);
+		out->narrow |= type != FP_F32;
+		out->largest_bytes = fp_larger(tensor->bytes, out->largest_bytes);
 	}
 }
 
@@ -100,8 +108,7 @@ static void fista_room(solver_room *room, const fp_backend *be, const fp_setting
 	room->kept = (kept + (convex && near ? (leaps ? 1 : 0.5) : 0)) * square;
 	at_least(room, own * mn, factor && be->asynchronous ? square : 0); /* turned round while it is made */
 	if (convex) {
-		/* in halves near the dense weights the steps take five, too, and half a one to make many at once */
-		double steps = settings->restart ? 7 : be->asynchronous ? 5.5 : 5;
+		double steps = settings->restart ? 7 : 5; /* in halves near the dense weights, too */
 		at_least(room, (own + steps) * mn, near ? (leaps ? 4 * square : 0) : iterated);
 	}
 	if (searches) {
@@ -144,7 +151,7 @@ static double pass_floats(const fp_prune_task *task, const group_size *size, con
 	bool split = fp_operand_bytes(be, FP_USE_ACTIVATION) > 2;
 	int64_t inputs = split ? tokens * size->inputs : 0, results = split ? 0 : tokens * outputs;
 	int64_t most = fp_attention_bytes(be, &shape);
-	int64_t products[] = {fp_product_bytes(be, FP_USE_ACTIVATION, inputs, size->largest),
+	int64_t products[] = {fp_product_bytes(be, FP_USE_ACTIVATION, inputs, size->rounded),
 						  fp_product_bytes(be, FP_USE_ACTIVATION, inputs, inputs),
 						  fp_product_bytes(be, FP_USE_ACTIVATION, results, 0)};
 	for (size_t i = 0; i < sizeof products / sizeof products[0]; i++)
@@ -187,6 +194,8 @@ static void group_floats(const fp_prune_task *task, const sizes *s, int group, c
 	double solve = target + solver_floats(be, settings, size, two || own, plan->residence != FP_RESIDENT);
 	double making = target + (two && !outputs ? mn : 0) + product_floats(be, FP_USE_REFINEMENT, size);
 	double solving = fmax(targets + making, size->operators > 1 ? targets + solve : solve);
+	if (s->narrow) /* W and V themselves */
+		solving += 2 * mn;
 	bool resident = plan->residence == FP_RESIDENT;
 	floats[PHASE_STATISTICS] =
 		fmax(floats[PHASE_STATISTICS], statistics + drift + targets + fold + pass + pass_floats(task, size, plan));
@@ -208,14 +217,14 @@ static double fit_product_bytes(const fp_prune_task *task, const sizes *s, const
 {
 	const fp_backend *be = fp_model_backend(task->model);
 	const fp_model_config *c = fp_model_get_config(task->model);
-	int64_t length = task->windows->length, tokens = plan->batch * length, largest = 0;
+	int64_t length = task->windows->length, tokens = plan->batch * length, rounded = 0;
 	int64_t drawn = fp_fit_batch(task->settings, task->windows->count, length);
 	fp_attention_shape shape = fp_model_attention_shape(task->model, drawn < plan->batch ? drawn : plan->batch, length);
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
-		largest = s->groups[group].largest > largest ? s->groups[group].largest : largest;
+		rounded = fp_larger(s->groups[group].rounded, rounded);
 	int64_t left =
 		fp_backend_rounds(be, FP_USE_ACTIVATION) ? 0 : tokens * (c->inner > c->hidden ? c->inner : c->hidden);
-	double product = (double)fp_product_bytes(be, FP_USE_ACTIVATION, left, largest);
+	double product = (double)fp_product_bytes(be, FP_USE_ACTIVATION, left, rounded);
 	if (metric)
 		product =
 			fmax(product, (double)fp_product_bytes(be, FP_USE_REFINEMENT, tokens * c->hidden, c->hidden * c->hidden));
@@ -225,11 +234,11 @@ static double fit_product_bytes(const fp_prune_task *task, const sizes *s, const
 static double fit_bytes(const fp_prune_task *task, const sizes *s, const fp_streams_plan *plan, bool metric)
 {
 	int64_t length = task->windows->length, hidden = fp_model_get_config(task->model)->hidden;
-	double fit = (double)fp_fit_bytes(task->model, s->weights, plan->batch * length, metric);
+	double fit = (double)fp_fit_bytes(task->model, s->weights, s->held, plan->batch * length, metric);
 	if (plan->residence == FP_RESIDENT)
 		fit += (double)fp_streams_pass_bytes(task->model, length, plan);
 	else
-		fit -= (double)s->weights * sizeof(float); /* the dense layer has gone */
+		fit -= (double)s->held; /* the dense layer has gone */
 	if (plan->residence != FP_PARKED && metric)
 		fit += (double)(fp_token_gradients_windows(task->model, task->windows) * length * hidden) * sizeof(float);
 	return fit + fit_product_bytes(task, s, plan, metric);
@@ -255,7 +264,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	int64_t windows = task->windows->count, length = task->windows->length;
 	bool fitted = windows > 0 && task->settings->fit_steps > 0;
 	bool metric = fitted && fp_token_gradients_wanted(task->settings, task->windows);
-	double fixed = 2.0 * (double)s->weights * sizeof(float) + outer_bytes(task->model), host = 0, most = 0;
+	double fixed = 2.0 * (double)s->held + outer_bytes(task->model), host = 0, most = 0;
 	memset(bytes, 0, PHASE_COUNT * sizeof *bytes);
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
 		group_floats(task, s, group, plan, bytes);
@@ -270,7 +279,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	if (fitted)
 		bytes[PHASE_FIT] = fit_bytes(task, s, plan, metric) + fixed;
 	if (metric) /* before anything else is there */
-		bytes[PHASE_GRADIENTS] = (double)fp_token_gradients_bytes(task->model, task->windows, s->weights);
+		bytes[PHASE_GRADIENTS] = (double)fp_token_gradients_bytes(task->model, task->windows, s->held);
 	if (!be->asynchronous) /* on the host: the program, what is on its way to the disk, and the text */
 		host = (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes) +
 			   4.0 * (double)(windows * length);

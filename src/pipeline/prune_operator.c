@@ -17,6 +17,7 @@
 
 typedef struct operator_space {
 	fp_backend *be;
+	fp_matrix W, V;        /* the layer's as F32, where that holds others */
 	fp_matrix C, R;        /* of the target; R may be the drift itself */
 	fp_drift drift;        /* its energy: ‖WX* − WX‖² */
 	fp_matrix work[2];     /* m × n */
@@ -28,7 +29,7 @@ static void space_free(operator_space *space)
 {
 	if (space->R.buffer == space->drift.product.buffer)
 		space->R = (fp_matrix){0};
-	fp_matrix *all[] = {&space->C, &space->R, &space->work[0], &space->work[1]};
+	fp_matrix *all[] = {&space->W, &space->V, &space->C, &space->R, &space->work[0], &space->work[1]};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(space->be, all[i]);
 	fp_drift_free(space->be, &space->drift);
@@ -212,12 +213,15 @@ fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator
 {
 	fp_backend *be = fp_model_backend(task->model);
 	outgoing out = {0};
+	fp_matrix own = {0}, wide;
 	fp_status status;
-	FP_TRY(begin_output(task, V, result, &out));
+	FP_TRY(fp_matrix_widen(be, V, &own, &wide));
+	FP_TRY(begin_output(task, wide, result, &out));
 	FP_TRY(end_output(be, &out));
 	FP_TRY(deliver(task, result, out.bytes));
 cleanup:
 	drop_output(be, &out);
+	fp_matrix_free(be, &own);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
 
@@ -226,7 +230,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 {
 	fp_backend *be = fp_model_backend(task->model);
 	const fp_settings *settings = task->settings;
-	fp_matrix W = own->W, V = own->V;
+	bool narrow = own->W.dtype != FP_F32;
+	fp_matrix W, V;
 	operator_space space = {.be = be};
 	outgoing out = {0};
 	double started = fp_clock();
@@ -234,6 +239,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
 	double residual = residual_share(settings, result->role);
 	fp_status status;
+	FP_TRY(fp_matrix_widen(be, own->W, &space.W, &W));
+	FP_TRY(fp_matrix_widen(be, own->V, &space.V, &V));
 	FP_TRY(fp_matrix_new(be, &space.C, W.rows, W.cols, FP_F32));
 	FP_TRY(measure_output(&space, statistics, W));
 	FP_TRY(make_target(&space, statistics, mix, residual));
@@ -245,12 +252,12 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .W = W,
 						  .C = space.C,
 						  .R = space.R,
+						  .held = narrow ? own->W : (fp_matrix){0},
 						  .pattern =
 							  fp_allocation_pattern(task->allocation, task->pattern, result->layer, result->role),
 						  .importance = own->importance,
 						  .inverse_importance = own->inverse_importance,
 						  .constant = space.target_error,
-						  .type = result->tensor->dtype,
 						  .unmeasured = true};
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
 
@@ -258,6 +265,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	problem.constant = space.drift.energy;
 	result->squared_output = space.squared_output;
 	FP_TRY(begin_output(task, V, result, &out));
+	if (narrow)
+		FP_TRY(be->ops->copy(be, own->V, V));
 	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
 	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));

@@ -8,7 +8,7 @@
 
 /* An operator's matrices on the device. */
 typedef struct fp_operator {
-	fp_matrix W, V;                           /* dense, and pruned */
+	fp_matrix W, V;                           /* dense, and pruned; as the layers hold them */
 	fp_matrix bias;                           /* the pruned layer's */
 	fp_matrix importance, inverse_importance; /* of its rows (row_importance.h); absent: all alike */
 } fp_operator;

@@ -56,7 +56,7 @@ int64_t fp_token_gradients_windows(const fp_model *model, const fp_windows *wind
 }
 
 /* The head, and a layer on the way forward or back, are there one after the other. */
-int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *windows, int64_t weights)
+int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *windows, int64_t held)
 {
 	const fp_backend *be = fp_model_backend(model);
 	int64_t sequences = batch_windows(windows), tokens = sequences * windows->length;
@@ -64,7 +64,7 @@ int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *window
 	fp_attention_shape shape = fp_model_attention_shape(model, sequences, windows->length);
 	int64_t tape = fp_tape_bytes(model, tokens) + fp_attention_backward_bytes(be, &shape);
 	int64_t space = fp_workspace_bytes(model, tokens), head = fp_model_head_bytes(model) + 2 * rows;
-	int64_t layer = weights * (int64_t)sizeof(float) + rows + (tape > space ? tape : space);
+	int64_t layer = held + rows + (tape > space ? tape : space);
 	return head > layer ? head : layer;
 }
 

@@ -25,9 +25,10 @@ int64_t fp_token_gradients_count(const fp_token_gradients *gradients);
 fp_status fp_token_gradients_read(const fp_token_gradients *gradients, int64_t layer, int64_t first, int64_t windows,
 								  fp_matrix out);
 
-/* Windows that would have gradients, and bytes of device memory that the pass takes; for planning. */
+/* Windows that would have gradients, and bytes of device memory that the pass takes with a layer's weights held in so
+ * many; for planning. */
 int64_t fp_token_gradients_windows(const fp_model *model, const fp_windows *windows);
-int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *windows, int64_t weights);
+int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *windows, int64_t held);
 
 /* True when the settings ask for them. */
 bool fp_token_gradients_wanted(const fp_settings *settings, const fp_windows *windows);

@@ -10,18 +10,13 @@ fp_status fp_near_new(fp_near *out, const fp_problem *problem, const fp_settings
 	fp_backend *be = problem->gram->be;
 	fp_matrix W = problem->W;
 	fp_status status = FP_OK;
-	*out = (fp_near){.problem = problem, .W = W, .unfelt = -1};
+	*out = (fp_near){.problem = problem, .W = fp_matrix_is_absent(problem->held) ? W : problem->held, .unfelt = -1};
 	if (!be->ops->fista_step_near || be->precision != FP_PRECISION_BF16 || settings->restart)
 		return FP_OK;
 	FP_TRY(fp_gram_narrow(problem->gram, &out->A));
 	FP_TRY(fp_matrix_new(be, &out->D, 2 * W.rows, W.cols, FP_BF16));
 	FP_TRY(fp_matrix_new(be, &out->rounded, 2 * W.rows, W.cols, FP_BF16));
 	FP_TRY(fp_matrix_new(be, &out->G, W.rows, W.cols, FP_BF16));
-	if (problem->type != FP_F32) {
-		FP_TRY(fp_matrix_new(be, &out->own, W.rows, W.cols, problem->type));
-		FP_TRY(be->ops->copy(be, out->own, W));
-		out->W = out->own;
-	}
 	if (!fp_matrix_is_absent(problem->R)) {
 		FP_TRY(fp_matrix_new(be, &out->R, W.rows, W.cols, FP_BF16));
 		FP_TRY(be->ops->copy(be, out->R, problem->R));
@@ -41,7 +36,6 @@ void fp_near_free(fp_near *near)
 	fp_matrix_free(be, &near->D);
 	fp_matrix_free(be, &near->rounded);
 	fp_matrix_free(be, &near->best);
-	fp_matrix_free(be, &near->own);
 	fp_matrix_free(be, &near->R);
 	fp_matrix_free(be, &near->E);
 	fp_matrix_free(be, &near->G);

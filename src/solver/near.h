@@ -20,8 +20,7 @@ typedef struct fp_near {
 	fp_matrix best;            /* by fp_near_keep() */
 	bool far;                  /* steps were so long that none will be short enough to end a descent early */
 	fp_matrix A;               /* of the Gram matrix, borrowed */
-	fp_matrix W;               /* of the problem, or `own` */
-	fp_matrix own;             /* W in its own 16 bits */
+	fp_matrix W;               /* of the problem, in its own 16 bits where these are at hand */
 	fp_matrix R;               /* BF16, absent where the problem's is */
 	fp_matrix leap;            /* of the Gram matrix, borrowed; absent until steps are first made at once */
 	fp_matrix E;               /* BF16: what these steps make of D = 0; absent where R is */

@@ -64,12 +64,12 @@ typedef struct fp_problem {
 	fp_gram *gram;  /* borrowed */
 	fp_matrix W, C; /* m × n, borrowed */
 	fp_matrix R;    /* C − WA, borrowed; absent: zero */
+	fp_matrix held; /* W, to the bit, in another weight type, borrowed; absent: W is held as it is */
 	fp_pattern pattern;
 	/* 1 × m, and one over each entry: by what an error in each row counts for where zeros go; absent: alike. The error
 	 * itself is told without them. */
 	fp_matrix importance, inverse_importance;
 	double constant; /* e₀ */
-	fp_dtype type;   /* a weight type that holds W exactly: the checkpoint's, or F32 */
 	bool unmeasured; /* the caller measures fp_solve()'s result: solution->error may be anything */
 } fp_problem;
 

@@ -135,7 +135,7 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 	scaled.W = W;
 	scaled.C = C;
 	scaled.R = R;
-	scaled.type = FP_F32;
+	scaled.held = (fp_matrix){0};
 	FP_TRY(solve(&scaled, settings, V, mask, solution));
 	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, V, V));
 	if (!fp_matrix_is_absent(problem->importance))

@@ -216,6 +216,21 @@ static void test_diagonals(void **state)
 	}
 }
 
+/* The answer for the numbers of `s` in each type that weights come in. */
+static void expect_finite(contract *c, const sample *s, int want)
+{
+	static const fp_dtype types[] = {FP_F32, FP_F16, FP_BF16};
+	for (int t = 0; t < 3; t++) {
+		int finite = -1;
+		fp_matrix X;
+		assert_ok(c->ctx, fp_matrix_new(c->be, &X, s->view.rows, s->view.cols, types[t]));
+		assert_ok(c->ctx, c->be->ops->copy(c->be, X, s->view));
+		assert_ok(c->ctx, c->be->ops->finite(c->be, X, &finite));
+		assert_int_equal(finite, want);
+		fp_matrix_free(c->be, &X);
+	}
+}
+
 static void test_finite(void **state)
 {
 	contract *c = *state;
@@ -232,9 +247,13 @@ static void test_finite(void **state)
 			sample Z = sample_from(c, rows, cols, values);
 			assert_ok(c->ctx, c->be->ops->finite(c->be, Z.view, &finite));
 			assert_int_equal(finite, 0);
+			expect_finite(c, &Z, 0);
 			free(values);
 			sample_free(c, &Z);
 		}
+		sample_free(c, &X);
+		X = sample_filled(c, rows, cols, 65504); /* the largest of f16 */
+		expect_finite(c, &X, 1);
 		sample_free(c, &X);
 	}
 }

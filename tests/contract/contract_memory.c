@@ -120,8 +120,9 @@ static void test_upload_beside(void **state)
 	static float numbers[N * N], back[N * N], in[N * N];
 	for (int i = 0; i < N * N; i++)
 		numbers[i] = (float)(i % 251 - 125) / 16.0f;
-	for (int t = 0; t < 3; t++) {
-		fp_matrix one, sum, came;
+	for (int t = 0; t < 6; t++) { /* as it is, and as floats */
+		const fp_dtype type = types[t % 3], held = t < 3 ? FP_F32 : type;
+		fp_matrix one, sum, came, own, wide;
 		assert_ok(c->ctx, fp_matrix_new(c->be, &one, N, N, FP_F32));
 		assert_ok(c->ctx, fp_matrix_new(c->be, &sum, N, N, FP_F32));
 		assert_ok(c->ctx, c->be->ops->fill(c->be, one, 1.0f));
@@ -129,14 +130,17 @@ static void test_upload_beside(void **state)
 		for (int i = 0; i < TIMES; i++)
 			assert_ok(c->ctx, c->be->ops->axpby(c->be, 1.0f, one, 1.0f, sum));
 		fp_matrix_free(c->be, &one);
-		fp_from_float(in, types[t], numbers, N * N);
-		assert_ok(c->ctx, c->be->ops->upload_beside(c->be, N, N, in, types[t], &came));
+		fp_from_float(in, type, numbers, N * N);
+		assert_ok(c->ctx, c->be->ops->upload_beside(c->be, &came, N, N, held, in, type));
 		memset(in, 0, sizeof in); /* the host's bytes are not needed any more */
-		assert_ok(c->ctx, c->be->ops->axpby(c->be, 1.0f, came, 1.0f, sum));
+		assert_int_equal(came.dtype, held);
+		assert_ok(c->ctx, fp_matrix_widen(c->be, came, &own, &wide));
+		assert_ok(c->ctx, c->be->ops->axpby(c->be, 1.0f, wide, 1.0f, sum));
 		assert_ok(c->ctx, c->be->ops->download(c->be, back, FP_F32, N, sum));
 		for (int i = 0; i < N * N; i++)
 			assert_true(back[i] == numbers[i] + (float)TIMES);
 		fp_matrix_free(c->be, &came);
+		fp_matrix_free(c->be, &own);
 		fp_matrix_free(c->be, &sum);
 	}
 }

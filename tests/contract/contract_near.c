@@ -144,14 +144,16 @@ static void check_near_flat(contract *c)
 		sample_free(c, all[i]);
 }
 
-/* The product that goes with it: bf16 operands as they are; one that is not is rounded. */
+/* The product that goes with it: bf16 operands as they are; one that is not, float or half, is rounded. */
 static void check_narrow_product(contract *c)
 {
 	sample A = sample_normal(c, 40, 24), B = sample_normal(c, 56, 24), C = sample_filled(c, 40, 56, NAN);
-	fp_matrix a, b, whole;
+	fp_matrix a, b, half, whole;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &whole, 40, 24, FP_F32));
 	assert_ok(c->ctx, fp_matrix_new(c->be, &a, 40, 24, FP_BF16));
 	assert_ok(c->ctx, fp_matrix_new(c->be, &b, 56, 24, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &half, 56, 24, FP_F16));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, half, B.view));
 	assert_ok(c->ctx, c->be->ops->copy(c->be, whole, A.view)); /* rows without gaps may be rounded another way */
 	assert_ok(c->ctx, c->be->ops->copy(c->be, a, whole));
 	assert_ok(c->ctx, c->be->ops->copy(c->be, b, B.view));
@@ -168,6 +170,11 @@ static void check_narrow_product(contract *c)
 										   FP_TRANSPOSED, 0, C.view));
 		sample_expect_within(c, &C, want, bound, "gemm of bf16");
 	}
+	for (int which = 0; which < 2; which++) {
+		assert_ok(c->ctx, c->be->ops->fill(c->be, C.view, NAN));
+		assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, which ? a : A.view, FP_PLAIN, half, FP_TRANSPOSED, 0, C.view));
+		sample_expect_within(c, &C, want, bound, "gemm of f16");
+	}
 	fp_matrix narrow;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, 40, 56, FP_BF16));
 	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, a, FP_PLAIN, b, FP_TRANSPOSED, 0, narrow));
@@ -181,6 +188,7 @@ static void check_narrow_product(contract *c)
 	fp_matrix_free(c->be, &whole);
 	fp_matrix_free(c->be, &a);
 	fp_matrix_free(c->be, &b);
+	fp_matrix_free(c->be, &half);
 	sample_free(c, &A);
 	sample_free(c, &B);
 	sample_free(c, &C);

@@ -2,7 +2,8 @@
 /*
  * test_contract.c: runs the contract suite on a backend.
  *   contract_test_contract [backend …]   or FP_CONTRACT_BACKEND=backend; without either: every backend that opens here.
- * FP_CONTRACT_FILTER names one test ('*' for any text), for tools that make a program slow.
+ * For tools that make a program slow FP_CONTRACT_FILTER names one test ('*' for any text), and FP_CONTRACT_TOKENS makes
+ * the long contexts shorter.
  * Each runs with one thread and with the default number, since a cut between threads is where mistakes are.
  */
 #include "contract.h"

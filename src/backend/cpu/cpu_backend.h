@@ -32,6 +32,10 @@ static inline uint8_t *fp_cpu_bytes(fp_matrix m)
 {
 	return (uint8_t *)m.buffer->data + m.offset;
 }
+static inline uint16_t *fp_cpu_halves(fp_matrix m)
+{
+	return (uint16_t *)m.buffer->data + m.offset;
+}
 
 /* True when a view has this type and lies inside its buffer. */
 static inline bool fp_cpu_is_view(fp_matrix m, fp_dtype dtype)

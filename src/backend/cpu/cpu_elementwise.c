@@ -97,17 +97,31 @@ fp_status fp_cpu_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d)
 	return FP_OK;
 }
 
+/* Of numbers of 16 bits: those whose exponent has all its bits set are not finite. */
+static bool finite_halves(const uint16_t *x, fp_dtype dtype, int64_t n)
+{
+	uint16_t exponent = dtype == FP_F16 ? 0x7C00 : 0x7F80;
+	bool finite = true;
+	for (int64_t i = 0; i < n; i++)
+		finite &= (x[i] & exponent) != exponent;
+	return finite;
+}
+
 fp_status fp_cpu_finite(fp_backend *be, fp_matrix X, int *out)
 {
-	FP_REQUIRE(be, fp_cpu_is_f32(X));
+	FP_REQUIRE(be, fp_dtype_is_weight(X.dtype) && fp_cpu_is_view(X, X.dtype));
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
 	const float *x = fp_cpu_floats(X);
+	const uint16_t *halves = fp_cpu_halves(X);
 	fp_cpu_tiles tiles = fp_cpu_cut(X.rows, X.cols, fp_cpu_is_contiguous(X));
 	int finite = 1;
 #pragma omp parallel for num_threads(be->threads) reduction(& : finite) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
 	for (int64_t t = 0; t < tiles.count; t++) {
 		fp_cpu_tile tile = fp_cpu_tile_at(&tiles, t);
-		finite &= loops->finite(x + tile.row * X.stride + tile.col, tile.size) ? 1 : 0;
+		int64_t at = tile.row * X.stride + tile.col;
+		bool all =
+			X.dtype == FP_F32 ? loops->finite(x + at, tile.size) : finite_halves(halves + at, X.dtype, tile.size);
+		finite &= all ? 1 : 0;
 	}
 	*out = finite;
 	return FP_OK;

@@ -57,7 +57,7 @@ fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, i
 	fp_cuda_score_block block = {};
 	block.start = sequence * s->length;
 	block.first = first;
-	block.count = fp_cuda_smaller(plan->queries, s->length - first);
+	block.count = fp_smaller(plan->queries, s->length - first);
 	block.begin = s->window > 0 && first - s->window + 1 > 0 ? first - s->window + 1 : 0;
 	block.end = first + block.count;
 	block.window = s->window;
@@ -167,7 +167,7 @@ template <typename T> static fp_status soften(fp_backend *be, fp_cuda_score_bloc
 			soften_rows_kernel<decltype(fours)::value>
 				<<<fp_cuda_row_blocks(b.rows), THREADS, 0, stream>>>(b, scores, weights);
 		},
-		[&] { soften_kernel<<<(unsigned)fp_cuda_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, scores, weights); });
+		[&] { soften_kernel<<<(unsigned)fp_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, scores, weights); });
 	FP_LAUNCHED(be);
 	return FP_OK;
 }

@@ -138,7 +138,7 @@ template <typename F, typename G> static inline void fp_cuda_by_row(int64_t keys
 static inline unsigned fp_cuda_row_blocks(int64_t rows)
 {
 	const int64_t warps = FP_CUDA_ATTENTION_THREADS / 32;
-	return (unsigned)fp_cuda_smaller((rows + warps - 1) / warps, 1 << 20);
+	return (unsigned)fp_smaller((rows + warps - 1) / warps, 1 << 20);
 }
 
 /* What turns a row's scores into weights: exp(x − largest)·factor. */

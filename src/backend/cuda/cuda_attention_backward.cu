@@ -99,8 +99,8 @@ static fp_status soften_backward(fp_backend *be, fp_cuda_score_block b, output_p
 				<<<fp_cuda_row_blocks(b.rows), THREADS, 0, stream>>>(b, o, scores, weights, dscores);
 		},
 		[&] {
-			soften_backward_kernel<<<(unsigned)fp_cuda_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(
-				b, o, scores, weights, dscores);
+			soften_backward_kernel<<<(unsigned)fp_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, o, scores, weights,
+																								  dscores);
 		});
 	FP_LAUNCHED(be);
 	return FP_OK;

@@ -13,10 +13,12 @@ extern "C" {
 #include "backend/work_space.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 }
 
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <cusolverDn.h>
 
@@ -134,9 +136,17 @@ __device__ static inline float fp_cuda_load(const __nv_bfloat16 *x)
 {
 	return __bfloat162float(*x);
 }
+__device__ static inline float fp_cuda_load(const __half *x)
+{
+	return __half2float(*x);
+}
 __device__ static inline void fp_cuda_store(float *out, float x)
 {
 	*out = x;
+}
+__device__ static inline void fp_cuda_store(__half *out, float x)
+{
+	*out = __float2half_rn(x);
 }
 __device__ static inline void fp_cuda_store(__nv_bfloat16 *out, float x)
 {
@@ -174,6 +184,11 @@ static inline bool fp_cuda_is_u8(fp_matrix m)
 {
 	return fp_cuda_is_view(m, FP_U8);
 }
+/* Of a type that weights come in. */
+static inline bool fp_cuda_is_weight(fp_matrix m)
+{
+	return fp_dtype_is_weight(m.dtype) && fp_cuda_is_view(m, m.dtype);
+}
 /* F32, or BF16 where an operation allows that. */
 static inline bool fp_cuda_is_f32_or_bf16(fp_matrix m)
 {
@@ -203,10 +218,6 @@ static inline bool fp_cuda_is_flat(fp_matrix m)
 {
 	return fp_matrix_is_absent(m) || fp_cuda_is_contiguous(m);
 }
-static inline int64_t fp_cuda_smaller(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
 
 /* --- element by element ------------------------------------------------------------------------------------------ */
 
@@ -231,7 +242,7 @@ static inline fp_status fp_cuda_map(fp_backend *be, int64_t rows, int64_t cols, 
 	const int threads = 256;
 	int64_t wide = (cols + threads - 1) / threads;
 	int64_t most = (int64_t)fp_cuda_state_of(be)->processors * 32;
-	dim3 grid((unsigned)fp_cuda_smaller(wide, most), (unsigned)fp_cuda_smaller(rows, 65535));
+	dim3 grid((unsigned)fp_smaller(wide, most), (unsigned)fp_smaller(rows, 65535));
 	fp_cuda_map_kernel<<<grid, threads, 0, fp_cuda_stream(be)>>>(rows, cols, f);
 	FP_LAUNCHED(be);
 	return FP_OK;
@@ -241,6 +252,12 @@ static inline fp_status fp_cuda_map(fp_backend *be, int64_t rows, int64_t cols, 
 template <typename F> static inline fp_status fp_cuda_by_type(fp_matrix m, F f)
 {
 	return m.dtype == FP_BF16 ? f(fp_cuda_at<__nv_bfloat16>(m)) : f(fp_cuda_floats(m));
+}
+
+/* The same of any weight type. */
+template <typename F> static inline fp_status fp_cuda_by_weight_type(fp_matrix m, F f)
+{
+	return m.dtype == FP_F16 ? f(fp_cuda_at<__half>(m)) : fp_cuda_by_type(m, f);
 }
 
 /* --- sums -------------------------------------------------------------------------------------------------------- */
@@ -294,8 +311,8 @@ fp_status fp_cuda_prune_smallest(fp_backend *be, const float *scores, int64_t st
 fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes);
 void fp_cuda_release(fp_backend *be, fp_buffer *buffer);
 fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride);
-fp_status fp_cuda_upload_beside(fp_backend *be, int64_t rows, int64_t cols, const void *host, fp_dtype dtype,
-								fp_matrix *out);
+fp_status fp_cuda_upload_beside(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
+								const void *host, fp_dtype dtype);
 fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in);
 fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in);
 fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value);

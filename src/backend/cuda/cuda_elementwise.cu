@@ -190,7 +190,7 @@ fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64
 		return FP_OK;
 	bool fours = fp_cuda_in_fours(cosine) && fp_cuda_in_fours(sine) && fp_cuda_in_fours(X) && pairs <= INT32_MAX / 2;
 	int64_t wide = ((fours ? pairs / 4 : pairs) + 255) / 256;
-	dim3 grid((unsigned)fp_cuda_smaller(wide, 1024), (unsigned)fp_cuda_smaller(X.rows, 65535));
+	dim3 grid((unsigned)fp_smaller(wide, 1024), (unsigned)fp_smaller(X.rows, 65535));
 	return fp_cuda_by_type(X, [&](auto *x) {
 		if (fours)
 			rotate_fours_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(

@@ -105,7 +105,7 @@ __global__ static void turn_back_kernel(const float *in, int64_t n, float *out, 
 
 static dim3 square_grid(int64_t n)
 {
-	return dim3((unsigned)fp_cuda_smaller((n + 255) / 256, 1024), (unsigned)fp_cuda_smaller(n, 65535));
+	return dim3((unsigned)fp_smaller((n + 255) / 256, 1024), (unsigned)fp_smaller(n, 65535));
 }
 
 fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)

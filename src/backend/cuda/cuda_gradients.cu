@@ -69,7 +69,7 @@ fp_status fp_cuda_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, 
 	n.dxs = dX.stride;
 	n.epsilon = epsilon;
 	n.centred = kind == FP_LAYER_NORM;
-	norm_backward_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
+	norm_backward_kernel<<<(unsigned)fp_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
 	FP_LAUNCHED(be);
 	return FP_OK;
 }

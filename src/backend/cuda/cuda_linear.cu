@@ -98,8 +98,9 @@ static fp_status narrow(fp_backend *be, product how, fp_matrix m, bool wide, int
 	}
 	FP_OR_RETURN(space->take(be, times * fp_matrix_size(m) * 2));
 	*out = operand{space->as<void>(), wide ? times * m.cols : m.cols, CUDA_R_16BF};
-	return how == PRODUCT_SPLIT ? split_to_bf16(be, m, wide, pattern, space->as<__nv_bfloat16>())
-								: fp_cuda_round(be, m, space->as<__nv_bfloat16>());
+	if (how == PRODUCT_SPLIT)
+		return split_to_bf16(be, m, wide, pattern, space->as<__nv_bfloat16>());
+	return fp_cuda_copy(be, fp_matrix{space->buffer, 0, m.rows, m.cols, m.cols, FP_BF16}, m);
 }
 
 /* The product of operands in bf16. The right one may be large, a Gram matrix split in three: it goes in panels, which
@@ -118,7 +119,7 @@ static fp_status multiply_narrow(fp_backend *be, product how, int64_t m, int64_t
 	int64_t panel = FP_PANEL_BYTES / (k * 6) / 256 * 256;
 	panel = panel > 0 ? panel : 256;
 	for (int64_t j = 0; j < n; j += panel) {
-		int64_t cols = fp_cuda_smaller(panel, n - j);
+		int64_t cols = fp_smaller(panel, n - j);
 		fp_cuda_scratch space;
 		fp_matrix part = b_wide ? fp_matrix_rows(B, j, cols) : fp_matrix_cols(B, j, cols);
 		FP_OR_RETURN(narrow(be, how, part, b_wide, 2, &space, &right));
@@ -145,8 +146,8 @@ static fp_status multiply_row(fp_backend *be, float alpha, fp_matrix A, fp_matri
 fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					   float beta, fp_matrix C)
 {
-	bool rounded = A.dtype == FP_BF16 || B.dtype == FP_BF16; /* by the caller */
-	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(A) && fp_cuda_is_f32_or_bf16(B));
+	bool rounded = A.dtype != FP_F32 || B.dtype != FP_F32; /* by the caller */
+	FP_REQUIRE(be, fp_cuda_is_weight(A) && fp_cuda_is_weight(B));
 	FP_REQUIRE(be, fp_cuda_is_f32(C) || (rounded && fp_cuda_is_view(C, FP_BF16)));
 	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
 	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
@@ -178,7 +179,7 @@ static fp_status gram_panels(fp_backend *be, product how, const void *data, cuda
 	if (panel < GRAM_SMALLEST_PANEL)
 		panel = GRAM_SMALLEST_PANEL;
 	for (int64_t i = 0; i < n; i += panel) {
-		int64_t rows = fp_cuda_smaller(panel, n - i);
+		int64_t rows = fp_smaller(panel, n - i);
 		operand left = {(const char *)data + i * size, stride, type};
 		operand rest = {(const char *)right + i * size, stride, type};
 		fp_matrix part = fp_matrix{A.buffer, A.offset + i * A.stride + i, rows, n - i, A.stride, FP_F32};

@@ -7,7 +7,6 @@
  */
 #include "backend/cuda/cuda_backend.cuh"
 
-#include <cuda_fp16.h>
 #include <pthread.h>
 
 fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes)
@@ -54,31 +53,6 @@ void fp_cuda_release(fp_backend *be, fp_buffer *buffer)
 
 /* --- conversions -------------------------------------------------------------------------------------------------- */
 
-__device__ static inline float to_float(float x)
-{
-	return x;
-}
-__device__ static inline float to_float(__half x)
-{
-	return __half2float(x);
-}
-__device__ static inline float to_float(__nv_bfloat16 x)
-{
-	return __bfloat162float(x);
-}
-__device__ static inline void from_float(float *out, float x)
-{
-	*out = x;
-}
-__device__ static inline void from_float(__half *out, float x)
-{
-	*out = __float2half_rn(x);
-}
-__device__ static inline void from_float(__nv_bfloat16 *out, float x)
-{
-	*out = __float2bfloat16_rn(x);
-}
-
 /* A rows × cols view by its raw parts. */
 struct raw_view {
 	void *data;
@@ -93,8 +67,9 @@ static fp_status convert_as(fp_backend *be, raw_view out, raw_view in, int64_t r
 	const From *x = (const From *)in.data;
 	int64_t ys = out.stride, xs = in.stride;
 	bool flat = rows <= 1 || (ys == cols && xs == cols);
-	return fp_cuda_map(be, rows, cols, flat,
-					   [=] __device__(int64_t i, int64_t j) { from_float(y + i * ys + j, to_float(x[i * xs + j])); });
+	return fp_cuda_map(be, rows, cols, flat, [=] __device__(int64_t i, int64_t j) {
+		fp_cuda_store(y + i * ys + j, fp_cuda_load(x + i * xs + j));
+	});
 }
 
 template <typename To>
@@ -166,15 +141,15 @@ static crossing crossing_of(int64_t rows, int64_t cols, int64_t stride, bool con
 	if (contiguous)
 		c = {1, rows * cols, rows * cols, size, 0, 0, 0, 0};
 	int64_t most = FP_CUDA_STAGING / size;
-	c.piece_cols = fp_cuda_smaller(c.cols, most);
-	c.piece_rows = c.piece_cols < c.cols ? 1 : fp_cuda_smaller(c.rows, most / (c.cols > 0 ? c.cols : 1));
+	c.piece_cols = fp_smaller(c.cols, most);
+	c.piece_rows = c.piece_cols < c.cols ? 1 : fp_smaller(c.rows, most / (c.cols > 0 ? c.cols : 1));
 	return c;
 }
 
 static bool piece_at(const crossing *c, int64_t *rows, int64_t *cols)
 {
-	*rows = fp_cuda_smaller(c->piece_rows, c->rows - c->row);
-	*cols = fp_cuda_smaller(c->piece_cols, c->cols - c->col);
+	*rows = fp_smaller(c->piece_rows, c->rows - c->row);
+	*cols = fp_smaller(c->piece_cols, c->cols - c->col);
 	return *rows > 0 && *cols > 0;
 }
 
@@ -250,19 +225,21 @@ fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dty
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	bool contiguous = out.rows <= 1 || (stride == out.cols && out.stride == out.cols);
 	crossing c = crossing_of(out.rows, out.cols, stride, contiguous, fp_dtype_size(dtype));
+	bool direct = contiguous && out.dtype == dtype;
 	fp_cuda_scratch landing[2];
 	int64_t rows, cols;
 	for (int half = 0; piece_at(&c, &rows, &cols); half ^= 1, next_piece(&c)) {
-		int64_t bytes = rows * cols * c.size;
-		if (!landing[half].buffer)
+		raw_view to = part_of(view_of(out), &c, contiguous);
+		if (!direct && !landing[half].buffer)
 			FP_OR_RETURN(landing[half].take(be, c.piece_rows * c.piece_cols * c.size));
+		void *lands = direct ? to.data : landing[half].as<void>();
 		FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* what it held before has left */
 		pack(state->staging[half], (char *)(uintptr_t)host, &c, rows, cols, true);
-		FP_CUDA(be, cudaMemcpyAsync(landing[half].as<void>(), state->staging[half], (size_t)bytes,
-									cudaMemcpyHostToDevice, state->stream));
+		FP_CUDA(be, cudaMemcpyAsync(lands, state->staging[half], (size_t)(rows * cols * c.size), cudaMemcpyHostToDevice,
+									state->stream));
 		FP_CUDA(be, cudaEventRecord(state->staged[half], state->stream));
-		FP_OR_RETURN(convert(be, part_of(view_of(out), &c, contiguous), raw_view{landing[half].as<void>(), dtype, cols},
-							 rows, cols));
+		if (!direct)
+			FP_OR_RETURN(convert(be, to, raw_view{lands, dtype, cols}, rows, cols));
 	}
 	return FP_OK;
 }
@@ -281,36 +258,31 @@ struct detour {
 	}
 };
 
-/* The matrix on the way in; what is asked for later waits for it. */
-static fp_status bring(fp_backend *be, const void *host, fp_dtype dtype, fp_matrix out)
+/* A new matrix with what the host holds, all on the stream that is the usual one now. */
+static fp_status bring(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type, const void *host,
+					   fp_dtype dtype)
 {
-	fp_cuda_state *state = fp_cuda_state_of(be);
-	{
-		detour way(state, state->way_in);
-		FP_OR_RETURN(fp_cuda_upload(be, out, host, dtype, out.cols));
-	}
-	FP_CUDA(be, cudaEventRecord(state->arrived, state->way_in));
-	FP_CUDA(be, cudaStreamWaitEvent(state->stream, state->arrived, 0));
-	return FP_OK;
+	FP_OR_RETURN(fp_matrix_new(be, out, rows, cols, type));
+	fp_status status = fp_cuda_upload(be, *out, host, dtype, cols);
+	if (status != FP_OK)
+		fp_matrix_free(be, out);
+	return status;
 }
 
-fp_status fp_cuda_upload_beside(fp_backend *be, int64_t rows, int64_t cols, const void *host, fp_dtype dtype,
-								fp_matrix *out)
+fp_status fp_cuda_upload_beside(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
+								const void *host, fp_dtype dtype)
 {
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	fp_status status;
 	{
 		detour way(state, state->way_in);
-		status = fp_matrix_new(be, out, rows, cols, FP_F32);
+		status = bring(be, out, rows, cols, type, host, dtype);
 	}
-	bool beside = status == FP_OK;
+	/* what is asked for later waits for it, whether it came or not */
+	FP_CUDA(be, cudaEventRecord(state->arrived, state->way_in));
+	FP_CUDA(be, cudaStreamWaitEvent(state->stream, state->arrived, 0));
 	if (status == FP_ERROR_MEMORY) /* of what is freed by work under way there may be enough, in its turn */
-		status = fp_matrix_new(be, out, rows, cols, FP_F32);
-	if (status != FP_OK)
-		return status;
-	status = beside ? bring(be, host, dtype, *out) : fp_cuda_upload(be, *out, host, dtype, cols);
-	if (status != FP_OK)
-		fp_matrix_free(be, out);
+		status = bring(be, out, rows, cols, type, host, dtype);
 	return status;
 }
 

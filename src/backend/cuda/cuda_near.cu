@@ -11,7 +11,6 @@
 #include "backend/cuda/cuda_soft.cuh"
 #include "backend/cuda/cuda_sums.cuh"
 
-#include <cuda_fp16.h>
 #include <type_traits>
 
 /* --- halves ------------------------------------------------------------------------------------------------------- */
@@ -35,19 +34,6 @@ __device__ static inline void split(float x, unsigned *high, unsigned *low)
 
 /* --- one entry or eight ------------------------------------------------------------------------------------------- */
 
-__device__ static inline float number(const float *x)
-{
-	return *x;
-}
-__device__ static inline float number(const __nv_bfloat16 *x)
-{
-	return __bfloat162float(*x);
-}
-__device__ static inline float number(const __half *x)
-{
-	return __half2float(*x);
-}
-
 template <int N> struct numbers {
 	float at[N];
 };
@@ -59,7 +45,7 @@ template <int N, typename T> __device__ static inline numbers<N> read(const T *x
 {
 	numbers<N> out;
 	if constexpr (N == 1) {
-		out.at[0] = number(x);
+		out.at[0] = fp_cuda_load(x);
 	} else if constexpr (sizeof(T) == 4) {
 		float4 a = ((const float4 *)x)[0], b = ((const float4 *)x)[1];
 		out = numbers<N>{{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
@@ -67,7 +53,7 @@ template <int N, typename T> __device__ static inline numbers<N> read(const T *x
 		uint4 raw = *(const uint4 *)x;
 #pragma unroll
 		for (int i = 0; i < N; i++)
-			out.at[i] = number((const T *)&raw + i);
+			out.at[i] = fp_cuda_load((const T *)&raw + i);
 	}
 	return out;
 }
@@ -168,14 +154,6 @@ static bool in_eights(fp_matrix m, int64_t size)
 	return fp_cuda_is_contiguous(m) && size % 8 == 0 && at % 16 == 0;
 }
 
-/* f(the first entry) of a weight type. */
-template <typename F> static fp_status by_weight_type(fp_matrix m, F f)
-{
-	if (m.dtype == FP_F16)
-		return f(fp_cuda_at<__half>(m));
-	return fp_cuda_by_type(m, f);
-}
-
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
 template <typename T> static fp_status halve_as(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D, const T *w)
@@ -192,14 +170,14 @@ template <typename T> static fp_status halve_as(fp_backend *be, fp_matrix V, fp_
 			write_halves<8>(d, 8 * j, x);
 		});
 	return fp_cuda_map(be, V.rows, V.cols, false, [=] __device__(int64_t i, int64_t j) {
-		write_halves<1>(d, i * d.stride + j, numbers<1>{{v[i * vs + j] - number(w + i * ws + j)}});
+		write_halves<1>(d, i * d.stride + j, numbers<1>{{v[i * vs + j] - fp_cuda_load(w + i * ws + j)}});
 	});
 }
 
 fp_status fp_cuda_halve(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(V) && is_weight(W) && fp_cuda_same_shape(V, W) && is_halved(D, V));
-	return by_weight_type(W, [&](auto *w) { return halve_as(be, V, W, D, w); });
+	return fp_cuda_by_weight_type(W, [&](auto *w) { return halve_as(be, V, W, D, w); });
 }
 
 template <typename T> static fp_status rejoin_as(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V, const T *w)
@@ -216,14 +194,14 @@ template <typename T> static fp_status rejoin_as(fp_backend *be, fp_matrix W, fp
 			write<8>(v + 8 * j, x);
 		});
 	return fp_cuda_map(be, V.rows, V.cols, false, [=] __device__(int64_t i, int64_t j) {
-		v[i * vs + j] = number(w + i * ws + j) + read_halves<1>(d, i * d.stride + j).at[0];
+		v[i * vs + j] = fp_cuda_load(w + i * ws + j) + read_halves<1>(d, i * d.stride + j).at[0];
 	});
 }
 
 fp_status fp_cuda_rejoin(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(V) && is_weight(W) && fp_cuda_same_shape(V, W) && is_halved(D, V));
-	return by_weight_type(W, [&](auto *w) { return rejoin_as(be, W, D, V, w); });
+	return fp_cuda_by_weight_type(W, [&](auto *w) { return rejoin_as(be, W, D, V, w); });
 }
 
 template <typename W, typename G> struct near_numbers {
@@ -297,7 +275,7 @@ fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_
 	int64_t size = fp_matrix_size(G);
 	bool eights = in_eights(W, size) && in_eights(G, size) && in_eights(R, size) && in_eights(D, size) &&
 				  in_eights(from, size) && in_eights(P, size);
-	return by_weight_type(W, [&](auto *w) {
+	return fp_cuda_by_weight_type(W, [&](auto *w) {
 		return fp_cuda_by_type(G, [&](auto *g) {
 			near_numbers<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(g)>> n = {};
 			n.w = w;
@@ -345,12 +323,12 @@ __device__ static inline void round_group(const halved &d, const halved &out, co
 {
 	unsigned keys[FP_NEAR_GROUP];
 	for (int i = 0; i < count; i++)
-		keys[i] = fp_cuda_key(number(w + w_at + i) + read_halves<1>(d, d_at + i).at[0]);
+		keys[i] = fp_cuda_key(fp_cuda_load(w + w_at + i) + read_halves<1>(d, d_at + i).at[0]);
 	for (int i = 0; i < count; i++) {
 		int ahead = 0;
 		for (int k = 0; k < count; k++)
 			ahead += keys[k] > keys[i] || (keys[k] == keys[i] && k < i);
-		numbers<1> x = ahead < kept ? read_halves<1>(d, d_at + i) : numbers<1>{{-number(w + w_at + i)}};
+		numbers<1> x = ahead < kept ? read_halves<1>(d, d_at + i) : numbers<1>{{-fp_cuda_load(w + w_at + i)}};
 		write_halves<1>(out, out_at + i, x);
 	}
 }
@@ -380,7 +358,7 @@ fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matri
 {
 	FP_REQUIRE(be, is_weight(W) && is_halved(D, W) && is_halved(out, W));
 	FP_REQUIRE(be, pattern->group > 0 && pattern->group <= FP_NEAR_GROUP);
-	return by_weight_type(W, [&](auto *w) { return near_round_as(be, pattern, W, D, out, w); });
+	return fp_cuda_by_weight_type(W, [&](auto *w) { return near_round_as(be, pattern, W, D, out, w); });
 }
 
 template <int N, typename G>

@@ -7,22 +7,10 @@
  */
 #include "backend/cuda/cuda_sums.cuh"
 
-#include <cuda_fp16.h>
-
-__device__ static inline float rounded(float x, float *out)
+template <typename T> __device__ static inline float rounded(float x, T *out)
 {
-	*out = x;
-	return x;
-}
-__device__ static inline float rounded(float x, __nv_bfloat16 *out)
-{
-	*out = __float2bfloat16_rn(x);
-	return __bfloat162float(*out);
-}
-__device__ static inline float rounded(float x, __half *out)
-{
-	*out = __float2half_rn(x);
-	return __half2float(*out);
+	fp_cuda_store(out, x);
+	return fp_cuda_load(out);
 }
 
 /* 1 for a zero, NaN for a number that is not finite: one of them makes the sum NaN. */
@@ -45,13 +33,10 @@ template <typename T> static fp_status settle_as(fp_backend *be, fp_matrix X, T 
 
 fp_status fp_cuda_settle_weights(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_dtype_is_weight(out.dtype) && fp_cuda_is_view(out, out.dtype));
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_weight(out));
 	FP_REQUIRE(be, fp_cuda_same_shape(X, out) && fp_cuda_is_contiguous(out));
 	double sum = 0; /* exact: far below 2⁵³ */
-	if (out.dtype == FP_F16)
-		FP_OR_RETURN(settle_as(be, X, fp_cuda_at<__half>(out), &sum));
-	else
-		FP_OR_RETURN(fp_cuda_by_type(out, [&](auto *y) { return settle_as(be, X, y, &sum); }));
+	FP_OR_RETURN(fp_cuda_by_weight_type(out, [&](auto *y) { return settle_as(be, X, y, &sum); }));
 	*finite = sum == sum;
 	*zeros = *finite ? (int64_t)sum : 0;
 	return FP_OK;

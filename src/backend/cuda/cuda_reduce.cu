@@ -76,7 +76,7 @@ fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix ou
 	FP_REQUIRE(be, fp_cuda_is_vector(out, X.rows));
 	if (X.rows == 0)
 		return FP_OK;
-	row_dot_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 65535), THREADS, 0, fp_cuda_stream(be)>>>(
+	row_dot_kernel<<<(unsigned)fp_smaller(X.rows, 65535), THREADS, 0, fp_cuda_stream(be)>>>(
 		X.rows, X.cols, fp_cuda_floats(X), X.stride, fp_cuda_floats(Y), Y.stride, fp_cuda_floats(out));
 	FP_LAUNCHED(be);
 	return FP_OK;
@@ -84,7 +84,8 @@ fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix ou
 
 /* The order of |x| is that of the bits without the sign. The largest bits also tell whether all numbers are finite.
  * With `finite` NaN counts as larger than infinity; without it NaN is passed over, as fmax does. */
-__global__ static void largest_kernel(span s, const float *x, int64_t stride, bool finite, unsigned *out)
+template <typename T>
+__global__ static void largest_kernel(span s, const T *x, int64_t stride, bool finite, unsigned *out)
 {
 	unsigned largest = 0;
 	const int64_t piece = THREADS * 4;
@@ -95,7 +96,7 @@ __global__ static void largest_kernel(span s, const float *x, int64_t stride, bo
 		for (int k = 0; k < 4; k++) {
 			int64_t col = begin + k * THREADS + threadIdx.x;
 			if (col < s.cols) {
-				unsigned key = __float_as_uint(x[row * stride + col]) & 0x7fffffffU;
+				unsigned key = __float_as_uint(fp_cuda_load(x + row * stride + col)) & 0x7fffffffU;
 				if (finite || key <= 0x7f800000U)
 					largest = max(largest, key);
 			}
@@ -109,16 +110,18 @@ __global__ static void largest_kernel(span s, const float *x, int64_t stride, bo
 
 static fp_status largest_key(fp_backend *be, fp_matrix X, bool finite, unsigned *out)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X));
+	FP_REQUIRE(be, fp_cuda_is_weight(X));
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	*out = 0;
 	if (fp_matrix_size(X) == 0)
 		return FP_OK;
 	FP_CUDA(be, cudaMemsetAsync(state->device_numbers, 0, sizeof(unsigned), state->stream));
-	largest_kernel<<<(unsigned)state->processors * 8, THREADS, 0, state->stream>>>(
-		span_of(X.rows, X.cols, fp_cuda_is_contiguous(X)), fp_cuda_floats(X), X.stride, finite,
-		(unsigned *)state->device_numbers);
-	FP_LAUNCHED(be);
+	FP_OR_RETURN(fp_cuda_by_weight_type(X, [&](auto *x) {
+		largest_kernel<<<(unsigned)state->processors * 8, THREADS, 0, state->stream>>>(
+			span_of(X.rows, X.cols, fp_cuda_is_contiguous(X)), x, X.stride, finite, (unsigned *)state->device_numbers);
+		FP_LAUNCHED(be);
+		return FP_OK;
+	}));
 	return fp_cuda_fetch(be, out, state->device_numbers, sizeof *out);
 }
 

@@ -48,7 +48,7 @@ static fp_status norm_as(fp_backend *be, fp_norm_kind kind, fp_matrix X, const f
 						 float epsilon, fp_matrix Y, const In *x, T *y)
 {
 	norm_numbers<In, T> n = {x, weight, bias, y, X.rows, X.cols, X.stride, Y.stride, epsilon, kind == FP_LAYER_NORM};
-	norm_kernel<<<(unsigned)fp_cuda_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
+	norm_kernel<<<(unsigned)fp_smaller(X.rows, 1 << 20), THREADS, 0, fp_cuda_stream(be)>>>(n);
 	FP_LAUNCHED(be);
 	return FP_OK;
 }
@@ -160,7 +160,8 @@ static fp_status check_targets(fp_backend *be, fp_matrix logits, const int32_t *
 }
 
 /* The targets on the device, with room behind them for `more` numbers. */
-static fp_status send_targets(fp_backend *be, const int32_t *targets, int64_t rows, int64_t more, fp_cuda_scratch *space)
+static fp_status send_targets(fp_backend *be, const int32_t *targets, int64_t rows, int64_t more,
+							  fp_cuda_scratch *space)
 {
 	FP_OR_RETURN(space->take(be, (rows + more) * (int64_t)sizeof *targets));
 	FP_CUDA(be, cudaMemcpyAsync(space->as<int32_t>(), targets, (size_t)rows * sizeof *targets, cudaMemcpyHostToDevice,
@@ -179,7 +180,7 @@ fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t 
 	cudaStream_t stream = fp_cuda_stream(be);
 	FP_OR_RETURN(send_targets(be, targets, logits.rows, logits.rows, &space));
 	int32_t *wanted = space.as<int32_t>(), *best = wanted + logits.rows;
-	cross_entropy_kernel<<<(unsigned)fp_cuda_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
+	cross_entropy_kernel<<<(unsigned)fp_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
 		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, wanted, fp_cuda_floats(out),
 		argmax ? best : nullptr);
 	FP_LAUNCHED(be);
@@ -197,7 +198,7 @@ fp_status fp_cuda_cross_entropy_backward(fp_backend *be, const int32_t *targets,
 	fp_cuda_scratch space;
 	cudaStream_t stream = fp_cuda_stream(be);
 	FP_OR_RETURN(send_targets(be, targets, logits.rows, 0, &space));
-	cross_entropy_backward_kernel<<<(unsigned)fp_cuda_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
+	cross_entropy_backward_kernel<<<(unsigned)fp_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
 		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, space.as<int32_t>());
 	FP_LAUNCHED(be);
 	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets are his again */

@@ -205,7 +205,7 @@ fp_status fp_cuda_prune_smallest(fp_backend *be, const float *data, int64_t stri
 	long long *before = (long long *)(bins + BINS);
 	unsigned *ties = (unsigned *)(before + chunks);
 	scores x = {data, rows, cols, rows <= 1 ? cols : stride};
-	unsigned grid = (unsigned)fp_cuda_smaller(chunks, (int64_t)state->processors * 8);
+	unsigned grid = (unsigned)fp_smaller(chunks, (int64_t)state->processors * 8);
 	start_kernel<<<1, THREADS, 0, state->stream>>>(s, zeros, bins);
 	for (int d = 0; d < DIGITS; d++) {
 		count_kernel<<<grid, THREADS, 0, state->stream>>>(x, s, digit_of(d), bins);
@@ -270,7 +270,7 @@ fp_status fp_cuda_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *p
 	if (zeros <= 0 || zeros >= score.cols)
 		return fp_cuda_fill(be, mask, zeros <= 0 ? 1.0f : 0.0f);
 	scores x = {fp_cuda_floats(score), score.rows, score.cols, score.stride};
-	row_kernel<<<(unsigned)fp_cuda_smaller(score.rows, 65535), THREADS, 0, fp_cuda_stream(be)>>>(
+	row_kernel<<<(unsigned)fp_smaller(score.rows, 65535), THREADS, 0, fp_cuda_stream(be)>>>(
 		x, zeros, fp_cuda_bytes(mask), mask.stride);
 	FP_LAUNCHED(be);
 	return FP_OK;

@@ -91,7 +91,7 @@ __global__ static void strip_kernel(strip s)
 /* Columns in a strip: whole groups, and no more than shared memory holds. */
 static int64_t strip_width(const fp_pattern *pattern, int64_t block)
 {
-	int64_t width = fp_cuda_smaller(block, STRIP);
+	int64_t width = fp_smaller(block, STRIP);
 	if (pattern->group > 0) {
 		width = width / pattern->group * pattern->group;
 		if (width < pattern->group)
@@ -115,7 +115,7 @@ static fp_status sweep_strip(fp_backend *be, fp_matrix U, const fp_pattern *patt
 			   (int)pattern->kept,
 			   (int)pattern->group};
 	int64_t padded = (count + 3) / 4 * 4, bytes = WARPS * (padded * 4 + padded);
-	unsigned grid = (unsigned)fp_cuda_smaller((W.rows + WARPS - 1) / WARPS, 1 << 20);
+	unsigned grid = (unsigned)fp_smaller((W.rows + WARPS - 1) / WARPS, 1 << 20);
 	strip_kernel<<<grid, WARPS * 32, (size_t)bytes, fp_cuda_stream(be)>>>(s);
 	FP_LAUNCHED(be);
 	E.cols = E.stride = count;
@@ -160,7 +160,7 @@ fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern 
 		if (pattern->group == 0)
 			FP_OR_RETURN(choose_block(be, U, pattern, begin, end - begin, W, mask, scores.as<float>()));
 		for (int64_t at = begin; at < end; at += width)
-			FP_OR_RETURN(sweep_strip(be, U, pattern, at, fp_cuda_smaller(width, end - at), W, mask, E));
+			FP_OR_RETURN(sweep_strip(be, U, pattern, at, fp_smaller(width, end - at), W, mask, E));
 	}
 	return FP_OK;
 }

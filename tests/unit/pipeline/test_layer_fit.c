@@ -80,13 +80,17 @@ static void prune_by_size(fit_run *run)
 	fp_backend *be = run->f.be;
 	forward(run, run->layer, run->target);
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		fp_matrix weight = run->layer->weight[role], mask;
+		fp_matrix weight = run->layer->weight[role], mask, own, wide;
 		if (fp_matrix_is_absent(weight))
 			continue;
 		assert_ok(run->f.ctx, fp_matrix_new(be, &mask, weight.rows, weight.cols, FP_U8));
-		assert_ok(run->f.ctx, be->ops->mask_smallest(be, weight, &half, mask));
-		assert_ok(run->f.ctx, be->ops->apply_mask(be, mask, weight));
+		assert_ok(run->f.ctx, fp_matrix_widen(be, weight, &own, &wide));
+		assert_ok(run->f.ctx, be->ops->mask_smallest(be, wide, &half, mask));
+		assert_ok(run->f.ctx, be->ops->apply_mask(be, mask, wide));
+		if (weight.dtype != FP_F32)
+			assert_ok(run->f.ctx, be->ops->copy(be, weight, wide));
 		fp_matrix_free(be, &mask);
+		fp_matrix_free(be, &own);
 	}
 }
 

@@ -118,11 +118,11 @@ static void layers_chooses_and_changes_nothing_else(void **unused)
 /* A stand-in for what only a device has, that counts the stages it is called in. */
 static int brought[FP_STAGE_COUNT];
 
-static fp_status bring_beside(fp_backend *be, int64_t rows, int64_t cols, const void *host, fp_dtype dtype,
-							  fp_matrix *out)
+static fp_status bring_beside(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
+							  const void *host, fp_dtype dtype)
 {
 	brought[be->ctx->stopwatch->current]++;
-	fp_status status = fp_matrix_new(be, out, rows, cols, FP_F32);
+	fp_status status = fp_matrix_new(be, out, rows, cols, type);
 	return status == FP_OK ? be->ops->upload(be, *out, host, dtype, cols) : status;
 }
 
