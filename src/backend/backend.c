@@ -75,9 +75,16 @@ fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols)
 	return m;
 }
 
+fp_dtype fp_backend_operand(const fp_backend *be, fp_use use)
+{
+	if (!be->ops->fista_step_near || be->precision != FP_PRECISION_BF16)
+		return FP_F32;
+	return use == FP_USE_ACTIVATION ? FP_BF16 : use == FP_USE_ITERATION ? FP_F16 : FP_F32;
+}
+
 bool fp_backend_rounds(const fp_backend *be, fp_use use)
 {
-	return be->ops->fista_step_near && be->precision == FP_PRECISION_BF16 && use == FP_USE_ACTIVATION;
+	return fp_backend_operand(be, use) == FP_BF16;
 }
 
 bool fp_backend_brings_beside(const fp_backend *be)

@@ -77,7 +77,7 @@ typedef enum fp_use {
 	X(FP_PRECISION_FP32, "fp32")     /* float everywhere */                                                            \
 	X(FP_PRECISION_BF16X3, "bf16x3") /* relaxed uses: operands split into two bf16 numbers, 16 bits in all */          \
 	X(FP_PRECISION_TF32, "tf32")     /* activations and iterations: operands of 11 bits; refinements as above */       \
-	X(FP_PRECISION_BF16, "bf16")     /* as tf32, but activations and FISTA's steps in bf16 */
+	X(FP_PRECISION_BF16, "bf16")     /* as tf32, but activations and FISTA's steps in bf16, the search's in f16 */
 typedef enum fp_precision {
 #define FP_PRECISION_ENUM(id, name) id,
 	FP_PRECISION_LIST(FP_PRECISION_ENUM)
@@ -117,8 +117,21 @@ typedef struct fp_support_rule {
 	fp_pattern pattern;
 	float penalty;  /* ρ of the product that comes next */
 	float shrink;   /* the last ρ over it: what keeps ρu as it was */
+	float scale;    /* where G and T are F16 they hold so many times their numbers */
 	fp_matrix W, R; /* R may be absent: zero */
 } fp_support_rule;
+
+/* What cg_step() takes: conjugate gradients on all rows of a matrix at once, each with step lengths of its own. */
+typedef struct fp_cg {
+	fp_matrix mask;       /* U8: r, p and q are zero elsewhere */
+	fp_matrix inverse;    /* 1 × n: one over the preconditioner's diagonal */
+	fp_matrix r, p, V;    /* m × n: the residual, the direction, the solution */
+	fp_matrix rz, enough; /* 1 × m: ⟨r,z⟩, and at what a row is solved; infinite for one that has stopped */
+	float longest;        /* a row whose step would be longer has met a direction without curvature, and stops */
+	/* F16, where gemm()'s operands may be such: ← p times a power of two for each row, and those (1 × m). Then q is as
+	 * many times what it says. Both absent: not wanted. */
+	fp_matrix narrow, factor;
+} fp_cg;
 
 /* How many of `entries` an unstructured pattern prunes: ⌊sparsity · entries⌋, the product taken in double. */
 int64_t fp_pattern_zeros(const fp_pattern *pattern, int64_t entries);
@@ -141,7 +154,8 @@ typedef struct fp_backend_operations {
 
 	/* --- linear algebra: required ------------------------------------------------------------------------- */
 	/* C ← α op(A) op(B) + β C. A, B or both may be BF16 or F16 on a backend with fista_step_near(), whatever the use:
-	 * then both are rounded to BF16, and C may be BF16 with them. */
+	 * two F16 are multiplied as they are, and C may be F16 with them; else both are rounded to BF16, and C may be
+	 * BF16. */
 	fp_status (*gemm)(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);
 	/* upper triangle of A ← XᵀX + β A; the lower one is left undefined until mirror(). X may be BF16 where gemm()'s
@@ -209,9 +223,14 @@ typedef struct fp_backend_operations {
 	fp_status (*mask_distance)(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
 	/* One step of a search for the support (solver/support_admm.c), all of it but the product G = V − W. S holds Z
 	 * where the mask is 1 and the multiplier u elsewhere: S ← G + W + u;   mask ← the pattern of S, as by
-	 * mask_smallest();   S ← shrink·S where the mask is 0 T ← penalty·(Z − u − W) + R */
+	 * mask_smallest();   S ← shrink·S where the mask is 0;   T ← penalty·(Z − u − W) + R. G and T may be F16 where
+	 * gemm()'s operands may; what is beyond their range is written as the largest number. */
 	fp_status (*support_step)(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
 							  fp_matrix T);
+	/* One step of conjugate gradients, all of it but the product q = pA, or narrow·A, which is overwritten:
+	 *   q ← q∘mask   α = ⟨r,z⟩/⟨p,q⟩   V ← V + αp   r ← r − αq   z = r∘inverse   p ← z + p·⟨r,z⟩/the last ⟨r,z⟩
+	 * A row stops for good where ⟨r,z⟩ ≤ enough, ⟨p,q⟩ ≤ 0 or α > longest. q absent: the first direction, p ← z. */
+	fp_status (*cg_step)(fp_backend *be, const fp_cg *cg, fp_matrix q);
 	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group
 	 * of N:M may not cross a block. mask is written. */
 	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
@@ -355,8 +374,10 @@ fp_matrix fp_matrix_cols(fp_matrix m, int64_t first, int64_t cols);
 /* The first rows × cols elements of a contiguous matrix's buffer seen as another shape. */
 fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols);
 
-/* True when products for `use` round their operands to bf16 and take them so: what is multiplied twice is better
- * rounded once. */
+/* The type in which products for `use` take operands that a caller holds for them: BF16, which they would round to
+ * themselves; F16, the bits of tf32 in half the room, for who knows the range of his numbers; or F32. */
+fp_dtype fp_backend_operand(const fp_backend *be, fp_use use);
+/* True when that is BF16: what is multiplied twice is better rounded once. */
 bool fp_backend_rounds(const fp_backend *be, fp_use use);
 /* True when weights come in beside the device's work: it can, and there is the memory for it. */
 bool fp_backend_brings_beside(const fp_backend *be);

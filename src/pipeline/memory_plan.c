@@ -104,7 +104,12 @@ static void fista_room(solver_room *room, const fp_backend *be, const fp_setting
 		   refined = product_floats(be, FP_USE_REFINEMENT, group);
 	/* the scaled Gram matrix, the factor, and inverses: operators of a group share them where there is room; and on a
 	 * device A in 16 bits, and what makes many steps at once */
-	double kept = scaled + factor + (!searches ? 0 : group->operators > 1 && !frugal ? SHARED_INVERSES : 1);
+	bool halves = fp_backend_operand(be, FP_USE_ITERATION) == FP_F16;
+	double inverses = group->operators > 1 && !frugal ? SHARED_INVERSES : 1;
+	if (halves) /* and the last of them as it was made */
+		inverses = 0.5 * inverses + 1;
+	double kept = scaled + factor + (searches ? inverses : 0);
+	kept += settings->refit_steps > 0 && settings->scaling && halves ? 0.5 : 0;
 	room->kept = (kept + (convex && near ? (leaps ? 1 : 0.5) : 0)) * square;
 	at_least(room, own * mn, factor && be->asynchronous ? square : 0); /* turned round while it is made */
 	if (convex) {
@@ -117,10 +122,11 @@ static void fista_room(solver_room *room, const fp_backend *be, const fp_setting
 		int64_t entries = group->inputs * group->inputs;
 		double last = (double)fp_product_bytes(be, FP_USE_ITERATION, entries, entries) / sizeof(float);
 		double climb = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 4 : 2) * square, 2 * square + last);
-		at_least(room, (own + work + 3.25) * mn, be->asynchronous ? fmax(climb, iterated) : 0);
+		at_least(room, (own + work + (halves ? 2.25 : 3.25)) * mn, be->asynchronous ? fmax(climb, iterated) : 0);
+		at_least(room, (own + work + 2.75) * mn, 0); /* the first operand, before it is narrow */
 	}
 	if (settings->refit_steps > 0)
-		at_least(room, (own + work + 4) * mn, refined);
+		at_least(room, (own + work + (halves ? 3.5 : 3)) * mn, refined);
 }
 
 /* Floats of the solve of a group's largest operator, beside its target. */

@@ -70,33 +70,17 @@ cleanup:
 }
 
 /* Whether all rungs that a search climbs find room beside everything else. */
-static fp_status may_keep(const fp_gram *gram, bool *out)
+static fp_status may_keep(const fp_gram *gram, fp_dtype type, bool *out)
 {
 	int64_t available;
 	int64_t total;
-	int64_t wanted = RUNGS_KEPT * fp_matrix_size(gram->A) * (int64_t)sizeof(float);
+	int64_t wanted = RUNGS_KEPT * fp_matrix_size(gram->A) * fp_dtype_size(type);
 	*out = false;
 	if (!gram->shared || gram->be->frugal)
 		return FP_OK;
 	fp_status status = gram->be->ops->memory(gram->be, &available, &total);
 	*out = wanted < available / 4;
 	return status;
-}
-
-/* Makes room for the inverse of a rung: a new one beside the others, or in the place of the one that is held. *from ←
- * the rung whose inverse lies in *out, −1: none. */
-static fp_status take_place(fp_gram *gram, bool keep, fp_matrix *out, int64_t *from)
-{
-	*from = -1;
-	for (int64_t i = 0; i < gram->rungs && !keep; i++) {
-		if (fp_matrix_is_absent(gram->inverses[i]))
-			continue;
-		fp_matrix_free(gram->be, out);
-		*out = gram->inverses[i];
-		*from = i;
-		gram->inverses[i] = (fp_matrix){0};
-	}
-	return fp_matrix_is_absent(*out) ? fp_matrix_new(gram->be, out, gram->A.rows, gram->A.cols, FP_F32) : FP_OK;
 }
 
 /* The inverse at *rung, or at the first above it that Cholesky does not refuse. */
@@ -115,37 +99,80 @@ cleanup:
 	return status;
 }
 
+static bool holds_top(const fp_gram *gram)
+{
+	return !fp_matrix_is_absent(gram->top) && gram->inverses[gram->top_rung].buffer == gram->top.buffer;
+}
+
+void fp_gram_free_ladder(fp_gram *gram)
+{
+	if (!gram->inverses)
+		return;
+	if (!holds_top(gram))
+		fp_matrix_free(gram->be, &gram->top);
+	for (int64_t i = 0; i < FP_LADDER_RUNGS; i++)
+		fp_matrix_free(gram->be, &gram->inverses[i]);
+	fp_free(gram->inverses);
+}
+
+/* gram->top ← the inverse at *rung, in the place of the last one unless that is kept. */
+static fp_status climb_to(fp_gram *gram, int64_t *rung)
+{
+	fp_backend *be = gram->be;
+	fp_matrix below = gram->top;
+	int64_t from = gram->top_rung;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(below) || holds_top(gram))
+		FP_TRY(fp_matrix_new(be, &gram->top, gram->A.rows, gram->A.cols, FP_F32));
+	gram->top_rung = *rung;
+	if (be->asynchronous && !fp_matrix_is_absent(below) && from == *rung - 1)
+		FP_TRY(climb(be, fp_ladder_rho(from), below, gram->top));
+	else
+		FP_TRY(start(gram, rung, gram->top));
+	gram->top_rung = *rung;
+cleanup:
+	return status;
+}
+
+/* gram->inverses[rung] ← gram->top itself or, in the type of products, a copy: beside the others, or in the place of
+ * the one there is. */
+static fp_status hold_top(fp_gram *gram, fp_dtype type, bool all)
+{
+	fp_backend *be = gram->be;
+	fp_matrix *held = &gram->inverses[gram->top_rung];
+	if (type == FP_F32) {
+		fp_matrix_free(be, held); /* where a rung below was refused again */
+		*held = gram->top;
+		return FP_OK;
+	}
+	for (int64_t i = 0; i < FP_LADDER_RUNGS && !all && fp_matrix_is_absent(*held); i++) {
+		*held = gram->inverses[i];
+		if (i != gram->top_rung)
+			gram->inverses[i] = (fp_matrix){0};
+	}
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(*held))
+		status = fp_matrix_new(be, held, gram->A.rows, gram->A.cols, type);
+	return status == FP_OK ? be->ops->copy(be, *held, gram->top) : status;
+}
+
 fp_status fp_gram_inverse(fp_gram *gram, int64_t *rung, fp_matrix *out)
 {
 	fp_backend *be = gram->be;
-	fp_matrix inverse = {0};
-	int64_t from;
+	fp_dtype type = fp_backend_operand(be, FP_USE_ITERATION);
 	bool keep;
 	fp_status status = FP_OK;
 	FP_REQUIRE(be, *rung >= 0 && *rung < FP_LADDER_RUNGS);
-	if (!gram->inverses) {
+	if (!gram->inverses)
 		FP_TRY(FP_NEW(be->ctx, &gram->inverses, FP_LADDER_RUNGS));
-		gram->rungs = FP_LADDER_RUNGS;
+	if (fp_matrix_is_absent(gram->inverses[*rung])) {
+		FP_TRY(may_keep(gram, type, &keep));
+		if (!keep && holds_top(gram)) /* its place is wanted */
+			gram->inverses[gram->top_rung] = (fp_matrix){0};
+		FP_TRY(climb_to(gram, rung));
+		FP_TRY(hold_top(gram, type, keep));
 	}
-	if (!fp_matrix_is_absent(gram->inverses[*rung])) {
-		*out = gram->inverses[*rung];
-		return FP_OK;
-	}
-	FP_TRY(may_keep(gram, &keep));
-	FP_TRY(take_place(gram, keep, &inverse, &from));
-	fp_matrix below = inverse;
-	if (keep && *rung > 0 && !fp_matrix_is_absent(gram->inverses[*rung - 1])) {
-		below = gram->inverses[*rung - 1];
-		from = *rung - 1;
-	}
-	if (be->asynchronous && from >= 0 && from == *rung - 1)
-		FP_TRY(climb(be, fp_ladder_rho(from), below, inverse));
-	else
-		FP_TRY(start(gram, rung, inverse));
-	fp_matrix_free(be, &gram->inverses[*rung]); /* where a rung below was refused again */
-	*out = gram->inverses[*rung] = inverse;
-	inverse = (fp_matrix){0};
+	*out = gram->inverses[*rung];
 cleanup:
-	fp_matrix_free(be, &inverse);
 	return status;
 }

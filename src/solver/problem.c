@@ -36,13 +36,12 @@ void fp_gram_free(fp_gram *gram)
 		return;
 	fp_matrix_free(gram->be, &gram->diagonal);
 	fp_matrix_free(gram->be, &gram->narrow);
+	fp_matrix_free(gram->be, &gram->half);
 	fp_matrix_free(gram->be, &gram->leap);
 	fp_matrix_free(gram->be, &gram->factor);
 	fp_matrix_free(gram->be, &gram->scale);
 	fp_matrix_free(gram->be, &gram->inverse_scale);
-	for (int64_t i = 0; i < gram->rungs; i++)
-		fp_matrix_free(gram->be, &gram->inverses[i]);
-	fp_free(gram->inverses);
+	fp_gram_free_ladder(gram);
 	if (gram->scaled) {
 		fp_matrix_free(gram->be, &gram->scaled->A);
 		fp_gram_free(gram->scaled);
@@ -51,16 +50,30 @@ void fp_gram_free(fp_gram *gram)
 	memset(gram, 0, sizeof *gram);
 }
 
-fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out)
+/* *held ← A in a type of 16 bits, unless it is there. */
+static fp_status hold_as(const fp_gram *gram, fp_dtype type, fp_matrix *held)
 {
 	fp_backend *be = gram->be;
 	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(gram->narrow)) {
-		FP_TRY(fp_matrix_new(be, &gram->narrow, gram->A.rows, gram->A.cols, FP_BF16));
-		FP_TRY(be->ops->copy(be, gram->narrow, gram->A));
+	if (fp_matrix_is_absent(*held)) {
+		FP_TRY(fp_matrix_new(be, held, gram->A.rows, gram->A.cols, type));
+		FP_TRY(be->ops->copy(be, *held, gram->A));
 	}
-	*out = gram->narrow;
 cleanup:
+	return status;
+}
+
+fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out)
+{
+	fp_status status = hold_as(gram, FP_BF16, &gram->narrow);
+	*out = gram->narrow;
+	return status;
+}
+
+fp_status fp_gram_half(fp_gram *gram, fp_matrix *out)
+{
+	fp_status status = hold_as(gram, FP_F16, &gram->half);
+	*out = gram->half;
 	return status;
 }
 

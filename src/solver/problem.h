@@ -21,15 +21,18 @@ typedef struct fp_gram {
 	fp_matrix A;        /* borrowed; symmetric to the bit: products take it transposed, which GPUs like better */
 	fp_matrix diagonal; /* 1 × n, on the device */
 	double mean_diagonal;
-	double largest;                 /* λ_max(A); 0 until fp_gram_largest() */
-	fp_matrix narrow;               /* A in BF16; absent until fp_gram_narrow() */
-	fp_matrix leap;                 /* S of leap.c in BF16; absent until fp_gram_leap() */
-	int64_t leap_steps;             /* that it makes */
-	fp_matrix factor;               /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
-	double factor_damping;          /* the damping it took, as a share of the mean diagonal */
-	bool shared;                    /* by several operators: inverses are worth keeping; set by the caller */
-	fp_matrix *inverses;            /* (A + ρI)⁻¹ by rung, owned; absent where none is held (ladder.c) */
-	int64_t rungs;                  /* places in `inverses` */
+	double largest;        /* λ_max(A); 0 until fp_gram_largest() */
+	bool unit;             /* its columns are scaled to a diagonal of ones: no entry is larger */
+	fp_matrix narrow;      /* A in BF16; absent until fp_gram_narrow() */
+	fp_matrix half;        /* A in F16; absent until fp_gram_half() */
+	fp_matrix leap;        /* S of leap.c in BF16; absent until fp_gram_leap() */
+	int64_t leap_steps;    /* that it makes */
+	fp_matrix factor;      /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
+	double factor_damping; /* the damping it took, as a share of the mean diagonal */
+	bool shared;           /* by several operators: inverses are worth keeping; set by the caller */
+	fp_matrix *inverses;   /* (A + ρI)⁻¹ by rung, owned; absent where none is held (ladder.c) */
+	fp_matrix top;         /* the one made last, F32; it may be one of them */
+	int64_t top_rung;
 	struct fp_gram *scaled;         /* made by fp_gram_scaled(): S(A + δI)S; owns its A */
 	fp_matrix scale, inverse_scale; /* 1 × n: S⁻¹ and S of `scaled` */
 } fp_gram;
@@ -46,6 +49,8 @@ typedef enum fp_scaling {
 fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind);
 /* A in BF16, for products that round it; kept, borrowed. */
 fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out);
+/* The same in F16, for a Gram matrix that is `unit`. */
+fp_status fp_gram_half(fp_gram *gram, fp_matrix *out);
 /* λ_max(A) from above, by Lanczos, kept (spectrum.c). */
 fp_status fp_gram_largest(fp_gram *gram, double *out);
 /* S of so many FISTA steps without shrinkage, in BF16 (leap.c); kept, borrowed. Takes four n × n matrices meanwhile. */
@@ -54,11 +59,12 @@ fp_status fp_gram_leap(fp_gram *gram, int64_t steps, fp_matrix *out);
 fp_status fp_gram_factor(fp_gram *gram, double damping);
 
 /* (A + ρI)⁻¹ on a ladder of ρ that all operators of a Gram matrix climb together (ladder.c). *out ← the inverse at
- * ρ = fp_ladder_rho(rung), borrowed until the next call. A matrix so deficient that Cholesky refuses it has none on the
- * lowest rungs: *rung goes up to the first that has one. */
+ * ρ = fp_ladder_rho(rung), in the type of operands for FP_USE_ITERATION, borrowed until the next call. A matrix so
+ * deficient that Cholesky refuses it has none on the lowest rungs: *rung goes up to the first that has one. */
 enum { FP_LADDER_RUNGS = 64 };
 double fp_ladder_rho(int64_t rung);
 fp_status fp_gram_inverse(fp_gram *gram, int64_t *rung, fp_matrix *out);
+void fp_gram_free_ladder(fp_gram *gram); /* for fp_gram_free() */
 
 typedef struct fp_problem {
 	fp_gram *gram;  /* borrowed */

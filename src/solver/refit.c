@@ -4,8 +4,12 @@
  *
  *     min ‖VX* − T‖² over V with V = 0 outside the mask
  * The rows are independent problems; conjugate gradients run on all of them at once, one GEMM a step, each row with its
- * own step lengths, preconditioned by diag(A): r = (C − VA)∘mask   z = r·diag(A)⁻¹   p ← z + βp   q = (pA)∘mask   α =
- * ⟨r,z⟩/⟨p,q⟩   V += αp   r −= αq
+ * own step lengths, preconditioned by diag(A):
+ *
+ *     r = (C − VA)∘mask   z = r·diag(A)⁻¹   p ← z + βp   q = (pA)∘mask   α = ⟨r,z⟩/⟨p,q⟩   V += αp   r −= αq
+ *
+ * What the steps add up to is small beside V, which comes from a search: where a device multiplies 16 bits, rounding p
+ * and A costs a share of that and not of V. Only the first residual must be exact.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -23,100 +27,83 @@ static const float LONGEST_STEP = 1e5F;
 
 typedef struct refit_space {
 	fp_backend *be;
-	fp_matrix r, z, p, q;      /* m × n */
-	fp_matrix a, b, inverse;   /* 1 × m, 1 × m, 1 × n */
-	float *rz, *next, *factor; /* host, m each */
-	float *enough;             /* the ⟨r,z⟩ below which a row is solved */
+	fp_cg cg;           /* its V and mask are the caller's */
+	fp_matrix q;        /* m × n */
+	fp_matrix A;        /* of the products, borrowed */
+	float *rz, *enough; /* host, m each */
 } refit_space;
 
 static void space_free(refit_space *space)
 {
-	fp_matrix *all[] = {&space->r, &space->z, &space->p, &space->q, &space->a, &space->b, &space->inverse};
+	fp_cg *cg = &space->cg;
+	fp_matrix *all[] = {&cg->r, &cg->p, &cg->inverse, &cg->rz, &cg->enough, &cg->narrow, &cg->factor, &space->q};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(space->be, all[i]);
 	fp_free(space->rz);
 	fp_free(space->enough);
-	fp_free(space->next);
-	fp_free(space->factor);
 }
 
-static fp_status space_new(refit_space *space, const fp_problem *problem)
+/* inverse ← 1/diag(A), 0 where that is not positive */
+static fp_status invert_diagonal(fp_backend *be, fp_matrix diagonal, fp_matrix inverse)
+{
+	int64_t n = diagonal.cols;
+	float *numbers = NULL;
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &numbers, n));
+	FP_TRY(be->ops->download(be, numbers, FP_F32, n, diagonal));
+	for (int64_t i = 0; i < n; i++)
+		numbers[i] = numbers[i] > 0 ? 1.0F / numbers[i] : 0.0F;
+	FP_TRY(be->ops->upload(be, inverse, numbers, FP_F32, n));
+cleanup:
+	fp_free(numbers);
+	return status;
+}
+
+static fp_status space_new(refit_space *space, const fp_problem *problem, fp_matrix mask, fp_matrix V)
 {
 	fp_backend *be = space->be;
-	int64_t m = problem->W.rows;
-	int64_t n = problem->W.cols;
-	float *diagonal = NULL;
-	fp_matrix *wide[] = {&space->r, &space->z, &space->p, &space->q};
+	fp_cg *cg = &space->cg;
+	int64_t m = V.rows;
+	int64_t n = V.cols;
 	fp_status status;
-	for (int i = 0; i < 4; i++)
-		FP_TRY(fp_matrix_new(be, wide[i], m, n, FP_F32));
-	FP_TRY(fp_matrix_new(be, &space->a, 1, m, FP_F32));
-	FP_TRY(fp_matrix_new(be, &space->b, 1, m, FP_F32));
-	FP_TRY(fp_matrix_new(be, &space->inverse, 1, n, FP_F32));
+	*cg = (fp_cg){.mask = mask, .V = V, .longest = LONGEST_STEP};
+	space->A = problem->gram->A;
+	FP_TRY(fp_matrix_new(be, &cg->r, m, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &cg->p, m, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space->q, m, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &cg->inverse, 1, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &cg->rz, 1, m, FP_F32));
+	FP_TRY(fp_matrix_new(be, &cg->enough, 1, m, FP_F32));
 	FP_TRY(FP_NEW(be->ctx, &space->rz, m));
 	FP_TRY(FP_NEW(be->ctx, &space->enough, m));
-	FP_TRY(FP_NEW(be->ctx, &space->next, m));
-	FP_TRY(FP_NEW(be->ctx, &space->factor, m));
-	FP_TRY(FP_NEW(be->ctx, &diagonal, n));
-	FP_TRY(be->ops->download(be, diagonal, FP_F32, n, problem->gram->diagonal));
-	for (int64_t i = 0; i < n; i++)
-		diagonal[i] = diagonal[i] > 0 ? 1.0F / diagonal[i] : 0.0F;
-	FP_TRY(be->ops->upload(be, space->inverse, diagonal, FP_F32, n));
-cleanup:
-	fp_free(diagonal);
-	return status;
-}
-
-/* Y ← Y + sign·f∘X + …: Y[i,:] ← x·f[i]·X[i,:] + y·Y[i,:] or, with on_y, X[i,:] + f[i]·Y[i,:] */
-static fp_status row_update(refit_space *space, float sign, bool on_y, fp_matrix X, fp_matrix Y)
-{
-	fp_backend *be = space->be;
-	int64_t m = X.rows;
-	fp_matrix vector = on_y ? space->b : space->a;
-	fp_matrix ones = on_y ? space->a : space->b;
-	fp_status status;
-	if (sign < 0)
-		for (int64_t i = 0; i < m; i++)
-			space->factor[i] = -space->factor[i];
-	FP_TRY(be->ops->upload(be, vector, space->factor, FP_F32, m));
-	FP_TRY(be->ops->fill(be, ones, 1.0F));
-	FP_TRY(be->ops->row_axpby(be, space->a, X, space->b, Y));
+	FP_TRY(invert_diagonal(be, problem->gram->diagonal, cg->inverse));
+	if (problem->gram->unit && fp_backend_operand(be, FP_USE_ITERATION) == FP_F16) {
+		FP_TRY(fp_gram_half(problem->gram, &space->A));
+		FP_TRY(fp_matrix_new(be, &cg->narrow, m, n, FP_F16));
+		FP_TRY(fp_matrix_new(be, &cg->factor, 1, m, FP_F32));
+	}
 cleanup:
 	return status;
 }
 
-static fp_status row_products(refit_space *space, fp_matrix X, fp_matrix Y, float *out)
+/* The first residual and direction, and at what each row is solved. */
+static fp_status start(refit_space *space, const fp_problem *problem)
 {
 	fp_backend *be = space->be;
-	fp_status status = be->ops->row_dot(be, X, Y, space->a);
-	return status == FP_OK ? be->ops->download(be, out, FP_F32, X.rows, space->a) : status;
-}
-
-static fp_status refit_step(refit_space *space, const fp_problem *problem, fp_matrix mask, fp_matrix V)
-{
-	fp_backend *be = space->be;
-	int64_t m = V.rows;
+	fp_cg *cg = &space->cg;
+	int64_t m = cg->r.rows;
 	fp_status status;
-	FP_TRY(be->ops->gemm(be, 1.0F, space->p, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, space->q));
-	FP_TRY(be->ops->apply_mask(be, mask, space->q));
-	FP_TRY(row_products(space, space->p, space->q, space->next));
-	for (int64_t i = 0; i < m; i++) {
-		float step = space->next[i] > 0 && space->rz[i] > space->enough[i] ? space->rz[i] / space->next[i] : 0.0F;
-		if (step == 0.0F || step > LONGEST_STEP) {
-			step = 0.0F;
-			space->enough[i] = INFINITY; /* for good */
-		}
-		space->factor[i] = step;
-	}
-	FP_TRY(row_update(space, 1.0F, false, space->p, V));
-	FP_TRY(row_update(space, -1.0F, false, space->q, space->r));
-	FP_TRY(be->ops->scale_columns(be, space->inverse, space->r, space->z));
-	FP_TRY(row_products(space, space->r, space->z, space->next));
-	for (int64_t i = 0; i < m; i++) {
-		space->factor[i] = space->rz[i] > 0 ? space->next[i] / space->rz[i] : 0.0F;
-		space->rz[i] = space->next[i];
-	}
-	FP_TRY(row_update(space, 1.0F, true, space->z, space->p));
+	FP_TRY(fp_problem_gradient(problem, cg->V, cg->r));
+	FP_TRY(be->ops->axpby(be, 0.0F, cg->r, -1.0F, cg->r)); /* r ← −G */
+	FP_TRY(be->ops->apply_mask(be, cg->mask, cg->r));
+	FP_TRY(be->ops->cg_step(be, cg, (fp_matrix){0}));
+	FP_TRY(be->ops->download(be, space->rz, FP_F32, m, cg->rz));
+	FP_TRY(be->ops->scale_columns(be, cg->inverse, problem->C, space->q));
+	FP_TRY(be->ops->row_dot(be, problem->C, space->q, cg->enough));
+	FP_TRY(be->ops->download(be, space->enough, FP_F32, m, cg->enough));
+	for (int64_t i = 0; i < m; i++)
+		space->enough[i] = fmaxf(SOLVED * space->rz[i], SOLVED_TARGET * space->enough[i]);
+	FP_TRY(be->ops->upload(be, cg->enough, space->enough, FP_F32, m));
 cleanup:
 	return status;
 }
@@ -130,19 +117,13 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 		return FP_OK;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_REFIT);
 	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
-	FP_TRY(space_new(&space, problem));
-	FP_TRY(fp_problem_gradient(problem, V, space.r));
-	FP_TRY(be->ops->axpby(be, 0.0F, space.r, -1.0F, space.r)); /* r ← −G */
-	FP_TRY(be->ops->apply_mask(be, mask, space.r));
-	FP_TRY(be->ops->scale_columns(be, space.inverse, space.r, space.z));
-	FP_TRY(be->ops->copy(be, space.p, space.z));
-	FP_TRY(row_products(&space, space.r, space.z, space.rz));
-	FP_TRY(be->ops->scale_columns(be, space.inverse, problem->C, space.q));
-	FP_TRY(row_products(&space, problem->C, space.q, space.enough));
-	for (int64_t i = 0; i < V.rows; i++)
-		space.enough[i] = fmaxf(SOLVED * space.rz[i], SOLVED_TARGET * space.enough[i]);
-	for (int64_t k = 0; k < steps; k++)
-		FP_TRY(refit_step(&space, problem, mask, V));
+	FP_TRY(space_new(&space, problem, mask, V));
+	FP_TRY(start(&space, problem));
+	fp_matrix direction = fp_matrix_is_absent(space.cg.narrow) ? space.cg.p : space.cg.narrow;
+	for (int64_t k = 0; k < steps; k++) {
+		FP_TRY(be->ops->gemm(be, 1.0F, direction, FP_PLAIN, space.A, FP_TRANSPOSED, 0.0F, space.q));
+		FP_TRY(be->ops->cg_step(be, &space.cg, space.q));
+	}
 	FP_TRY(be->ops->apply_mask(be, mask, V));
 cleanup:
 	space_free(&space);

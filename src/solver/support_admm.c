@@ -23,7 +23,8 @@ static const double STANDS_STILL = 1e-3; /* changed on a rung, of the entries ke
 
 typedef struct admm_space {
 	fp_backend *be;
-	fp_matrix T, G;   /* m × n: the product's operand and result */
+	fp_matrix T, G;   /* m × n: the product's operand and result, in the type of its operands */
+	float scale;      /* F16 holds so many times their numbers */
 	fp_matrix S;      /* m × n: Z where the mask is 1, u elsewhere */
 	fp_matrix before; /* the mask a rung ago */
 } admm_space;
@@ -35,22 +36,66 @@ static void space_free(admm_space *space)
 		fp_matrix_free(space->be, all[i]);
 }
 
+/* A power of two that brings the largest of W and R to 8 and above, below 16: what the steps make of them is rarely
+ * larger and never by the factor of 4096 that F16 has left, and what is a million times smaller is still told. */
+static fp_status find_scale(const fp_problem *problem, float *out)
+{
+	fp_backend *be = problem->gram->be;
+	double largest = 0;
+	double other = 0;
+	int exponent;
+	fp_status status;
+	*out = 1.0F;
+	FP_TRY(be->ops->max_abs(be, problem->W, &largest));
+	if (!fp_matrix_is_absent(problem->R))
+		FP_TRY(be->ops->max_abs(be, problem->R, &other));
+	largest = fmax(largest, other);
+	if (largest > 0 && isfinite(largest)) {
+		(void)frexp(largest, &exponent);
+		*out = (float)ldexp(1.0, 4 - exponent);
+	}
+cleanup:
+	return status;
+}
+
+/* T ← scale·(ρ(V − W) + R), the first operand */
+static fp_status first_operand(admm_space *space, const fp_problem *problem, double rho, fp_matrix V)
+{
+	fp_backend *be = space->be;
+	fp_dtype type = fp_backend_operand(be, FP_USE_ITERATION);
+	fp_matrix first = {0};
+	fp_status status;
+	space->scale = 1.0F;
+	if (type == FP_F16)
+		FP_TRY(find_scale(problem, &space->scale));
+	FP_TRY(fp_matrix_new(be, &first, V.rows, V.cols, FP_F32));
+	FP_TRY(be->ops->copy(be, first, V));
+	FP_TRY(be->ops->axpby(be, space->scale * (float)-rho, problem->W, space->scale * (float)rho, first));
+	if (!fp_matrix_is_absent(problem->R))
+		FP_TRY(be->ops->axpby(be, space->scale, problem->R, 1.0F, first));
+	if (type == FP_F32) {
+		space->T = first;
+		return FP_OK;
+	}
+	FP_TRY(fp_matrix_new(be, &space->T, V.rows, V.cols, type));
+	FP_TRY(be->ops->copy(be, space->T, first));
+cleanup:
+	fp_matrix_free(be, &first);
+	return status;
+}
+
 /* Z ← V, u ← 0, and the first operand for ρ */
 static fp_status space_new(admm_space *space, const fp_problem *problem, double rho, fp_matrix V, fp_matrix mask)
 {
 	fp_backend *be = space->be;
 	fp_status status;
-	FP_TRY(fp_matrix_new(be, &space->T, V.rows, V.cols, FP_F32));
-	FP_TRY(fp_matrix_new(be, &space->G, V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space->S, V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space->before, V.rows, V.cols, FP_U8));
 	FP_TRY(be->ops->copy(be, space->S, V));
 	FP_TRY(be->ops->copy(be, space->before, mask));
 	FP_TRY(be->ops->fill(be, mask, 1.0F));
-	FP_TRY(be->ops->copy(be, space->T, V));
-	FP_TRY(be->ops->axpby(be, (float)-rho, problem->W, (float)rho, space->T));
-	if (!fp_matrix_is_absent(problem->R))
-		FP_TRY(be->ops->axpby(be, 1.0F, problem->R, 1.0F, space->T));
+	FP_TRY(first_operand(space, problem, rho, V));
+	FP_TRY(fp_matrix_new(be, &space->G, V.rows, V.cols, space->T.dtype));
 cleanup:
 	return status;
 }
@@ -68,6 +113,7 @@ static fp_status climb_rung(admm_space *space, const fp_problem *problem, int64_
 		fp_support_rule rule = {.pattern = problem->pattern,
 								.penalty = (float)(last ? next : rho),
 								.shrink = (float)(last ? rho / next : 1.0),
+								.scale = space->scale,
 								.W = problem->W,
 								.R = problem->R};
 		FP_TRY(be->ops->gemm(be, 1.0F, space->T, FP_PLAIN, inverse, FP_TRANSPOSED, 0.0F, space->G));

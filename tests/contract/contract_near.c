@@ -144,6 +144,29 @@ static void check_near_flat(contract *c)
 		sample_free(c, all[i]);
 }
 
+/* Two operands in f16 keep their 11 bits; bound: for two of 8. The result may be such, too. */
+static void check_half_product(contract *c, sample *A, fp_matrix B, sample *C, const double *want, const double *bound)
+{
+	int64_t size = fp_matrix_size(C->view);
+	double *closer = new_doubles(size);
+	fp_matrix a, out;
+	for (int64_t k = 0; k < size; k++)
+		closer[k] = bound[k] / 8;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &a, A->view.rows, A->view.cols, FP_F16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &out, C->view.rows, C->view.cols, FP_F16));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, a, A->view));
+	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, a, FP_PLAIN, B, FP_TRANSPOSED, 0, C->view));
+	sample_expect_within(c, C, want, closer, "gemm of two f16");
+	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, a, FP_PLAIN, B, FP_TRANSPOSED, 0, out));
+	assert_ok(c->ctx, c->be->ops->copy(c->be, C->view, out));
+	for (int64_t k = 0; k < size; k++)
+		closer[k] += ldexp(fabs(want[k]), -11);
+	sample_expect_within(c, C, want, closer, "gemm of two f16 to f16");
+	free(closer);
+	fp_matrix_free(c->be, &a);
+	fp_matrix_free(c->be, &out);
+}
+
 /* The product that goes with it: bf16 operands as they are; one that is not, float or half, is rounded. */
 static void check_narrow_product(contract *c)
 {
@@ -175,6 +198,7 @@ static void check_narrow_product(contract *c)
 		assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, which ? a : A.view, FP_PLAIN, half, FP_TRANSPOSED, 0, C.view));
 		sample_expect_within(c, &C, want, bound, "gemm of f16");
 	}
+	check_half_product(c, &A, half, &C, want, bound);
 	fp_matrix narrow;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, 40, 56, FP_BF16));
 	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, a, FP_PLAIN, b, FP_TRANSPOSED, 0, narrow));

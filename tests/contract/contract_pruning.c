@@ -233,7 +233,9 @@ static sample sample_whole(contract *c, int64_t rows, int64_t cols)
 	return s;
 }
 
-static void check_support_step(contract *c, int64_t rows, int64_t cols, const fp_pattern *pattern, bool with_r)
+/* scale: 0 for G and T in float, else that of F16. */
+static void check_support_step(contract *c, int64_t rows, int64_t cols, const fp_pattern *pattern, bool with_r,
+							   float scale)
 {
 	sample G = sample_whole(c, rows, cols), S = sample_whole(c, rows, cols), W = sample_whole(c, rows, cols);
 	sample R = sample_whole(c, rows, cols), T = sample_filled(c, rows, cols, NAN), mask = sample_mask(c, rows, cols);
@@ -248,8 +250,21 @@ static void check_support_step(contract *c, int64_t rows, int64_t cols, const fp
 		s[k] *= want[k] != 0 ? 1 : 0.5;
 		t[k] = 0.25 * ((want[k] != 0 ? s[k] : -s[k]) - W.value[k]) + (with_r ? R.value[k] : 0);
 	}
-	fp_support_rule rule = {*pattern, 0.25f, 0.5f, W.view, with_r ? R.view : (fp_matrix){0}};
-	assert_ok(c->ctx, c->be->ops->support_step(c->be, &rule, G.view, S.view, mask.view, T.view));
+	fp_support_rule rule = {*pattern, 0.25f, 0.5f, scale, W.view, with_r ? R.view : (fp_matrix){0}};
+	if (scale > 0) {
+		fp_matrix g, u;
+		for (int64_t k = 0; k < rows * cols; k++)
+			t[k] = fmax(fmin(scale * t[k], 65504), -65504);
+		assert_ok(c->ctx, fp_matrix_new(c->be, &g, rows, cols, FP_F16));
+		assert_ok(c->ctx, fp_matrix_new(c->be, &u, rows, cols, FP_F16));
+		assert_ok(c->ctx, c->be->ops->axpby(c->be, 0, G.view, scale, G.view));
+		assert_ok(c->ctx, c->be->ops->copy(c->be, g, G.view));
+		assert_ok(c->ctx, c->be->ops->support_step(c->be, &rule, g, S.view, mask.view, u));
+		assert_ok(c->ctx, c->be->ops->copy(c->be, T.view, u));
+		fp_matrix_free(c->be, &g);
+		fp_matrix_free(c->be, &u);
+	} else
+		assert_ok(c->ctx, c->be->ops->support_step(c->be, &rule, G.view, S.view, mask.view, T.view));
 	sample_expect(c, &mask, want, 0, 0, "support_step, mask");
 	sample_expect(c, &S, s, 0, 0, "support_step, S");
 	sample_expect(c, &T, t, 0, 0, "support_step, T");
@@ -267,10 +282,156 @@ static void test_support_step(void **state)
 	const fp_pattern patterns[] = {{.sparsity = 0.5}, {2, 4, 0.5}, {1, 4, 0.75}, {4, 8, 0.5}};
 	for (int i = 0; i < contract_shape_count; i++)
 		for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
-			check_support_step(c, contract_shapes[i].rows, contract_shapes[i].cols, &patterns[p], (p + (size_t)i) % 2);
-	check_support_step(c, 24, 64, &patterns[1], true); /* whole groups */
+			for (int half = 0; half < (c->be->ops->fista_step_near ? 2 : 1); half++)
+				check_support_step(c, contract_shapes[i].rows, contract_shapes[i].cols, &patterns[p],
+								   (p + (size_t)i) % 2, half ? 8 : 0);
+	check_support_step(c, 24, 64, &patterns[1], true, 0); /* whole groups */
+	if (c->be->ops->fista_step_near)
+		for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+			check_support_step(c, 24, 64, &patterns[p], true, 4096); /* beyond the range of F16 */
+}
+
+/* What cg_step() makes of one row in double. */
+typedef struct cg_row {
+	double *r, *p, *v;       /* read and written */
+	double rz, enough, size; /* size: the largest number met, for the bound */
+} cg_row;
+
+static void cg_reference(cg_row *row, const double *mask, const double *inverse, const double *q, int64_t n,
+						 double longest)
+{
+	double bend = 0, next = 0, step = 0;
+	for (int64_t j = 0; q && j < n; j++)
+		bend += mask[j] != 0 ? row->p[j] * q[j] : 0;
+	if (q && isinf(row->enough))
+		return;
+	if (q) {
+		step = bend > 0 && row->rz > row->enough ? row->rz / bend : 0;
+		if (step == 0 || step > longest) {
+			row->enough = INFINITY;
+			return;
+		}
+	}
+	for (int64_t j = 0; j < n; j++) {
+		row->v[j] += q ? step * row->p[j] : 0;
+		row->r[j] -= q && mask[j] != 0 ? step * q[j] : 0;
+		next += row->r[j] * row->r[j] * inverse[j];
+		row->size = fmax(row->size, fmax(fabs(row->v[j]), fabs(step * row->p[j])));
+		row->size = fmax(row->size, fmax(fabs(row->r[j]), q ? fabs(step * q[j]) : 0));
+	}
+	double beta = q && row->rz > 0 ? next / row->rz : 0;
+	for (int64_t j = 0; j < n; j++) {
+		row->p[j] = row->r[j] * inverse[j] + beta * row->p[j];
+		row->size = fmax(row->size, fabs(row->p[j]));
+	}
+	row->rz = next;
+}
+
+/* Rows by number modulo 5: 0 and 1 go on, 2 is solved, 3 has no curvature, 4 would take too long a step. Where `half`,
+ * the product comes of narrow numbers, times their factors. */
+static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
+{
+	const double longest = 50;
+	sample r = sample_normal(c, rows, cols), p = sample_normal(c, rows, cols), V = sample_normal(c, rows, cols);
+	sample mask = sample_mask(c, rows, cols), rz = sample_filled(c, 1, rows, 1), enough = sample_filled(c, 1, rows, 0);
+	sample inverse = sample_filled(c, 1, cols, 0.5), factor = sample_filled(c, 1, rows, NAN);
+	double *q = new_doubles(rows * cols), *size = new_doubles(rows);
+	fp_matrix narrow = {0};
+	if (half)
+		assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, rows, cols, FP_F16));
+	fp_cg cg = {.mask = mask.view,
+				.inverse = inverse.view,
+				.r = r.view,
+				.p = p.view,
+				.V = V.view,
+				.rz = rz.view,
+				.enough = enough.view,
+				.longest = (float)longest,
+				.narrow = narrow,
+				.factor = half ? factor.view : (fp_matrix){0}};
+	for (int64_t k = 0; k < rows * cols; k++) /* as the refit has them */
+		r.value[k] *= mask.value[k] != 0;
+	assert_ok(c->ctx, c->be->ops->apply_mask(c->be, mask.view, r.view));
+	for (int turn = 0; turn < (cols < 8 ? 2 : 3); turn++) { /* few columns are solved in one step, but for rounding */
+		sample Q = {0};
+		double *factors = NULL;
+		if (turn > 0) {
+			factors = half ? sample_read(c, &factor) : NULL;
+			for (int64_t k = 0; k < rows * cols; k++) {
+				int kind = (int)(k / cols % 5);
+				q[k] = (kind == 3 ? -1 : kind == 4 ? 1e-3 : 1.5) * p.value[k] * ldexp(1, (int)(k % 3) - 1);
+			}
+			double *scaled = new_doubles(rows * cols);
+			for (int64_t k = 0; k < rows * cols; k++)
+				scaled[k] = q[k] * (factors ? factors[k / cols] : 1);
+			Q = sample_from(c, rows, cols, scaled);
+			free(scaled);
+		}
+		for (int64_t i = 0; i < rows; i++) {
+			cg_row row = {r.value + i * cols, p.value + i * cols, V.value + i * cols, rz.value[i], enough.value[i], 1};
+			cg_reference(&row, mask.value + i * cols, inverse.value, turn > 0 ? q + i * cols : NULL, cols, longest);
+			rz.value[i] = row.rz;
+			enough.value[i] = row.enough;
+			size[i] = row.size;
+		}
+		assert_ok(c->ctx, c->be->ops->cg_step(c->be, &cg, turn > 0 ? Q.view : (fp_matrix){0}));
+		double *bound = new_doubles(rows * cols), *sums = new_doubles(rows);
+		for (int64_t k = 0; k < rows * cols; k++)
+			bound[k] = 64 * FLOAT_EPSILON * size[k / cols];
+		for (int64_t i = 0; i < rows; i++)
+			sums[i] = 1e-5 * rz.value[i] + FLOAT_EPSILON * size[i] * size[i];
+		sample_expect_within(c, &r, r.value, bound, "cg_step, r");
+		sample_expect_within(c, &p, p.value, bound, "cg_step, p");
+		sample_expect_within(c, &V, V.value, bound, "cg_step, V");
+		sample_expect_within(c, &rz, rz.value, sums, "cg_step, rz");
+		double *stopped = sample_read(c, &enough);
+		for (int64_t i = 0; i < rows; i++)
+			assert_int_equal(isinf(stopped[i]), isinf(enough.value[i]));
+		free(stopped);
+		if (half && fp_matrix_size(r.view) > 0) { /* narrow is p, to 11 bits, times the row's factor */
+			double *times = sample_read(c, &factor);
+			sample N = sample_filled(c, rows, cols, NAN);
+			assert_ok(c->ctx, c->be->ops->copy(c->be, N.view, narrow));
+			double *held = sample_read(c, &N);
+			for (int64_t k = 0; k < rows * cols; k++)
+				assert_true(fabs(held[k] / times[k / cols] - p.value[k]) <= ldexp(fabs(p.value[k]), -11) + bound[k]);
+			free(held);
+			free(times);
+			sample_free(c, &N);
+		}
+		for (int64_t i = 0; i < rows && turn == 0; i++)
+			enough.value[i] = i % 5 == 2 ? 2 * rz.value[i] : 1e-9 * rz.value[i];
+		if (turn == 0 && rows > 0) {
+			sample next = sample_from(c, 1, rows, enough.value);
+			assert_ok(c->ctx, c->be->ops->copy(c->be, enough.view, next.view));
+			sample_free(c, &next);
+		}
+		free(bound);
+		free(sums);
+		free(factors);
+		if (turn > 0)
+			sample_free(c, &Q);
+	}
+	free(q);
+	free(size);
+	fp_matrix_free(c->be, &narrow);
+	sample *all[] = {&r, &p, &V, &mask, &rz, &enough, &inverse, &factor};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		sample_free(c, all[i]);
+}
+
+static void test_cg_step(void **state)
+{
+	contract *c = *state;
+	for (int half = 0; half < (c->be->ops->fista_step_near ? 2 : 1); half++) {
+		for (int i = 0; i < contract_shape_count; i++)
+			check_cg_step(c, contract_shapes[i].rows, contract_shapes[i].cols, half != 0);
+		check_cg_step(c, 600, 64, half != 0);
+		check_cg_step(c, 7, 9000, half != 0);
+	}
 }
 
 CONTRACT_TESTS(pruning, cmocka_unit_test(test_fista_step), cmocka_unit_test(test_mask_unstructured),
 			   cmocka_unit_test(test_mask_groups), cmocka_unit_test(test_mask_with_nan),
-			   cmocka_unit_test(test_apply_and_distance), cmocka_unit_test(test_support_step));
+			   cmocka_unit_test(test_apply_and_distance), cmocka_unit_test(test_support_step),
+			   cmocka_unit_test(test_cg_step));

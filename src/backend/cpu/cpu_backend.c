@@ -77,6 +77,7 @@ static const fp_backend_operations cpu_operations = {
 	.apply_mask = fp_cpu_apply_mask,
 	.mask_distance = fp_cpu_mask_distance,
 	.support_step = fp_cpu_support_step,
+	.cg_step = fp_cpu_cg_step,
 	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
 	.norm_backward = fp_cpu_norm_backward,
 	.cross_entropy_backward = fp_cpu_cross_entropy_backward,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_pruning.c: the steps of FISTA and of the support search, and masks. */
+/* cpu_pruning.c: the steps of FISTA, of the support search and of conjugate gradients, and masks. */
 #include "backend/cpu/cpu_backend.h"
 
 #include "backend/cpu/cpu_select.h"
+
+#include <math.h>
 
 fp_status fp_cpu_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
 							fp_matrix Y, fp_matrix P, double *change)
@@ -109,6 +111,52 @@ fp_status fp_cpu_support_step(fp_backend *be, const fp_support_rule *rule, fp_ma
 							  fp_cpu_floats(S) + tile.row * S.stride + tile.col,
 							  fp_cpu_floats(T) + tile.row * T.stride + tile.col, tile.size);
 	}
+	return FP_OK;
+}
+
+/* One row of cg_step(). */
+static void cg_row(const fp_cpu_loops *loops, const fp_cg *cg, fp_matrix Q, int64_t i)
+{
+	int64_t n = cg->r.cols;
+	const float *inverse = fp_cpu_floats(cg->inverse);
+	float *r = fp_cpu_floats(cg->r) + i * cg->r.stride, *p = fp_cpu_floats(cg->p) + i * cg->p.stride;
+	float *rz = fp_cpu_floats(cg->rz) + i, *enough = fp_cpu_floats(cg->enough) + i;
+	if (fp_matrix_is_absent(Q)) {
+		loops->multiply(p, r, inverse, n);
+		*rz = (float)loops->dot(r, p, n);
+		return;
+	}
+	if (isinf(*enough))
+		return;
+	float *q = fp_cpu_floats(Q) + i * Q.stride;
+	loops->apply_mask(q, fp_cpu_bytes(cg->mask) + i * cg->mask.stride, n);
+	float curvature = (float)loops->dot(p, q, n);
+	float step = curvature > 0 && *rz > *enough ? *rz / curvature : 0.0f;
+	if (step == 0.0f || step > cg->longest) {
+		*enough = INFINITY;
+		return;
+	}
+	loops->axpby(fp_cpu_floats(cg->V) + i * cg->V.stride, p, n, step, 1.0f);
+	loops->axpby(r, q, n, -step, 1.0f);
+	float *z = q; /* nobody needs it any more */
+	loops->multiply(z, r, inverse, n);
+	float next = (float)loops->dot(r, z, n);
+	loops->axpby(p, z, n, 1.0f, *rz > 0 ? next / *rz : 0.0f);
+	*rz = next;
+}
+
+fp_status fp_cpu_cg_step(fp_backend *be, const fp_cg *cg, fp_matrix q)
+{
+	fp_matrix r = cg->r, p = cg->p, V = cg->V;
+	FP_REQUIRE(be, fp_cpu_is_f32(r) && fp_cpu_is_f32(p) && fp_cpu_is_f32(V) && fp_cpu_is_u8(cg->mask));
+	FP_REQUIRE(be, fp_cpu_same_shape(r, p) && fp_cpu_same_shape(r, V) && fp_cpu_same_shape(r, cg->mask));
+	FP_REQUIRE(be, fp_matrix_is_absent(q) || (fp_cpu_is_f32(q) && fp_cpu_same_shape(r, q)));
+	FP_REQUIRE(be, fp_cpu_is_vector(cg->inverse, r.cols) && fp_cpu_is_vector(cg->rz, r.rows));
+	FP_REQUIRE(be, fp_cpu_is_vector(cg->enough, r.rows) && fp_matrix_is_absent(cg->narrow));
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(r) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < r.rows; i++)
+		cg_row(loops, cg, q, i);
 	return FP_OK;
 }
 

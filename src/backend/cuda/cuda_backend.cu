@@ -126,6 +126,7 @@ static fp_backend_operations make_operations(void)
 	ops.apply_mask = fp_cuda_apply_mask;
 	ops.mask_distance = fp_cuda_mask_distance;
 	ops.support_step = fp_cuda_support_step;
+	ops.cg_step = fp_cuda_cg_step;
 	ops.sparsegpt_sweep = fp_cuda_sparsegpt_sweep;
 	ops.norm_backward = fp_cuda_norm_backward;
 	ops.cross_entropy_backward = fp_cuda_cross_entropy_backward;

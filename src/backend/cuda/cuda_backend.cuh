@@ -164,6 +164,12 @@ __device__ static inline float4 fp_cuda_load4(const __nv_bfloat16 *x)
 	float2 high = __bfloat1622float2(*(const __nv_bfloat162 *)&both.y);
 	return float4{low.x, low.y, high.x, high.y};
 }
+__device__ static inline float4 fp_cuda_load4(const __half *x)
+{
+	uint2 both = *(const uint2 *)x;
+	float2 low = __half22float2(*(const __half2 *)&both.x), high = __half22float2(*(const __half2 *)&both.y);
+	return float4{low.x, low.y, high.x, high.y};
+}
 __device__ static inline void fp_cuda_store4(float *out, float4 x)
 {
 	*(float4 *)out = x;
@@ -171,6 +177,12 @@ __device__ static inline void fp_cuda_store4(float *out, float4 x)
 __device__ static inline void fp_cuda_store4(__nv_bfloat16 *out, float4 x)
 {
 	__nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y), high = __floats2bfloat162_rn(x.z, x.w);
+	*(uint2 *)out = uint2{*(const unsigned *)&low, *(const unsigned *)&high};
+}
+
+__device__ static inline void fp_cuda_store4(__half *out, float4 x)
+{
+	__half2 low = __floats2half2_rn(x.x, x.y), high = __floats2half2_rn(x.z, x.w);
 	*(uint2 *)out = uint2{*(const unsigned *)&low, *(const unsigned *)&high};
 }
 
@@ -359,6 +371,8 @@ fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_
 								  double *bound);
 fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out);
 fp_status fp_cuda_near_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
+/* cuda_cg.cu */
+fp_status fp_cuda_cg_step(fp_backend *be, const fp_cg *cg, fp_matrix q);
 /* cuda_support.cu */
 fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
 							   fp_matrix T);

@@ -8,39 +8,53 @@
  */
 #include "backend/cuda/cuda_keys.cuh"
 
-struct support_numbers {
-	const float *g, *w, *r; /* r may be NULL */
-	float *s, *t;
+template <typename X> struct support_numbers {
+	const float *w, *r; /* r may be NULL */
+	const X *g;
+	float *s;
+	X *t;
 	uint8_t *mask;
 	int64_t gs, ws, rs, ss, ts, ms;
 	float penalty, shrink;
-	int kept; /* of a group of four */
+	float scale, inverse_scale; /* of what g and t hold: 1 for floats */
+	int kept;                   /* of a group of four */
 };
 
-/* s and t of one entry once its mask is known. */
-__device__ static inline void settle(const support_numbers &n, bool kept, float w, float r, float *s, float *t)
+/* What t can hold of a number. */
+__device__ static inline float within(const float *, float x)
 {
-	*s = kept ? *s : n.shrink * *s;
-	*t = n.penalty * ((kept ? *s : -*s) - w) + r;
+	return x;
+}
+__device__ static inline float within(const __half *, float x)
+{
+	return fminf(fmaxf(x, -65504.0f), 65504.0f);
 }
 
-__device__ static inline void step_four(const support_numbers &n, int64_t i, int64_t j)
+/* s, and what t is to hold, of one entry once its mask is known. */
+template <typename X>
+__device__ static inline float settle(const support_numbers<X> &n, bool kept, float w, float r, float *s)
 {
-	float4 g = ((const float4 *)(n.g + i * n.gs))[j], w = ((const float4 *)(n.w + i * n.ws))[j];
-	float4 s = ((const float4 *)(n.s + i * n.ss))[j], t;
-	float4 r = n.r ? ((const float4 *)(n.r + i * n.rs))[j] : float4{0, 0, 0, 0};
+	*s = kept ? *s : n.shrink * *s;
+	return within(n.t, n.scale * (n.penalty * ((kept ? *s : -*s) - w) + r));
+}
+
+template <typename X> __device__ static inline void step_four(const support_numbers<X> &n, int64_t i, int64_t j)
+{
+	float4 g = fp_cuda_load4(n.g + i * n.gs + 4 * j), w = fp_cuda_load4(n.w + i * n.ws + 4 * j);
+	float4 s = fp_cuda_load4(n.s + i * n.ss + 4 * j), t;
+	float4 r = n.r ? fp_cuda_load4(n.r + i * n.rs + 4 * j) : float4{0, 0, 0, 0};
 	unsigned old = *(const unsigned *)(n.mask + i * n.ms + 4 * j);
-	s.x = g.x + w.x + (old & 0xffU ? 0.0f : s.x);
-	s.y = g.y + w.y + (old & 0xff00U ? 0.0f : s.y);
-	s.z = g.z + w.z + (old & 0xff0000U ? 0.0f : s.z);
-	s.w = g.w + w.w + (old & 0xff000000U ? 0.0f : s.w);
+	s.x = n.inverse_scale * g.x + w.x + (old & 0xffU ? 0.0f : s.x);
+	s.y = n.inverse_scale * g.y + w.y + (old & 0xff00U ? 0.0f : s.y);
+	s.z = n.inverse_scale * g.z + w.z + (old & 0xff0000U ? 0.0f : s.z);
+	s.w = n.inverse_scale * g.w + w.w + (old & 0xff000000U ? 0.0f : s.w);
 	unsigned bytes = fp_cuda_keep_of_four(s, n.kept);
-	settle(n, bytes & 0xffU, w.x, r.x, &s.x, &t.x);
-	settle(n, bytes & 0xff00U, w.y, r.y, &s.y, &t.y);
-	settle(n, bytes & 0xff0000U, w.z, r.z, &s.z, &t.z);
-	settle(n, bytes & 0xff000000U, w.w, r.w, &s.w, &t.w);
-	((float4 *)(n.s + i * n.ss))[j] = s;
-	((float4 *)(n.t + i * n.ts))[j] = t;
+	t.x = settle(n, bytes & 0xffU, w.x, r.x, &s.x);
+	t.y = settle(n, bytes & 0xff00U, w.y, r.y, &s.y);
+	t.z = settle(n, bytes & 0xff0000U, w.z, r.z, &s.z);
+	t.w = settle(n, bytes & 0xff000000U, w.w, r.w, &s.w);
+	fp_cuda_store4(n.s + i * n.ss + 4 * j, s);
+	fp_cuda_store4(n.t + i * n.ts + 4 * j, t);
 	*(unsigned *)(n.mask + i * n.ms + 4 * j) = bytes;
 }
 
@@ -48,24 +62,25 @@ static fp_status check_step(fp_backend *be, const fp_support_rule *rule, fp_matr
 							fp_matrix T)
 {
 	fp_matrix W = rule->W, R = rule->R;
-	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(S) && fp_cuda_is_f32(T) && fp_cuda_is_f32(W));
-	FP_REQUIRE(be, fp_cuda_is_u8(mask) && (fp_matrix_is_absent(R) || fp_cuda_is_f32(R)));
+	FP_REQUIRE(be, fp_cuda_is_f32(S) && fp_cuda_is_f32(W) && fp_cuda_is_u8(mask));
+	FP_REQUIRE(be, G.dtype == T.dtype && (G.dtype == FP_F32 || (G.dtype == FP_F16 && rule->scale > 0)));
+	FP_REQUIRE(be, fp_cuda_is_weight(G) && fp_cuda_is_weight(T) && (fp_matrix_is_absent(R) || fp_cuda_is_f32(R)));
 	FP_REQUIRE(be, fp_cuda_same_shape(G, S) && fp_cuda_same_shape(G, T) && fp_cuda_same_shape(G, W));
 	FP_REQUIRE(be, fp_cuda_same_shape(G, mask) && (fp_matrix_is_absent(R) || fp_cuda_same_shape(G, R)));
 	return FP_OK;
 }
 
-fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
-							   fp_matrix T)
+template <typename X>
+static fp_status step_as(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
+						 fp_matrix T)
 {
 	fp_matrix W = rule->W, R = rule->R;
-	FP_OR_RETURN(check_step(be, rule, G, S, mask, T));
-	support_numbers n = {};
-	n.g = fp_cuda_floats(G);
+	support_numbers<X> n = {};
+	n.g = fp_cuda_at<X>(G);
 	n.w = fp_cuda_floats(W);
 	n.r = fp_matrix_is_absent(R) ? nullptr : fp_cuda_floats(R);
 	n.s = fp_cuda_floats(S);
-	n.t = fp_cuda_floats(T);
+	n.t = fp_cuda_at<X>(T);
 	n.mask = fp_cuda_bytes(mask);
 	n.gs = G.stride;
 	n.ws = W.stride;
@@ -75,6 +90,8 @@ fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_m
 	n.ms = mask.stride;
 	n.penalty = rule->penalty;
 	n.shrink = rule->shrink;
+	n.scale = G.dtype == FP_F16 ? rule->scale : 1.0f;
+	n.inverse_scale = 1.0f / n.scale;
 	n.kept = (int)rule->pattern.kept;
 	const fp_matrix all[] = {G, W, R, S, T, mask};
 	bool fours = true, flat = true;
@@ -85,12 +102,19 @@ fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_m
 	if (rule->pattern.group == 4 && fours)
 		return fp_cuda_map(be, G.rows, G.cols / 4, flat, [=] __device__(int64_t i, int64_t j) { step_four(n, i, j); });
 	FP_OR_RETURN(fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		float *s = n.s + i * n.ss + j;
-		*s = n.g[i * n.gs + j] + n.w[i * n.ws + j] + (n.mask[i * n.ms + j] ? 0.0f : *s);
+		float *s = n.s + i * n.ss + j, g = n.inverse_scale * fp_cuda_load(n.g + i * n.gs + j);
+		*s = g + n.w[i * n.ws + j] + (n.mask[i * n.ms + j] ? 0.0f : *s);
 	}));
 	FP_OR_RETURN(fp_cuda_mask_smallest(be, S, &rule->pattern, mask));
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		settle(n, n.mask[i * n.ms + j], n.w[i * n.ws + j], n.r ? n.r[i * n.rs + j] : 0.0f, n.s + i * n.ss + j,
-			   n.t + i * n.ts + j);
+		float r = n.r ? n.r[i * n.rs + j] : 0.0f;
+		fp_cuda_store(n.t + i * n.ts + j, settle(n, n.mask[i * n.ms + j], n.w[i * n.ws + j], r, n.s + i * n.ss + j));
 	});
+}
+
+fp_status fp_cuda_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
+							   fp_matrix T)
+{
+	FP_OR_RETURN(check_step(be, rule, G, S, mask, T));
+	return G.dtype == FP_F16 ? step_as<__half>(be, rule, G, S, mask, T) : step_as<float>(be, rule, G, S, mask, T);
 }
