@@ -10,7 +10,7 @@
 enum { THREADS = 512, WIDE = 8192 };
 
 struct cg_rows {
-	int64_t rows, cols; /* cols: in pieces of the width that is read at once */
+	int64_t rows, cols;
 	const uint8_t *mask;
 	const float *inverse, *q; /* q may be NULL: the first direction */
 	float *r, *p, *v, *rz, *enough, *factor;
