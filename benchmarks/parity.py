@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whether two devices, or two ways to compute on one, prune to the same perplexity.
+
+    parity.py --calibration FILE --text FILE [--one "--device cpu"] [--other "--device cuda"] MODEL... [-- FLAG...]
+
+Runs `compare` on every model with the flags of each side, and prints a Markdown table: the dense model, and each preset and
+pattern with the first seed, how far apart the two are, the same for the means over all seeds, and the root mean square of
+single runs' distances, which says what one run can be held to (docs/performance.md, "The grain"). Finished cells are kept in
+--work, and flags after -- go to both sides, such as --threads 1.
+"""
+import argparse
+import json
+import math
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+
+
+def perplexities(options, model, side, flags):
+    """(preset, pattern, seed) -> perplexity, with the dense model as (None, None, None)"""
+    folder = pathlib.Path(options.work) / pathlib.Path(model).resolve().name / side
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [options.program, "compare", model, "--calibration", options.calibration, "--text", options.text, "--methods",
+               "fista", "--presets", options.presets, "--patterns", options.patterns, "--seeds", options.seeds, "--samples",
+               str(options.samples), "--sequence-length", str(options.length), "--work", str(folder), "--json",
+               *shlex.split(flags), *options.flags]
+    print(shlex.join(command), file=sys.stderr, flush=True)
+    rows = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)["rows"]
+    dense = {(None, None, None): row["perplexity"] for row in rows if row["method"] == "dense"}
+    return dense | {(row["preset"], row["pattern"], row["seed"]): row["perplexity"] for row in rows if row["method"] != "dense"}
+
+
+def apart(one, other):
+    return 100 * abs(other - one) / one
+
+
+def compare_model(options, model):
+    """Prints the model's rows."""
+    name = pathlib.Path(model).resolve().name
+    one = perplexities(options, model, "one", options.one)
+    other = perplexities(options, model, "other", options.other)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    key = (None, None, None)
+    print(f"| {name} dense | {one[key]:.4f} | {other[key]:.4f} | {apart(one[key], other[key]):.3f}% | | | |", flush=True)
+    for preset in options.presets.split(","):
+        for pattern in options.patterns.split(","):
+            left = [one[preset, pattern, seed] for seed in seeds]
+            right = [other[preset, pattern, seed] for seed in seeds]
+            means = apart(statistics.mean(left), statistics.mean(right))
+            single = math.sqrt(statistics.mean(apart(a, b) ** 2 for a, b in zip(left, right)))
+            print(f"| {name} `{preset}` {pattern} | {left[0]:.3f} | {right[0]:.3f} | {apart(left[0], right[0]):.2f}% "
+                  f"| {statistics.mean(left):.3f}, {statistics.mean(right):.3f} | {means:.2f}% | {single:.2f}% |", flush=True)
+
+
+def main():
+    words = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--calibration", required=True)
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--program", default="fistapruner")
+    parser.add_argument("--one", default="--device cpu", metavar="FLAGS", help="of the first side [%(default)s]")
+    parser.add_argument("--other", default="--device cuda", metavar="FLAGS", help="of the second side [%(default)s]")
+    parser.add_argument("--presets", default="paper,fast", help="[%(default)s]")
+    parser.add_argument("--patterns", default="50%,2:4,70%", help="[50%%,2:4,70%%]")
+    parser.add_argument("--seeds", default="0,1,2,3", help="[%(default)s]")
+    parser.add_argument("--samples", default=128, type=int)
+    parser.add_argument("--length", default=256, type=int)
+    parser.add_argument("--work", default="parity")
+    options = parser.parse_args(words[:words.index("--")] if "--" in words else words)
+    options.flags = words[words.index("--") + 1:] if "--" in words else []
+    head = ["", f"`{options.one}`", f"`{options.other}`", "apart", "means over the seeds", "apart", "single runs, rms"]
+    print("| " + " | ".join(head) + " |")
+    print("|" + " --- |" * len(head))
+    for model in options.models:
+        compare_model(options, model)
+
+
+main()
