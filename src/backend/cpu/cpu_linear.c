@@ -128,12 +128,16 @@ static int64_t first_bad_row(fp_backend *be, fp_matrix A)
 	return 0;
 }
 
+/* LAPACK's factors, alone among what OpenBLAS does for us, come out a little different with each number of threads, and
+ * a search makes other masks of that. Where threads save milliseconds only, one does it. */
+enum { ALONE_UP_TO = 1536 };
+
 /* The upper triangle of A ← that of A⁻¹, and with `factor` its Cholesky factor after that. */
 static fp_status invert(fp_backend *be, fp_matrix A, bool factor, int64_t *refused)
 {
 	float *a = fp_cpu_floats(A);
 	int n = (int)A.rows, lda = leading(A), info = 0;
-	int before = fp_cpu_blas_begin(be->threads);
+	int before = fp_cpu_blas_begin(n <= ALONE_UP_TO ? 1 : be->threads);
 	spotrf_("L", &n, a, &lda, &info, 1);
 	if (info == 0)
 		spotri_("L", &n, a, &lda, &info, 1);

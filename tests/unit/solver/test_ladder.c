@@ -115,13 +115,34 @@ static void skips_refused_rungs(void **unused)
 	free_fixture(&f);
 }
 
+/* Inverses decide masks: with another number of threads they must be the same to the bit. */
+static void threads_change_nothing(void **unused)
+{
+	(void)unused;
+	enum { INPUTS = 500 };
+	double *inverse[2];
+	for (int i = 0; i < 2; i++) {
+		solver_fixture f;
+		make_fixture(&f, 4, INPUTS, 2000, 0, 7, "50%");
+		f.be->threads = i + 1;
+		assert_ok(f.ctx, fp_gram_scaled(&f.gram, 0.02, FP_SCALING_COLUMNS));
+		fp_matrix X;
+		int64_t rung = 0;
+		assert_ok(f.ctx, fp_gram_inverse(f.gram.scaled, &rung, &X));
+		inverse[i] = fixture_doubles(&f, X);
+		free_fixture(&f);
+	}
+	assert_memory_equal(inverse[0], inverse[1], INPUTS * INPUTS * sizeof **inverse);
+	free(inverse[0]);
+	free(inverse[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(inverts_on_every_rung),
-		cmocka_unit_test(climbs_by_products),
-		cmocka_unit_test(holds_halves_for_products),
-		cmocka_unit_test(skips_refused_rungs),
+		cmocka_unit_test(inverts_on_every_rung),     cmocka_unit_test(climbs_by_products),
+		cmocka_unit_test(holds_halves_for_products), cmocka_unit_test(skips_refused_rungs),
+		cmocka_unit_test(threads_change_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
