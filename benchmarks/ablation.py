@@ -10,7 +10,6 @@ process runs one variant of one model for one seed, all patterns; --jobs says ho
 kept in --work and a stopped run goes on where it was; --only N/M runs every M-th of them, so that several machines can share
 the work through one folder; 1/1 then prints the table. Flags after -- go to every command, such as --device cpu.
 """
-import argparse
 import concurrent.futures
 import json
 import os
@@ -19,6 +18,8 @@ import shlex
 import statistics
 import subprocess
 import sys
+
+import model_options
 
 # title, preset, assignments
 REMOVED = [
@@ -126,22 +127,11 @@ def print_table(options, found, models):
 
 
 def main():
-    words = sys.argv[1:]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--calibration", required=True)
-    parser.add_argument("--text", required=True)
-    parser.add_argument("--program", default="fistapruner")
-    parser.add_argument("--patterns", default="50%,2:4,70%")
-    parser.add_argument("--seeds", default="1,2,3", help="[%(default)s]")
-    parser.add_argument("--samples", default=128, type=int)
-    parser.add_argument("--length", default=256, type=int)
+    parser = model_options.parser_for(__doc__, seeds="1,2,3", work="ablation")
     parser.add_argument("--jobs", default=1, type=int, help="processes at a time")
     parser.add_argument("--threads", default=1, type=int, help="of each process")
     parser.add_argument("--only", default="1/1", metavar="N/M", help="run every M-th job from the N-th on, for shards")
-    parser.add_argument("--work", default="ablation")
-    options = parser.parse_args(words[:words.index("--")] if "--" in words else words)
-    options.flags = words[words.index("--") + 1:] if "--" in words else []
+    options = model_options.parse(parser)
     options.seeds = [int(seed) for seed in options.seeds.split(",")]
     shard, shards = map(int, options.only.split("/"))
     jobs = []

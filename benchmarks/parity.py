@@ -9,7 +9,6 @@ pattern with the first seed, how far apart the two are, the same for the means o
 single runs' distances, which says what one run can be held to (docs/performance.md, "The grain"). Finished cells are kept in
 --work, and flags after -- go to both sides, such as --threads 1.
 """
-import argparse
 import json
 import math
 import pathlib
@@ -17,6 +16,8 @@ import shlex
 import statistics
 import subprocess
 import sys
+
+import model_options
 
 
 def perplexities(options, model, side, flags):
@@ -56,22 +57,11 @@ def compare_model(options, model):
 
 
 def main():
-    words = sys.argv[1:]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--calibration", required=True)
-    parser.add_argument("--text", required=True)
-    parser.add_argument("--program", default="fistapruner")
+    parser = model_options.parser_for(__doc__, seeds="0,1,2,3", work="parity")
     parser.add_argument("--one", default="--device cpu", metavar="FLAGS", help="of the first side [%(default)s]")
     parser.add_argument("--other", default="--device cuda", metavar="FLAGS", help="of the second side [%(default)s]")
     parser.add_argument("--presets", default="paper,fast", help="[%(default)s]")
-    parser.add_argument("--patterns", default="50%,2:4,70%", help="[50%%,2:4,70%%]")
-    parser.add_argument("--seeds", default="0,1,2,3", help="[%(default)s]")
-    parser.add_argument("--samples", default=128, type=int)
-    parser.add_argument("--length", default=256, type=int)
-    parser.add_argument("--work", default="parity")
-    options = parser.parse_args(words[:words.index("--")] if "--" in words else words)
-    options.flags = words[words.index("--") + 1:] if "--" in words else []
+    options = model_options.parse(parser)
     head = ["", f"`{options.one}`", f"`{options.other}`", "apart", "means over the seeds", "apart", "single runs, rms"]
     print("| " + " | ".join(head) + " |")
     print("|" + " --- |" * len(head))
