@@ -15,8 +15,8 @@
  *     paper's X (features × tokens) is our Xᵀ: its Gram matrix XXᵀ is our XᵀX.
  *   - Reductions accumulate in double, in an order that depends only on shapes and the thread count.
  *   - Zeros that an operation writes on purpose are +0.0.
- *   - Input and output views may be the same view where an operation says "in place is allowed", else they must not
- * overlap.
+ *   - Input and output views may be the same view where an operation says "in place is allowed"; otherwise they must
+ *     not overlap.
  *   - Operations that return a number to the host wait for it; all others may be asynchronous.
  *   - A backend with fista_step_near() multiplies matrices in BF16, and where an operation says "narrow is allowed" a
  *     result may be one, not in place; where it says "BF16 is allowed" all its matrices but weights, biases and tables
@@ -207,7 +207,10 @@ typedef struct fp_backend_operations {
 
 	/* --- pruning: required -------------------------------------------------------------------------------- */
 	/* One FISTA step on P, Y with the gradient G at Y:
-	 *   P₊ = soft(Y − step·G, threshold);   Y ← P₊ + momentum·(P₊ − P or Y);   P ← P₊
+	 *     P₊ = soft(Y − step·G, threshold)
+	 *     Y ← P₊ + momentum·(P₊ − P)     FP_MOMENTUM_STANDARD
+	 *     Y ← P₊ + momentum·(P₊ − Y)     FP_MOMENTUM_LITERAL
+	 *     P ← P₊
 	 * change, when not NULL, ← ‖P₊ − P‖²_F */
 	fp_status (*fista_step)(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
 							fp_matrix Y, fp_matrix P, double *change);
@@ -221,14 +224,23 @@ typedef struct fp_backend_operations {
 	fp_status (*apply_mask)(fp_backend *be, fp_matrix mask, fp_matrix X); /* X ← X where mask, else +0.0 */
 	/* count of entries where two masks differ */
 	fp_status (*mask_distance)(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
-	/* One step of a search for the support (solver/support_admm.c), all of it but the product G = V − W. S holds Z
-	 * where the mask is 1 and the multiplier u elsewhere: S ← G + W + u;   mask ← the pattern of S, as by
-	 * mask_smallest();   S ← shrink·S where the mask is 0;   T ← penalty·(Z − u − W) + R. G and T may be F16 where
-	 * gemm()'s operands may; what is beyond their range is written as the largest number. */
+	/* One step of the search for the support (solver/support_admm.c) except its product, which gives G = V − W. S holds
+	 * Z where the mask is 1 and the multiplier u elsewhere:
+	 *     S ← G + W + u
+	 *     mask ← the pattern of S, as mask_smallest() chooses it
+	 *     S ← shrink·S where the mask is 0
+	 *     T ← penalty·(Z − u − W) + R
+	 * G and T may be F16 where gemm()'s operands may; values beyond its range are written as its largest number. */
 	fp_status (*support_step)(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,
 							  fp_matrix T);
-	/* One step of conjugate gradients, all of it but the product q = pA, or narrow·A, which is overwritten:
-	 *   q ← q∘mask   α = ⟨r,z⟩/⟨p,q⟩   V ← V + αp   r ← r − αq   z = r∘inverse   p ← z + p·⟨r,z⟩/the last ⟨r,z⟩
+	/* One step of conjugate gradients except its product q = pA, or narrow·A, which is overwritten:
+	 *     q ← q∘mask
+	 *     α = ⟨r,z⟩/⟨p,q⟩
+	 *     V ← V + αp
+	 *     r₊ = r − αq
+	 *     z₊ = r₊∘inverse
+	 *     p ← z₊ + p·⟨r₊,z₊⟩/⟨r,z⟩
+	 *     r ← r₊
 	 * A row stops for good where ⟨r,z⟩ ≤ enough, ⟨p,q⟩ ≤ 0 or α > longest. q absent: the first direction, p ← z. */
 	fp_status (*cg_step)(fp_backend *be, const fp_cg *cg, fp_matrix q);
 	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group
@@ -297,7 +309,12 @@ typedef struct fp_backend_operations {
 	/* D ← scale·(Y − T); squares, when not NULL, ← ‖Y − T‖²; D may be Y. Where gemm()'s operands may be BF16, so may
 	 * all three, or D alone. */
 	fp_status (*difference)(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
-	/* M ← β₁M + (1−β₁)G;  V ← β₂V + (1−β₂)G²;  W ← W − rate·M̂/(√V̂ + ε), with M̂ = M/(1−β₁ᵗ), V̂ = V/(1−β₂ᵗ) */
+	/* One step of Adam, the t-th:
+	 *     M ← β₁M + (1−β₁)G
+	 *     V ← β₂V + (1−β₂)G²
+	 *     M̂ = M/(1−β₁ᵗ)
+	 *     V̂ = V/(1−β₂ᵗ)
+	 *     W ← W − rate·M̂/(√V̂ + ε) */
 	fp_status (*adam_step)(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);
 } fp_backend_operations;
 

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layer.c: a decoder layer's forward pass. With T tokens, h = hidden, q = heads·head_dim, k = kv_heads·head_dim, f =
- * inner:
+ * layer.c: the forward pass of a decoder layer.
  *
- *   x  = norm₀(hidden)                           [T × h]
- *   Q, K, V = x Wqᵀ, x Wkᵀ, x Wvᵀ (+ biases)     [T × q], [T × k], [T × k]; heads normalised and turned where the model
- * does so context = attention(Q, K, V)                 [T × q] hidden += context Woᵀ y  = norm₁(hidden) [T × h] z  =
- * f(y Wgateᵀ) ∘ y Wupᵀ, or f(y Wupᵀ)      [T × f] hidden += z Wdownᵀ
+ * With T tokens, h = hidden, q = heads·head_dim, k = kv_heads·head_dim, f = inner:
  *
- * A model with the norm after each block has x = hidden, y = hidden, and norms after the two sums.
+ *     x       = norm₀(hidden)                          [T × h]
+ *     Q, K, V = x Wqᵀ, x Wkᵀ, x Wvᵀ                    [T × q], [T × k], [T × k]
+ *     context = attention(Q, K, V)                     [T × q]
+ *     hidden ← hidden + context Woᵀ                    [T × h]
+ *     y       = norm₁(hidden)                          [T × h]
+ *     z       = φ(y Wgateᵀ) ∘ y Wupᵀ, or φ(y Wupᵀ)     [T × f]
+ *     hidden ← hidden + z Wdownᵀ                       [T × h]
+ *
+ * Biases are added where the model has them. Some models normalise the heads of Q and K and rotate them by position
+ * before attention. A model with the norm after each block has x = hidden, y = hidden, and a norm after each sum.
  */
 #include "model/layer.h"
 

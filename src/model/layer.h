@@ -8,9 +8,11 @@
  * and the groups are
  *     0  q, k, v     input: norm(hidden)      advance: context ← attention(q, k, v)
  *     1  o           input: context           advance: hidden ← hidden + o(context)
- *     2  gate, up    input: norm(hidden)      advance: nothing (the inner activations are wide; they are made again at
- * 3) 3  down        input: f(gate)∘up        advance: hidden ← hidden + down(…) (post-norm models normalise after the
- * sums instead.)
+ *     2  gate, up    input: norm(hidden)      advance: nothing
+ *     3  down        input: φ(gate)∘up        advance: hidden ← hidden + down(φ(gate)∘up)
+ *
+ * Group 2 keeps nothing, because the inner activations are wide: group 3 computes them again. Post-norm models
+ * normalise after each sum instead.
  */
 #ifndef FP_MODEL_LAYER_H
 #define FP_MODEL_LAYER_H

@@ -1,15 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layer_backward.c: gradients through one decoder layer. The names are those of layer.c; d… is the gradient by ….
- * With the norm before each block:
+ * layer_backward.c: gradients through one decoder layer.
  *
- *   dWdown = dhidden₂ᵀ z     dz = dhidden₂ Wdown     dgate, dup from dz     dWup = dupᵀ y     dy = dup Wup + dgate
- * Wgate dhidden₁ = dhidden₂ + norm₁'(dy)     dWo = dhidden₁ᵀ context     dcontext = dhidden₁ Wo dQ, dK, dV from
- * dcontext     dWq = dQᵀ x     dWk = dKᵀ x     dWv = dVᵀ x
+ * The names are those of layer.c, dX is the gradient with respect to X, hidden₁ and hidden₂ are the sums after the
+ * attention and the feed-forward block. gate = y Wgateᵀ, up = y Wupᵀ. With the norm before each block:
  *
- * and with the norm after it, the gradient goes through the norm as it enters a block and past it unchanged. A fit
- * wants the weights' gradients and not the input's, a pass through the whole model the other way round; neither makes
- * what it does not want.
+ *     dWdown   = dhidden₂ᵀ z
+ *     dz       = dhidden₂ Wdown
+ *     dgate    = dz ∘ up ∘ φ'(gate)
+ *     dup      = dz ∘ φ(gate)
+ *     dWgate   = dgateᵀ y
+ *     dWup     = dupᵀ y
+ *     dy       = dup Wup + dgate Wgate
+ *     dhidden₁ = dhidden₂ + norm₁'(dy)
+ *     dWo      = dhidden₁ᵀ context
+ *     dcontext = dhidden₁ Wo
+ *     dQ, dK, dV from dcontext (attention_backward())
+ *     dWq      = dQᵀ x
+ *     dWk      = dKᵀ x
+ *     dWv      = dVᵀ x
+ *
+ * Without a gate dup = dz ∘ φ'(up). With the norm after each block, the gradient first passes through that norm. A fit
+ * needs the gradients of the weights, a pass through the whole model that of the input; each computes only its own.
  */
 #include "model/layer_backward.h"
 

@@ -2,11 +2,13 @@
 /*
  * rotary.c: rope_theta and rope_scaling from the config, and the tables of angles.
  *
- *   plain    ωᵢ = θ^(−2i/d),  i < d/2
- *   linear   ωᵢ / factor
- *   llama3   by the wave length 2π/ωᵢ against the original context n: long waves (> n/low) are divided by the factor,
- * short ones
- *            (< n/high) stay, those between are mixed with the weight (n/wave − low)/(high − low) of the unscaled one
+ *     plain    ωᵢ = θ^(−2i/d),  i < d/2
+ *     linear   ωᵢ / factor
+ *     llama3   ωᵢ / factor                       if n/wave < low
+ *              ωᵢ                                if n/wave > high
+ *              (1 − s)·ωᵢ/factor + s·ωᵢ          otherwise
+ *
+ * with the wavelength wave = 2π/ωᵢ, the original context length n and s = (n/wave − low)/(high − low).
  */
 #include "model/rotary.h"
 

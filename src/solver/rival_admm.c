@@ -2,10 +2,19 @@
 /*
  * rival_admm.c: the ADMM pruner of Boža (2024), as its author runs it, on a problem with a unit diagonal.
  *
- *     V = (C' + ρ(Z − u))(A' + ρI)⁻¹    Z = (V + u)∘mask    u ← u + V − Z        A' = A + 0.1·I,  C' = C + 0.1·W,  ρ =
- * 1 For the first steps the mask is chosen anew from |V + u|, at a sparsity that grows as s(1 − (1 − k/15)³); then it
- * stays. Of an N:M pattern an entry is pruned early only where both the pattern and the current share of the matrix
- * would prune it.
+ *     A' = A + 0.1·I
+ *     C' = C + 0.1·W
+ *     ρ  = 1
+ *
+ * and, starting from V = W and u = 0, in each step
+ *
+ *     Z = (V + u)∘mask
+ *     u ← u + V − Z
+ *     V = (C' + ρ(Z − u))(A' + ρI)⁻¹
+ *
+ * Each of the first 15 steps chooses the mask again from |V + u|, at the sparsity s(1 − (1 − k/15)³) in step k; after
+ * that the mask is fixed. With an N:M pattern these steps prune an entry only if both the pattern and the sparsity of
+ * the step prune it.
  */
 #include "solver/problem.h"
 

@@ -2,8 +2,12 @@
 /*
  * cpu_attention_backward.c: gradients of causal softmax attention, one block of scores at a time.
  *
- *     P = softmax(scale·QKᵀ)     dV = PᵀdO     dP = dO Vᵀ     dS = P∘(dP − rowsum(dO∘O))     dQ = scale·dS K     dK =
- * scale·dSᵀQ
+ *     P  = softmax(scale·QKᵀ)
+ *     dV = PᵀdO
+ *     dP = dO Vᵀ
+ *     dS = P∘(dP − rowsum(dO∘O))
+ *     dQ = scale·dS K
+ *     dK = scale·dSᵀQ
  *
  * An item of work is one sequence and one head of K and V with all heads of Q that share it, so that dK and dV have one
  * writer and the order of their sums does not depend on the threads. It walks over blocks of queries and, for each,

@@ -2,7 +2,11 @@
 /*
  * cuda_attention_backward.cu: gradients of causal softmax attention, one block of scores at a time.
  *
- *     P = softmax(scale·QKᵀ)     dV = PᵀdO     dP = dO Vᵀ     dS = scale·P∘(dP − rowsum(dO∘O))     dQ = dS K
+ *     P  = softmax(scale·QKᵀ)
+ *     dV = PᵀdO
+ *     dP = dO Vᵀ
+ *     dS = scale·P∘(dP − rowsum(dO∘O))
+ *     dQ = dS K
  *     dK = dSᵀQ
  *
  * The blocks are those of the forward pass. Each holds all keys that its queries see, so P is made again from the
