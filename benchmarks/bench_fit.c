@@ -12,7 +12,7 @@
 
 #include "base/memory.h"
 #include "base/mersenne.h"
-#include "pipeline/layer_fit.h"
+#include "fitting/layer_fit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static fp_status fill_noise(bench *b)
 		row[i] = (float)fp_mersenne_between(&random, -1000, 1000) / 577.0F;
 	for (int64_t w = 0; w < b->windows; w++) {
 		fp_matrix part = fp_matrix_rows(b->input, w * b->length, b->length);
-		FP_TRY(b->be->ops->upload(b->be, part, row, FP_F32, b->input.cols));
+		FP_TRY(b->be->memory->upload(b->be, part, row, FP_F32, b->input.cols));
 		for (int64_t i = 0; i < b->input.cols; i++)
 			row[(w * 7919 + i) % size] = -row[(w * 104729 + i) % size];
 	}
@@ -65,10 +65,10 @@ static fp_status thin_out(bench *b)
 			continue;
 		FP_TRY(fp_matrix_new(b->be, &mask, weight.rows, weight.cols, FP_U8));
 		FP_TRY(fp_matrix_widen(b->be, weight, &own, &wide));
-		FP_TRY(b->be->ops->mask_smallest(b->be, wide, &pattern, mask));
-		FP_TRY(b->be->ops->apply_mask(b->be, mask, wide));
+		FP_TRY(b->be->pruning->mask_smallest(b->be, wide, &pattern, mask));
+		FP_TRY(b->be->pruning->apply_mask(b->be, mask, wide));
 		if (weight.dtype != FP_F32)
-			FP_TRY(b->be->ops->copy(b->be, weight, wide));
+			FP_TRY(b->be->memory->copy(b->be, weight, wide));
 		fp_matrix_free(b->be, &mask);
 		fp_matrix_free(b->be, &own);
 	}
@@ -82,16 +82,15 @@ static fp_status make_target(bench *b)
 {
 	fp_status status;
 	fp_workspace *workspace = NULL;
-	fp_use use = fp_backend_use(b->be, FP_USE_ACTIVATION);
+	FP_PRODUCTS_FOR(b->be, FP_USE_ACTIVATION);
 	FP_TRY(fp_workspace_new(&workspace, b->model, b->length));
-	FP_TRY(b->be->ops->copy(b->be, b->target, b->input));
+	FP_TRY(b->be->memory->copy(b->be, b->target, b->input));
 	for (int64_t w = 0; w < b->windows; w++) {
 		fp_layer_state state = {
 			.sequences = 1, .length = b->length, .hidden = fp_matrix_rows(b->target, w * b->length, b->length)};
 		FP_TRY(fp_layer_forward(b->layer, &state, workspace));
 	}
 cleanup:
-	fp_backend_use(b->be, use);
 	fp_workspace_free(workspace);
 	return status;
 }
@@ -108,12 +107,12 @@ static fp_status measure_peak(bench *b)
 	/* numbers that are not all alike: products of constants run faster */
 	fp_matrix noise = fp_matrix_reshape(b->input, size, size);
 	for (int i = 0; i < 2; i++)
-		FP_TRY(fp_matrix_size(b->input) >= size * size ? b->be->ops->copy(b->be, M[i], noise) : FP_OK);
+		FP_TRY(fp_matrix_size(b->input) >= size * size ? b->be->memory->copy(b->be, M[i], noise) : FP_OK);
 	for (int i = 0; i < 2; i++) {
 		double started = bench_now();
 		for (int k = 0; k < REPEATS; k++)
-			FP_TRY(b->be->ops->gemm(b->be, 1, M[0], FP_PLAIN, M[1], FP_TRANSPOSED, 0, M[2]));
-		FP_TRY(b->be->ops->synchronize(b->be));
+			FP_TRY(b->be->linear->gemm(b->be, 1, M[0], FP_PLAIN, M[1], FP_TRANSPOSED, 0, M[2]));
+		FP_TRY(b->be->memory->synchronize(b->be));
 		b->peak = REPEATS * 2.0 * (double)size * (double)size * (double)size / (bench_now() - started);
 	}
 cleanup:
@@ -146,12 +145,12 @@ static fp_status time_part(bench *b, part_function part, void *data, double *sec
 {
 	fp_status status = part(data);
 	if (status == FP_OK)
-		status = b->be->ops->synchronize(b->be);
+		status = b->be->memory->synchronize(b->be);
 	double started = bench_now();
 	for (int i = 0; i < REPEATS && status == FP_OK; i++)
 		status = part(data);
 	if (status == FP_OK)
-		status = b->be->ops->synchronize(b->be);
+		status = b->be->memory->synchronize(b->be);
 	*seconds = (bench_now() - started) / REPEATS;
 	return status;
 }
@@ -190,8 +189,8 @@ static fp_status run_update(void *data)
 		if (s->layer.weight[role].dtype == FP_BF16)
 			rule.narrow = s->layer.weight[role];
 		if (!fp_matrix_is_absent(s->weights.weight[role]))
-			FP_TRY(s->b->be->ops->adam_step(s->b->be, &rule, s->gradients.weight[role], s->mean.weight[role],
-											s->square.weight[role], s->weights.weight[role]));
+			FP_TRY(s->b->be->gradients->adam_step(s->b->be, &rule, s->gradients.weight[role], s->mean.weight[role],
+												  s->square.weight[role], s->weights.weight[role]));
 	}
 cleanup:
 	return status;
@@ -200,14 +199,14 @@ cleanup:
 static fp_status run_attention(void *data)
 {
 	step *s = data;
-	return s->b->be->ops->attention(s->b->be, &s->shape, s->Q, s->K, s->V, s->out);
+	return s->b->be->transformer->attention(s->b->be, &s->shape, s->Q, s->K, s->V, s->out);
 }
 
 static fp_status run_attention_backward(void *data)
 {
 	step *s = data;
-	return s->b->be->ops->attention_backward(s->b->be, &s->shape, s->Q, s->K, s->V, s->out, s->dout, s->dQ, s->dK,
-											 s->dV);
+	return s->b->be->gradients->attention_backward(s->b->be, &s->shape, s->Q, s->K, s->V, s->out, s->dout, s->dQ, s->dK,
+												   s->dV);
 }
 
 static fp_status step_new(step *s)
@@ -223,7 +222,7 @@ static fp_status step_new(step *s)
 	FP_TRY(fp_tape_new(&s->tape, b->model, tokens));
 	for (int i = 0; i < 8; i++) {
 		FP_TRY(fp_matrix_new(b->be, all[i], tokens, i < 4 ? query : key, FP_F32));
-		FP_TRY(b->be->ops->copy(b->be, *all[i], fp_matrix_reshape(b->input, tokens, all[i]->cols)));
+		FP_TRY(b->be->memory->copy(b->be, *all[i], fp_matrix_reshape(b->input, tokens, all[i]->cols)));
 	}
 	for (int i = 0; i < 4; i++)
 		FP_TRY(fp_layer_matrices_new(sets[i], b->layer));
@@ -231,13 +230,13 @@ static fp_status step_new(step *s)
 		fp_matrix weight = b->layer->weight[role];
 		if (fp_matrix_is_absent(weight))
 			continue;
-		FP_TRY(b->be->ops->copy(b->be, s->weights.weight[role], weight));
-		FP_TRY(b->be->ops->fill(b->be, s->mean.weight[role], 0));
-		FP_TRY(b->be->ops->fill(b->be, s->square.weight[role], 0));
+		FP_TRY(b->be->memory->copy(b->be, s->weights.weight[role], weight));
+		FP_TRY(b->be->memory->fill(b->be, s->mean.weight[role], 0));
+		FP_TRY(b->be->memory->fill(b->be, s->square.weight[role], 0));
 		if (!fp_backend_rounds(b->be, FP_USE_ACTIVATION))
 			continue;
 		FP_TRY(fp_matrix_new(b->be, &s->layer.weight[role], weight.rows, weight.cols, FP_BF16));
-		FP_TRY(b->be->ops->copy(b->be, s->layer.weight[role], weight));
+		FP_TRY(b->be->memory->copy(b->be, s->layer.weight[role], weight));
 	}
 cleanup:
 	return status;
@@ -257,16 +256,28 @@ static void step_free(step *s)
 	fp_tape_free(s->tape);
 }
 
+static fp_status time_attention(bench *b, step *s, double scores)
+{
+	double seconds;
+	FP_PRODUCTS_FOR(b->be, FP_USE_ACTIVATION);
+	fp_status status;
+	FP_TRY(time_part(b, run_attention, s, &seconds));
+	print_row(b, "attention", seconds, scores);
+	FP_TRY(time_part(b, run_attention_backward, s, &seconds));
+	print_row(b, "attention backward", seconds, 2.5 * scores);
+cleanup:
+	return status;
+}
+
 static fp_status time_step(bench *b)
 {
 	step s = {.b = b, .sequences = fp_fit_batch(b->settings, b->windows, b->length)};
-	double tokens = (double)(s.sequences * b->length), forward, both, update, seconds;
+	double tokens = (double)(s.sequences * b->length), forward, both, update;
 	const fp_model_config *c = fp_model_get_config(b->model);
 	double scores = pass_flops(b, tokens, true) - pass_flops(b, tokens, false);
 	/* no gradient by the layer's input: the first three operators have two products, not three */
 	double unwanted = 2 * tokens * (double)(c->heads + 2 * c->kv_heads) * (double)(c->head_dim * c->hidden);
 	double backward = 2 * pass_flops(b, tokens, false) - unwanted + 2.5 * scores;
-	fp_use use = b->be->use;
 	fp_status status;
 	FP_TRY(step_new(&s));
 	FP_TRY(time_part(b, run_forward, &s, &forward));
@@ -277,13 +288,8 @@ static fp_status time_step(bench *b)
 	print_row(b, "backward", both - forward, backward);
 	print_row(b, "Adam", update, 0);
 	print_row(b, "all of it", both + update, pass_flops(b, tokens, true) + backward);
-	fp_backend_use(b->be, FP_USE_ACTIVATION);
-	FP_TRY(time_part(b, run_attention, &s, &seconds));
-	print_row(b, "attention", seconds, scores);
-	FP_TRY(time_part(b, run_attention_backward, &s, &seconds));
-	print_row(b, "attention backward", seconds, 2.5 * scores);
+	FP_TRY(time_attention(b, &s, scores));
 cleanup:
-	fp_backend_use(b->be, use);
 	step_free(&s);
 	return status;
 }
@@ -292,15 +298,15 @@ static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_mat
 {
 	const bench *b = data;
 	int64_t row = window * b->length;
-	fp_status status = b->be->ops->copy(b->be, input, fp_matrix_rows(b->input, row, b->length));
-	return status == FP_OK ? b->be->ops->copy(b->be, target, fp_matrix_rows(b->target, row, b->length)) : status;
+	fp_status status = b->be->memory->copy(b->be, input, fp_matrix_rows(b->input, row, b->length));
+	return status == FP_OK ? b->be->memory->copy(b->be, target, fp_matrix_rows(b->target, row, b->length)) : status;
 }
 
 /* More noise stands for them. */
 static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
 {
 	const bench *b = data;
-	return b->be->ops->copy(b->be, out, fp_matrix_rows(b->input, window * b->length, b->length));
+	return b->be->memory->copy(b->be, out, fp_matrix_rows(b->input, window * b->length, b->length));
 }
 
 /* On a copy of the layer, with gradients for an eighth of the windows or without any. */
@@ -321,7 +327,7 @@ static fp_status time_fit(bench *b, bool gradients)
 		task.gradient_windows = b->windows > 8 ? b->windows / 8 : 1;
 		task.read_gradients = read_gradients;
 	}
-	FP_TRY(b->be->ops->synchronize(b->be));
+	FP_TRY(b->be->memory->synchronize(b->be));
 	FP_TRY(fp_fit_layer(&task, &result));
 	printf("%-24s %9.3f s, loss %.6f to %.6f%s\n", "the fit of a layer", result.seconds, result.loss_before,
 		   result.loss_after, gradients ? ", by gradients" : "");

@@ -32,7 +32,7 @@ static const char *const stage_names[STAGE_COUNT] = {
 	[OTHER] = "adding, downloading",
 };
 
-static const fp_backend_operations *real; /* what the wrappers call */
+static fp_backend real; /* its tables are what the wrappers call */
 static double seconds[STAGE_COUNT];
 static double flops[STAGE_COUNT];
 
@@ -42,7 +42,7 @@ static double flops[STAGE_COUNT];
 		double start = bench_now();                                                                                    \
 		fp_status status = (call);                                                                                     \
 		if (status == FP_OK)                                                                                           \
-			status = real->synchronize(be);                                                                            \
+			status = real.memory->synchronize(be);                                                                     \
 		seconds[stage_id] += bench_now() - start;                                                                      \
 		return status;                                                                                                 \
 	} while (0)
@@ -51,7 +51,7 @@ static fp_status timed_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpo
 							float beta, fp_matrix C)
 {
 	flops[GEMM] += 2.0 * (double)C.rows * (double)C.cols * (double)(ta == FP_PLAIN ? A.cols : A.rows);
-	TIMED(GEMM, real->gemm(be, alpha, A, ta, B, tb, beta, C));
+	TIMED(GEMM, real.linear->gemm(be, alpha, A, ta, B, tb, beta, C));
 }
 
 static fp_status timed_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
@@ -60,59 +60,59 @@ static fp_status timed_attention(fp_backend *be, const fp_attention_shape *shape
 	/* Two products over the pairs that causality leaves. */
 	double pairs = 0.5 * (double)shape->length * (double)(shape->length + 1);
 	flops[ATTENTION] += 4.0 * pairs * (double)(shape->sequences * shape->heads * shape->head_dim);
-	TIMED(ATTENTION, real->attention(be, shape, Q, K, V, out));
+	TIMED(ATTENTION, real.transformer->attention(be, shape, Q, K, V, out));
 }
 
 static fp_status timed_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias,
 							float epsilon, fp_matrix Y)
 {
-	TIMED(NORM, real->norm(be, kind, X, weight, bias, epsilon, Y));
+	TIMED(NORM, real.transformer->norm(be, kind, X, weight, bias, epsilon, Y));
 }
 
 static fp_status timed_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X)
 {
-	TIMED(BIAS, real->add_bias(be, bias, X));
+	TIMED(BIAS, real.transformer->add_bias(be, bias, X));
 }
 
 static fp_status timed_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y)
 {
-	TIMED(ACTIVATION, real->activate(be, kind, X, Y));
+	TIMED(ACTIVATION, real.transformer->activate(be, kind, X, Y));
 }
 
 static fp_status timed_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
-	TIMED(ACTIVATION, real->activate_gated(be, kind, G, U, Y));
+	TIMED(ACTIVATION, real.transformer->activate_gated(be, kind, G, U, Y));
 }
 
 static fp_status timed_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
 {
-	TIMED(ROTARY, real->rotate(be, cosine, sine, heads, X));
+	TIMED(ROTARY, real.transformer->rotate(be, cosine, sine, heads, X));
 }
 
 static fp_status timed_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
 									 int32_t *argmax)
 {
-	TIMED(LOSS, real->cross_entropy(be, logits, targets, out, argmax));
+	TIMED(LOSS, real.transformer->cross_entropy(be, logits, targets, out, argmax));
 }
 
 static fp_status timed_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride)
 {
-	TIMED(UPLOAD, real->upload(be, out, host, dtype, stride));
+	TIMED(UPLOAD, real.memory->upload(be, out, host, dtype, stride));
 }
 
 static fp_status timed_finite(fp_backend *be, fp_matrix X, int *out)
 {
-	TIMED(FINITE, real->finite(be, X, out));
+	TIMED(FINITE, real.linear->finite(be, X, out));
 }
 
 static fp_status timed_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
 {
-	TIMED(OTHER, real->axpby(be, alpha, X, beta, Y));
+	TIMED(OTHER, real.linear->axpby(be, alpha, X, beta, Y));
 }
 
 static fp_status timed_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in)
 {
-	TIMED(OTHER, real->download(be, host, dtype, stride, in));
+	TIMED(OTHER, real.memory->download(be, host, dtype, stride, in));
 }
 
 static void print_figures(const fp_model *model, const fp_windows *windows, double peak, double wall)
@@ -159,25 +159,31 @@ static fp_status run(fp_context *ctx, const char *directory, int64_t length, int
 		windows.ids[i] = (int32_t)((int64_t)(random >> 33) % fp_model_get_config(model)->vocabulary);
 	}
 
-	real = be->ops;
-	fp_backend_operations timed = *real;
-	timed.gemm = timed_gemm;
-	timed.attention = timed_attention;
-	timed.norm = timed_norm;
-	timed.add_bias = timed_add_bias;
-	timed.activate = timed_activate;
-	timed.activate_gated = timed_activate_gated;
-	timed.rotate = timed_rotate;
-	timed.cross_entropy = timed_cross_entropy;
-	timed.upload = timed_upload;
-	timed.finite = timed_finite;
-	timed.axpby = timed_axpby;
-	timed.download = timed_download;
-	be->ops = &timed;
+	real = *be;
+	fp_memory_operations memory = *be->memory;
+	memory.upload = timed_upload;
+	memory.download = timed_download;
+	fp_linear_operations linear = *be->linear;
+	linear.gemm = timed_gemm;
+	linear.finite = timed_finite;
+	linear.axpby = timed_axpby;
+	fp_transformer_operations transformer = *be->transformer;
+	transformer.attention = timed_attention;
+	transformer.norm = timed_norm;
+	transformer.add_bias = timed_add_bias;
+	transformer.activate = timed_activate;
+	transformer.activate_gated = timed_activate_gated;
+	transformer.rotate = timed_rotate;
+	transformer.cross_entropy = timed_cross_entropy;
+	be->memory = &memory;
+	be->linear = &linear;
+	be->transformer = &transformer;
 	double start = bench_now();
 	status = fp_perplexity(&result, model, &windows, 0);
 	double wall = bench_now() - start;
-	be->ops = real;
+	be->memory = real.memory;
+	be->linear = real.linear;
+	be->transformer = real.transformer;
 	if (status != FP_OK)
 		goto cleanup;
 	FP_TRY(bench_measure_peak(be, &peak)); /* again: a machine that others use too may have been slow the first time */

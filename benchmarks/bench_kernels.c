@@ -48,7 +48,7 @@ static fp_status make(bench *b, int i, int64_t rows, int64_t cols)
 		state = state * 1664525u + 1013904223u;
 		host[k] = (float)(state >> 8) / 8388608.0F - 1;
 	}
-	FP_TRY(b->be->ops->upload(b->be, b->m[i], host, FP_F32, cols));
+	FP_TRY(b->be->memory->upload(b->be, b->m[i], host, FP_F32, cols));
 
 cleanup:
 	fp_free(host);
@@ -78,7 +78,7 @@ cleanup:
 static fp_status run_gemm(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->gemm(b->be, 1, b->m[0], FP_PLAIN, b->m[1], FP_TRANSPOSED, 0, b->m[2]);
+	return b->be->linear->gemm(b->be, 1, b->m[0], FP_PLAIN, b->m[1], FP_TRANSPOSED, 0, b->m[2]);
 }
 
 static double flops_gemm(shape s)
@@ -98,7 +98,7 @@ cleanup:
 static fp_status run_gram(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->gram(b->be, b->m[0], 0, b->m[1]);
+	return b->be->linear->gram(b->be, b->m[0], 0, b->m[1]);
 }
 
 static double flops_gram(shape s)
@@ -122,7 +122,7 @@ cleanup:
 static fp_status run_attention(bench *b, shape s)
 {
 	fp_attention_shape a = {s.a, s.b, s.c, s.d, s.e, 0, 0.125F};
-	return b->be->ops->attention(b->be, &a, b->m[0], b->m[1], b->m[2], b->m[3]);
+	return b->be->transformer->attention(b->be, &a, b->m[0], b->m[1], b->m[2], b->m[3]);
 }
 
 static double flops_attention(shape s)
@@ -165,79 +165,80 @@ static double bytes_one(shape s)
 static fp_status run_copy(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->copy(b->be, b->m[1], b->m[0]);
+	return b->be->memory->copy(b->be, b->m[1], b->m[0]);
 }
 
 static fp_status run_norm(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->norm(b->be, FP_LAYER_NORM, b->m[0], b->m[3], b->m[3], 1e-5F, b->m[1]);
+	return b->be->transformer->norm(b->be, FP_LAYER_NORM, b->m[0], b->m[3], b->m[3], 1e-5F, b->m[1]);
 }
 
 static fp_status run_relu(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->activate(b->be, FP_RELU, b->m[0], b->m[1]);
+	return b->be->transformer->activate(b->be, FP_RELU, b->m[0], b->m[1]);
 }
 
 static fp_status run_silu(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->activate_gated(b->be, FP_SILU, b->m[0], b->m[1], b->m[2]);
+	return b->be->transformer->activate_gated(b->be, FP_SILU, b->m[0], b->m[1], b->m[2]);
 }
 
 static fp_status run_rotate(bench *b, shape s)
 {
 	fp_matrix angles = fp_matrix_reshape(b->m[4], s.a, 32);
-	return b->be->ops->rotate(b->be, angles, angles, s.b / 64, b->m[0]);
+	return b->be->transformer->rotate(b->be, angles, angles, s.b / 64, b->m[0]);
 }
 
 static fp_status run_add_bias(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->add_bias(b->be, b->m[3], b->m[0]);
+	return b->be->transformer->add_bias(b->be, b->m[3], b->m[0]);
 }
 
 static fp_status run_dot(bench *b, shape s)
 {
 	(void)s;
 	double out;
-	return b->be->ops->dot(b->be, b->m[0], b->m[1], &out);
+	return b->be->linear->dot(b->be, b->m[0], b->m[1], &out);
 }
 
 static fp_status run_finite(bench *b, shape s)
 {
 	(void)s;
 	int out;
-	return b->be->ops->finite(b->be, b->m[0], &out);
+	return b->be->linear->finite(b->be, b->m[0], &out);
 }
 
 static fp_status run_fista(bench *b, shape s)
 {
 	(void)s;
 	double change;
-	return b->be->ops->fista_step(b->be, FP_MOMENTUM_STANDARD, 1e-3F, 1e-4F, 0.9F, b->m[0], b->m[1], b->m[2], &change);
+	return b->be->pruning->fista_step(b->be, FP_MOMENTUM_STANDARD, 1e-3F, 1e-4F, 0.9F, b->m[0], b->m[1], b->m[2],
+									  &change);
 }
 
 static fp_status run_mask(bench *b, shape s)
 {
 	(void)s;
 	fp_pattern pattern = {.sparsity = 0.5};
-	return b->be->ops->mask_smallest(b->be, b->m[0], &pattern, b->mask);
+	return b->be->pruning->mask_smallest(b->be, b->m[0], &pattern, b->mask);
 }
 
 static fp_status run_mask_rows(bench *b, shape s)
 {
 	(void)s;
 	fp_pattern pattern = {.sparsity = 0.5};
-	return b->be->ops->mask_rows(b->be, b->m[0], &pattern, b->mask);
+	return b->be->pruning->mask_rows(b->be, b->m[0], &pattern, b->mask);
 }
 
 static fp_status run_mask_groups(bench *b, shape s)
 {
 	(void)s;
 	fp_pattern pattern = {2, 4, 0.5};
-	return b->be->ops->mask_smallest(b->be, b->m[0], &pattern, b->mask);
+	return b->be->pruning->mask_smallest(b->be, b->m[0], &pattern, b->mask);
 }
 
 static fp_status prepare_loss(bench *b, shape s)
@@ -251,7 +252,7 @@ static fp_status prepare_loss(bench *b, shape s)
 static fp_status run_loss(bench *b, shape s)
 {
 	(void)s;
-	return b->be->ops->cross_entropy(b->be, b->m[0], b->targets, b->m[1], NULL);
+	return b->be->transformer->cross_entropy(b->be, b->m[0], b->targets, b->m[1], NULL);
 }
 
 /* --- factors: n; the sweep: rows × n ---------------------------------------------------------------------------- */
@@ -264,10 +265,10 @@ static fp_status prepare_factor(bench *b, shape s)
 	FP_TRY(make(b, 1, s.a, s.a));
 	FP_TRY(make(b, 2, s.a, s.a));
 	FP_TRY(make(b, 3, 1, s.a));
-	FP_TRY(b->be->ops->fill(b->be, b->m[3], (float)s.a));
-	FP_TRY(b->be->ops->gram(b->be, b->m[0], 0, b->m[1]));
-	FP_TRY(b->be->ops->mirror(b->be, b->m[1]));
-	FP_TRY(b->be->ops->add_diagonal(b->be, b->m[1], b->m[3]));
+	FP_TRY(b->be->memory->fill(b->be, b->m[3], (float)s.a));
+	FP_TRY(b->be->linear->gram(b->be, b->m[0], 0, b->m[1]));
+	FP_TRY(b->be->linear->mirror(b->be, b->m[1]));
+	FP_TRY(b->be->linear->add_diagonal(b->be, b->m[1], b->m[3]));
 cleanup:
 	return status;
 }
@@ -276,8 +277,8 @@ static fp_status run_factor(bench *b, shape s)
 {
 	(void)s;
 	int64_t refused;
-	fp_status status = b->be->ops->copy(b->be, b->m[2], b->m[1]);
-	return status == FP_OK ? b->be->ops->inverse_factor(b->be, b->m[2], &refused) : status;
+	fp_status status = b->be->memory->copy(b->be, b->m[2], b->m[1]);
+	return status == FP_OK ? b->be->linear->inverse_factor(b->be, b->m[2], &refused) : status;
 }
 
 static double flops_factor(shape s)
@@ -289,8 +290,8 @@ static double flops_factor(shape s)
 static fp_status run_eigen(bench *b, shape s)
 {
 	(void)s;
-	fp_status status = b->be->ops->copy(b->be, b->m[2], b->m[1]);
-	return status == FP_OK ? b->be->ops->eigen(b->be, b->m[2], b->m[3]) : status;
+	fp_status status = b->be->memory->copy(b->be, b->m[2], b->m[1]);
+	return status == FP_OK ? b->be->linear->eigen(b->be, b->m[2], b->m[3]) : status;
 }
 
 static double flops_eigen(shape s)
@@ -304,7 +305,7 @@ static fp_status prepare_sweep(bench *b, shape s)
 	fp_status status;
 	int64_t refused;
 	FP_TRY(prepare_factor(b, (shape){s.b, 0, 0, 0, 0}));
-	FP_TRY(b->be->ops->inverse_factor(b->be, b->m[1], &refused));
+	FP_TRY(b->be->linear->inverse_factor(b->be, b->m[1], &refused));
 	FP_TRY(make(b, 4, s.a, s.b));
 	FP_TRY(make(b, 5, s.a, s.b));
 	FP_TRY(fp_matrix_new(b->be, &b->mask, s.a, s.b, FP_U8));
@@ -316,8 +317,8 @@ static fp_status run_sweep(bench *b, shape s)
 {
 	(void)s;
 	fp_pattern pattern = {.sparsity = 0.5};
-	fp_status status = b->be->ops->copy(b->be, b->m[5], b->m[4]);
-	return status == FP_OK ? b->be->ops->sparsegpt_sweep(b->be, b->m[1], &pattern, 128, b->m[5], b->mask) : status;
+	fp_status status = b->be->memory->copy(b->be, b->m[5], b->m[4]);
+	return status == FP_OK ? b->be->pruning->sparsegpt_sweep(b->be, b->m[1], &pattern, 128, b->m[5], b->mask) : status;
 }
 
 static double flops_sweep(shape s)
@@ -419,7 +420,7 @@ static fp_status best_time(bench *b, const kernel *k, shape s, double *best)
 	for (int i = 0; i < 1000 && (i < 4 || bench_now() - begin < 1.0); i++) {
 		double start = bench_now();
 		FP_TRY(k->run(b, s));
-		FP_TRY(b->be->ops->synchronize(b->be));
+		FP_TRY(b->be->memory->synchronize(b->be));
 		double took = bench_now() - start;
 		*best = i > 0 && took < *best ? took : *best;
 	}

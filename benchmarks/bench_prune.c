@@ -12,14 +12,14 @@
 #include "peak.h"
 
 #include "base/memory.h"
-#include "pipeline/prune_model.h"
+#include "run/prune_model.h"
 #include "text/windows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const fp_backend_operations *real; /* what the wrappers call */
+static fp_backend real; /* its tables are what the wrappers call */
 static double product_seconds[FP_STAGE_COUNT];
 static double flops[FP_STAGE_COUNT];
 
@@ -30,7 +30,7 @@ static double flops[FP_STAGE_COUNT];
 		double start = bench_now();                                                                                    \
 		fp_status status = (call);                                                                                     \
 		if (status == FP_OK)                                                                                           \
-			status = real->synchronize(be);                                                                            \
+			status = real.memory->synchronize(be);                                                                     \
 		product_seconds[stage] += bench_now() - start;                                                                 \
 		flops[stage] += (work);                                                                                        \
 		return status;                                                                                                 \
@@ -40,13 +40,13 @@ static fp_status timed_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpo
 							float beta, fp_matrix C)
 {
 	double work = 2.0 * (double)C.rows * (double)C.cols * (double)(ta == FP_PLAIN ? A.cols : A.rows);
-	TIMED(work, real->gemm(be, alpha, A, ta, B, tb, beta, C));
+	TIMED(work, real.linear->gemm(be, alpha, A, ta, B, tb, beta, C));
 }
 
 static fp_status timed_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 {
 	double work = (double)X.rows * (double)X.cols * (double)(X.cols + 1); /* one triangle */
-	TIMED(work, real->gram(be, X, beta, A));
+	TIMED(work, real.linear->gram(be, X, beta, A));
 }
 
 static fp_status timed_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
@@ -55,7 +55,7 @@ static fp_status timed_attention(fp_backend *be, const fp_attention_shape *shape
 	/* two products over the pairs that causality leaves */
 	double pairs = 0.5 * (double)shape->length * (double)(shape->length + 1);
 	double work = 4.0 * pairs * (double)(shape->sequences * shape->heads * shape->head_dim);
-	TIMED(work, real->attention(be, shape, Q, K, V, out));
+	TIMED(work, real.transformer->attention(be, shape, Q, K, V, out));
 }
 
 static double cube(fp_matrix A)
@@ -65,23 +65,24 @@ static double cube(fp_matrix A)
 
 static fp_status timed_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 {
-	TIMED(4.0 / 3.0 * cube(A), real->inverse_factor(be, A, refused));
+	TIMED(4.0 / 3.0 * cube(A), real.linear->inverse_factor(be, A, refused));
 }
 
 static fp_status timed_inverse(fp_backend *be, fp_matrix A, int64_t *refused)
 {
-	TIMED(cube(A), real->inverse(be, A, refused));
+	TIMED(cube(A), real.linear->inverse(be, A, refused));
 }
 
 static fp_status timed_eigen(fp_backend *be, fp_matrix A, fp_matrix values)
 {
-	TIMED(9.0 * cube(A), real->eigen(be, A, values));
+	TIMED(9.0 * cube(A), real.linear->eigen(be, A, values));
 }
 
 static fp_status timed_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
 							 fp_matrix mask)
 {
-	TIMED((double)W.rows * (double)W.cols * (double)W.cols, real->sparsegpt_sweep(be, U, pattern, block, W, mask));
+	TIMED((double)W.rows * (double)W.cols * (double)W.cols,
+		  real.pruning->sparsegpt_sweep(be, U, pattern, block, W, mask));
 }
 
 static void print_figures(const fp_prune_task *task, const fp_prune_result *result, double peak, double wall)
@@ -124,17 +125,34 @@ static void fill_windows(fp_windows *windows, int64_t vocabulary)
 	}
 }
 
-static void wrap(fp_backend_operations *timed, const fp_backend *be)
+/* Tables whose products are timed. */
+typedef struct timed_tables {
+	fp_linear_operations linear;
+	fp_transformer_operations transformer;
+	fp_pruning_operations pruning;
+} timed_tables;
+
+static void wrap(timed_tables *timed, fp_backend *be)
 {
-	real = be->ops;
-	*timed = *real;
-	timed->gemm = timed_gemm;
-	timed->gram = timed_gram;
-	timed->attention = timed_attention;
-	timed->inverse_factor = timed_inverse_factor;
-	timed->inverse = timed_inverse;
-	timed->eigen = timed_eigen;
-	timed->sparsegpt_sweep = timed_sweep;
+	real = *be;
+	*timed = (timed_tables){*be->linear, *be->transformer, *be->pruning};
+	timed->linear.gemm = timed_gemm;
+	timed->linear.gram = timed_gram;
+	timed->linear.inverse_factor = timed_inverse_factor;
+	timed->linear.inverse = timed_inverse;
+	timed->linear.eigen = timed_eigen;
+	timed->transformer.attention = timed_attention;
+	timed->pruning.sparsegpt_sweep = timed_sweep;
+	be->linear = &timed->linear;
+	be->transformer = &timed->transformer;
+	be->pruning = &timed->pruning;
+}
+
+static void unwrap(fp_backend *be)
+{
+	be->linear = real.linear;
+	be->transformer = real.transformer;
+	be->pruning = real.pruning;
 }
 
 static fp_status run(fp_context *ctx, fp_settings *settings, const char *directory, const char *output,
@@ -146,7 +164,7 @@ static fp_status run(fp_context *ctx, fp_settings *settings, const char *directo
 	fp_model *model = NULL;
 	fp_writer *writer = NULL;
 	fp_prune_result result = {0};
-	fp_backend_operations timed;
+	timed_tables timed;
 	double peak = 0;
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, directory));
 	const char *family = json_string_value(json_object_get(fp_checkpoint_config(checkpoint), "model_type"));
@@ -160,13 +178,12 @@ static fp_status run(fp_context *ctx, fp_settings *settings, const char *directo
 	FP_TRY(fp_writer_open(&writer, ctx, checkpoint, output));
 	fp_prune_task task = {.model = model, .settings = settings, .windows = windows, .writer = writer};
 	wrap(&timed, be);
-	be->ops = &timed;
 	double start = bench_now();
 	status = fp_prune_model(&result, &task);
 	if (status == FP_OK)
 		status = fp_writer_commit(writer);
 	double wall = bench_now() - start;
-	be->ops = real;
+	unwrap(be);
 	if (status != FP_OK)
 		goto cleanup;
 	FP_TRY(bench_measure_peak(be, &peak)); /* again: a machine that others use too may have been slow the first time */

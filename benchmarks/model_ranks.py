@@ -6,7 +6,7 @@ FORWARD  seconds of one layer's dense forward pass over the calibration tokens
 PRUNE    seconds of pruning one layer
 
 Ranks own contiguous runs of layers; rank r is done at FORWARD · (layers up to the end of its run) + PRUNE · (its layers)
-(src/pipeline/layer_shares.h). Reading, sending hidden states and the last sync to disk are left out.
+(src/run/layer_shares.h). Reading, sending hidden states and the last sync to disk are left out.
 """
 import sys
 

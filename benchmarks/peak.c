@@ -18,12 +18,12 @@ fp_status bench_measure_peak(fp_backend *be, double *peak)
 	fp_matrix m[3] = {{0}};
 	for (int i = 0; i < 3; i++) {
 		FP_TRY(fp_matrix_new(be, &m[i], PEAK_SIZE, PEAK_SIZE, FP_F32));
-		FP_TRY(be->ops->fill(be, m[i], 0.5F));
+		FP_TRY(be->memory->fill(be, m[i], 0.5F));
 	}
 	for (int i = 0; i < PEAK_RUNS; i++) {
 		double start = bench_now();
-		FP_TRY(be->ops->gemm(be, 1, m[0], FP_PLAIN, m[1], FP_TRANSPOSED, 0, m[2]));
-		FP_TRY(be->ops->synchronize(be));
+		FP_TRY(be->linear->gemm(be, 1, m[0], FP_PLAIN, m[1], FP_TRANSPOSED, 0, m[2]));
+		FP_TRY(be->memory->synchronize(be));
 		double rate = 2.0 * PEAK_SIZE * (double)PEAK_SIZE * PEAK_SIZE / (bench_now() - start);
 		if (i > 0 && rate > *peak) /* the first one warms up */
 			*peak = rate;

@@ -10,7 +10,7 @@ PRUNE = "--preset fast --correction intra --samples 32 --sequence-length 256 --d
 
 
 def shares(layers, forward, prune, ranks):
-    """The time of the rank that ends last, when ranks own contiguous runs of layers (src/pipeline/layer_shares.h)."""
+    """The time of the rank that ends last, when ranks own contiguous runs of layers (src/run/layer_shares.h)."""
     low, high = 0.0, (forward + prune) * layers
     for _ in range(60):
         limit, first = (low + high) / 2, 0

@@ -9,8 +9,8 @@
 #include "base/memory.h"
 #include "checkpoint/working_folder.h"
 #include "checkpoint/writer.h"
-#include "pipeline/layer_journal.h"
-#include "pipeline/report.h"
+#include "run/layer_journal.h"
+#include "run/report.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -89,10 +89,10 @@ static fp_status open_backend(prune_session *session)
 	const fp_settings *settings = &session->settings;
 	fp_status status = fp_rank_device_open(&session->be, session->ctx, session->comm, settings);
 	bool fits = settings->fit_steps > 0 && session->request->calibration_count > 0;
-	if (status == FP_OK && fits && fp_is(settings->device, "auto") && !fp_backend_has_gradients(session->be)) {
+	if (status == FP_OK && fits && fp_is(settings->device, "auto") &&
+		!fp_backend_can(session->be, FP_CAN_DIFFERENTIATE)) {
 		fp_log(session->ctx, FP_LOG_INFO,
-			   "device auto: %s has no layer fit yet, so the CPU does it; --preset fast uses it",
-			   session->be->ops->name);
+			   "device auto: %s has no layer fit yet, so the CPU does it; --preset fast uses it", session->be->name);
 		fp_backend_close(session->be);
 		session->be = NULL;
 		status = fp_backend_open(&session->be, session->ctx, "cpu", (int)settings->threads);

@@ -62,8 +62,8 @@ static fp_status take(matrix_session *session, fp_matrix *out, int64_t rows, int
 	int finite;
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, out, rows, cols, FP_F32));
-	FP_TRY(be->ops->upload(be, *out, host, FP_F32, cols));
-	FP_TRY(be->ops->finite(be, *out, &finite));
+	FP_TRY(be->memory->upload(be, *out, host, FP_F32, cols));
+	FP_TRY(be->linear->finite(be, *out, &finite));
 	if (!finite)
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "%s holds NaN or infinity; every entry must be finite", name);
 cleanup:
@@ -106,10 +106,10 @@ static fp_status check_definite(matrix_session *session)
 		return FP_OK;
 	FP_TRY(fp_matrix_new(be, &factor, n, n, FP_F32));
 	FP_TRY(fp_matrix_new(be, &shift, 1, n, FP_F32));
-	FP_TRY(be->ops->copy(be, factor, session->A));
-	FP_TRY(be->ops->fill(be, shift, (float)(NEGATIVE_TOLERANCE * largest)));
-	FP_TRY(be->ops->add_diagonal(be, factor, shift));
-	FP_TRY(be->ops->inverse(be, factor, &refused));
+	FP_TRY(be->memory->copy(be, factor, session->A));
+	FP_TRY(be->memory->fill(be, shift, (float)(NEGATIVE_TOLERANCE * largest)));
+	FP_TRY(be->linear->add_diagonal(be, factor, shift));
+	FP_TRY(be->linear->inverse(be, factor, &refused));
 	if (refused)
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
 						 "gram has a negative eigenvalue below %g, so it is no X*X*ᵀ; give the sum of products itself",
@@ -129,16 +129,16 @@ static fp_status make_problem(matrix_session *session, const fp_matrix_problem *
 	fp_status status;
 	session->problem = (fp_problem){.gram = &session->gram, .W = session->W};
 	FP_TRY(fp_matrix_new(be, &session->R, given->rows, given->cols, FP_F32));
-	FP_TRY(be->ops->gemm(be, 1.0F, session->W, FP_PLAIN, session->A, FP_PLAIN, 0.0F, session->R));
-	FP_TRY(be->ops->dot(be, session->W, session->R, &own));
+	FP_TRY(be->linear->gemm(be, 1.0F, session->W, FP_PLAIN, session->A, FP_PLAIN, 0.0F, session->R));
+	FP_TRY(be->linear->dot(be, session->W, session->R, &own));
 	if (!given->target) {
 		session->energy = own;
 		session->problem.C = session->R;
 		return FP_OK;
 	}
 	FP_TRY(take(session, &session->C, given->rows, given->cols, given->target, "target"));
-	FP_TRY(be->ops->dot(be, session->W, session->C, &common));
-	FP_TRY(be->ops->axpby(be, 1.0F, session->C, -1.0F, session->R));
+	FP_TRY(be->linear->dot(be, session->W, session->C, &common));
+	FP_TRY(be->linear->axpby(be, 1.0F, session->C, -1.0F, session->R));
 	double constant = own - 2.0 * common + given->energy;
 	if (constant < -1e-4 * (own + given->energy))
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_USAGE,
@@ -194,8 +194,8 @@ fp_status fp_prune_matrix(float *result, fp_matrix_report *report, fp_context *c
 	FP_TRY(check_request(ctx, result, problem));
 	FP_TRY(session_open(&session, ctx, problem));
 	FP_TRY(fp_solve(&session.problem, &session.settings, session.V, &solution));
-	FP_TRY(session.be->ops->download(session.be, result, FP_F32, problem->cols, session.V));
-	FP_TRY(session.be->ops->synchronize(session.be));
+	FP_TRY(session.be->memory->download(session.be, result, FP_F32, problem->cols, session.V));
+	FP_TRY(session.be->memory->synchronize(session.be));
 	*report = (fp_matrix_report){
 		.error = solution.error,
 		.relative_error = session.energy > 0 ? solution.error / sqrt(session.energy) : 0.0,

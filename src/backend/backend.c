@@ -8,7 +8,7 @@
 void fp_backend_close(fp_backend *be)
 {
 	if (be)
-		be->ops->close(be);
+		be->close(be);
 }
 
 int64_t fp_pattern_zeros(const fp_pattern *pattern, int64_t entries)
@@ -29,7 +29,7 @@ fp_status fp_matrix_new(fp_backend *be, fp_matrix *out, int64_t rows, int64_t co
 		return fp_fail(be->ctx, FP_ERROR_MEMORY, "a matrix of %lld × %lld %s is out of range", (long long)rows,
 					   (long long)cols, fp_dtype_name(dtype));
 	fp_buffer *buffer;
-	fp_status status = be->ops->allocate(be, &buffer, rows * cols * size);
+	fp_status status = be->memory->allocate(be, &buffer, rows * cols * size);
 	if (status == FP_OK)
 		*out = (fp_matrix){.buffer = buffer, .rows = rows, .cols = cols, .stride = cols, .dtype = dtype};
 	return status;
@@ -38,7 +38,7 @@ fp_status fp_matrix_new(fp_backend *be, fp_matrix *out, int64_t rows, int64_t co
 void fp_matrix_free(fp_backend *be, fp_matrix *matrix)
 {
 	if (matrix->buffer)
-		be->ops->release(be, matrix->buffer);
+		be->memory->release(be, matrix->buffer);
 	memset(matrix, 0, sizeof *matrix);
 }
 
@@ -50,7 +50,7 @@ fp_status fp_matrix_widen(fp_backend *be, fp_matrix m, fp_matrix *own, fp_matrix
 		return FP_OK;
 	fp_status status = fp_matrix_new(be, own, m.rows, m.cols, FP_F32);
 	*out = *own;
-	return status == FP_OK ? be->ops->copy(be, *own, m) : status;
+	return status == FP_OK ? be->memory->copy(be, *own, m) : status;
 }
 
 fp_matrix fp_matrix_rows(fp_matrix m, int64_t first, int64_t rows)
@@ -75,9 +75,21 @@ fp_matrix fp_matrix_reshape(fp_matrix m, int64_t rows, int64_t cols)
 	return m;
 }
 
+fp_use_scope fp_use_begin(fp_backend *be, fp_use use)
+{
+	fp_use_scope scope = {be, be->use};
+	be->use = use;
+	return scope;
+}
+
+void fp_use_end(fp_use_scope *scope)
+{
+	scope->be->use = scope->before;
+}
+
 fp_dtype fp_backend_operand(const fp_backend *be, fp_use use)
 {
-	if (!be->ops->fista_step_near || be->precision != FP_PRECISION_BF16)
+	if (!fp_backend_can(be, FP_CAN_MULTIPLY_NARROW) || be->precision != FP_PRECISION_BF16)
 		return FP_F32;
 	return use == FP_USE_ACTIVATION ? FP_BF16 : use == FP_USE_ITERATION ? FP_F16 : FP_F32;
 }
@@ -87,15 +99,7 @@ bool fp_backend_rounds(const fp_backend *be, fp_use use)
 	return fp_backend_operand(be, use) == FP_BF16;
 }
 
-bool fp_backend_brings_beside(const fp_backend *be)
+bool fp_backend_uploads_async(const fp_backend *be)
 {
-	return be->ops->upload_beside && !be->frugal;
-}
-
-bool fp_backend_has_gradients(const fp_backend *be)
-{
-	const fp_backend_operations *ops = be->ops;
-	return ops->norm_backward && ops->cross_entropy_backward && ops->activate_backward &&
-		   ops->activate_gated_backward && ops->attention_backward && ops->column_sums && ops->column_squares &&
-		   ops->difference && ops->adam_step;
+	return fp_backend_can(be, FP_CAN_UPLOAD_ASYNC) && !be->frugal;
 }

@@ -12,13 +12,12 @@
 enum { FP_BACKEND_VERSION = 1 }; /* goes up when an operation changes its meaning but not its type */
 
 typedef struct fp_backend_abi {
-	uint32_t version, operations, backend, context; /* the version, and sizes */
+	uint32_t version, backend, context; /* the version, and sizes */
 } fp_backend_abi;
 
 #define FP_BACKEND_ABI                                                                                                 \
 	{                                                                                                                  \
-		FP_BACKEND_VERSION, (uint32_t)sizeof(fp_backend_operations), (uint32_t)sizeof(fp_backend),                     \
-			(uint32_t)sizeof(fp_context)                                                                               \
+		FP_BACKEND_VERSION, (uint32_t)sizeof(fp_backend), (uint32_t)sizeof(fp_context)                                 \
 	}
 
 /* What a module exports. FP_ERROR_INTERNAL with nothing recorded: the two sides do not fit. */

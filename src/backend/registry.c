@@ -59,7 +59,7 @@ fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, i
 static fp_precision automatic_precision(const fp_backend *be, int64_t width, fp_precision wide)
 {
 	enum { NARROW = 512 };
-	return strcmp(be->ops->name, "cuda") == 0 && width > NARROW ? wide : FP_PRECISION_FP32;
+	return strcmp(be->name, "cuda") == 0 && width > NARROW ? wide : FP_PRECISION_FP32;
 }
 
 static fp_status set_precision(fp_backend *be, const char *word, int64_t width, fp_precision wide)

@@ -15,7 +15,7 @@
 #include "comparison/journal.h"
 #include "comparison/summary.h"
 #include "evaluation/perplexity.h"
-#include "pipeline/report.h"
+#include "run/report.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "evaluation/chunk_memory.h"
 #include "evaluation/loglikelihood_plan.h"
-#include "evaluation/room.h"
 #include "model/layer.h"
 
 enum { SCORED_ROWS = 512 };
@@ -109,8 +109,8 @@ static fp_status embed(scoring *s, const fp_plan_batch *batch, fp_matrix hidden)
 	for (int64_t i = 0; i < packing.span_count; i++) {
 		const fp_row_span *span = &packing.spans[i];
 		if (!span->copy)
-			FP_TRY(s->be->ops->copy(s->be, fp_matrix_rows(hidden, span->packed, span->rows),
-									fp_matrix_rows(unpacked, span->unpacked, span->rows)));
+			FP_TRY(s->be->memory->copy(s->be, fp_matrix_rows(hidden, span->packed, span->rows),
+									   fp_matrix_rows(unpacked, span->unpacked, span->rows)));
 	}
 cleanup:
 	return status;
@@ -120,7 +120,7 @@ static fp_status run_layers(scoring *s, int64_t first, int64_t end)
 {
 	fp_status status = FP_OK;
 	fp_layer *layer = NULL;
-	fp_use use = fp_backend_use(s->be, FP_USE_ACTIVATION);
+	FP_PRODUCTS_FOR(s->be, FP_USE_ACTIVATION);
 	for (int64_t index = 0; index < fp_model_get_config(s->model)->layers; index++) {
 		int64_t row = 0;
 		FP_TRY(fp_layer_load(&layer, s->model, index));
@@ -139,7 +139,6 @@ static fp_status run_layers(scoring *s, int64_t first, int64_t end)
 		layer = NULL;
 	}
 cleanup:
-	fp_backend_use(s->be, use);
 	fp_layer_free(layer);
 	return status;
 }
@@ -173,8 +172,8 @@ static fp_status score(scoring *s, const fp_plan_sequence *sequence, fp_likeliho
 		int64_t run = (token < sequence->shared ? sequence->shared : sequence->length) - token;
 		if (run > SCORED_ROWS - s->scored_count)
 			run = SCORED_ROWS - s->scored_count;
-		FP_TRY(s->be->ops->copy(s->be, fp_matrix_rows(s->scored, s->scored_count, run),
-								fp_matrix_rows(s->hidden, first_row + fp_plan_row(sequence, token), run)));
+		FP_TRY(s->be->memory->copy(s->be, fp_matrix_rows(s->scored, s->scored_count, run),
+								   fp_matrix_rows(s->hidden, first_row + fp_plan_row(sequence, token), run)));
 		for (int64_t j = 0; j < run; j++) {
 			s->targets[s->scored_count] = targets[i++];
 			s->owner[s->scored_count++] = request;
@@ -231,7 +230,7 @@ fp_status fp_loglikelihoods(fp_model *model, fp_likelihood_request *requests, in
 	s->model = model;
 	s->be = fp_model_backend(model);
 	s->requests = requests;
-	FP_TRY(fp_evaluation_room(s->be, memory, &memory));
+	FP_TRY(fp_evaluation_memory(s->be, memory, &memory));
 	FP_TRY(fp_plan_make(&s->plan, ctx, requests, count, length, fp_evaluation_batch(model, memory)));
 	FP_TRY(prepare(s, memory));
 	for (int64_t first = 0; first < s->plan.batch_count;) {

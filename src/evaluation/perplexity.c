@@ -9,7 +9,7 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
-#include "evaluation/room.h"
+#include "evaluation/chunk_memory.h"
 #include "model/layer.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ static fp_status run_layers(evaluation *e, int64_t count)
 	fp_status status = FP_OK;
 	fp_layer *layer = NULL;
 	fp_backend *be = fp_model_backend(e->model);
-	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
+	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
 	for (int64_t index = 0; index < fp_model_get_config(e->model)->layers; index++) {
 		FP_TRY(fp_layer_load(&layer, e->model, index));
 		for (int64_t first = 0; first < count; first += e->batch) {
@@ -75,7 +75,6 @@ static fp_status run_layers(evaluation *e, int64_t count)
 		layer = NULL;
 	}
 cleanup:
-	fp_backend_use(be, use);
 	fp_layer_free(layer);
 	return status;
 }
@@ -117,7 +116,7 @@ fp_status fp_perplexity(fp_perplexity_result *out, fp_model *model, const fp_win
 	evaluation e = {.model = model, .windows = windows};
 	*out = (fp_perplexity_result){0};
 	FP_TRY(check_windows(model, windows));
-	FP_TRY(fp_evaluation_room(be, memory, &memory));
+	FP_TRY(fp_evaluation_memory(be, memory, &memory));
 	plan(&e, memory);
 	FP_TRY(fp_workspace_new(&e.workspace, model, e.batch * windows->length));
 	FP_TRY(fp_matrix_new(be, &e.hidden, e.chunk * windows->length, fp_model_get_config(model)->hidden, FP_F32));

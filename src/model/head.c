@@ -64,7 +64,8 @@ static fp_status block_logits(fp_model *model, fp_matrix hidden, fp_matrix logit
 	fp_matrix features = hidden;
 	if (c->final_norm) {
 		fp_matrix normalised = fp_matrix_rows(model->normalised, 0, hidden.rows);
-		FP_TRY(be->ops->norm(be, c->norm, features, model->norm_weight, model->norm_bias, c->norm_epsilon, normalised));
+		FP_TRY(be->transformer->norm(be, c->norm, features, model->norm_weight, model->norm_bias, c->norm_epsilon,
+									 normalised));
 		features = normalised;
 	}
 	if (model->project_out) {
@@ -132,10 +133,10 @@ fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *target
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows);
 		fp_matrix row_losses = fp_matrix_cols(model->losses, 0, rows);
 		FP_TRY(block_logits(model, fp_matrix_rows(hidden, first, rows), logits));
-		FP_TRY(be->ops->cross_entropy(be, logits, targets + first, row_losses, argmax ? argmax + first : NULL));
-		FP_TRY(be->ops->download(be, losses + first, FP_F32, rows, row_losses));
+		FP_TRY(be->transformer->cross_entropy(be, logits, targets + first, row_losses, argmax ? argmax + first : NULL));
+		FP_TRY(be->memory->download(be, losses + first, FP_F32, rows, row_losses));
 	}
-	FP_TRY(be->ops->synchronize(be));
+	FP_TRY(be->memory->synchronize(be));
 	for (int64_t i = 0; i < hidden.rows; i++)
 		if (!isfinite(losses[i])) {
 			status =
@@ -158,11 +159,12 @@ static fp_status block_backward(fp_model *model, fp_matrix hidden, fp_matrix dlo
 	fp_matrix dfeatures = gradient;
 	if (model->project_out)
 		dfeatures = fp_matrix_rows(model->projected, 0, hidden.rows);
-	FP_TRY(be->ops->gemm(be, 1, dlogits, FP_PLAIN, model->head_weight, FP_PLAIN, 0, dfeatures));
+	FP_TRY(be->linear->gemm(be, 1, dlogits, FP_PLAIN, model->head_weight, FP_PLAIN, 0, dfeatures));
 	if (model->project_out)
-		FP_TRY(be->ops->gemm(be, 1, dfeatures, FP_PLAIN, model->output_projection, FP_PLAIN, 0, gradient));
+		FP_TRY(be->linear->gemm(be, 1, dfeatures, FP_PLAIN, model->output_projection, FP_PLAIN, 0, gradient));
 	if (c->final_norm)
-		FP_TRY(be->ops->norm_backward(be, c->norm, hidden, model->norm_weight, c->norm_epsilon, gradient, gradient));
+		FP_TRY(
+			be->gradients->norm_backward(be, c->norm, hidden, model->norm_weight, c->norm_epsilon, gradient, gradient));
 cleanup:
 	return status;
 }
@@ -179,7 +181,7 @@ fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_
 		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows), part = fp_matrix_rows(hidden, first, rows);
 		FP_TRY(block_logits(model, part, logits));
-		FP_TRY(be->ops->cross_entropy_backward(be, targets + first, logits));
+		FP_TRY(be->gradients->cross_entropy_backward(be, targets + first, logits));
 		FP_TRY(block_backward(model, part, logits, fp_matrix_rows(gradient, first, rows)));
 	}
 cleanup:

@@ -166,7 +166,7 @@ static fp_status copy_if(fp_backend *be, fp_matrix in, fp_matrix *out)
 	if (fp_matrix_is_absent(in))
 		return FP_OK;
 	fp_status status = fp_matrix_new(be, out, in.rows, in.cols, in.dtype);
-	return status == FP_OK ? be->ops->copy(be, *out, in) : status;
+	return status == FP_OK ? be->memory->copy(be, *out, in) : status;
 }
 
 fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer)
@@ -215,9 +215,9 @@ void fp_layer_free(fp_layer *layer)
 
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y)
 {
-	fp_status status = be->ops->gemm(be, 1, X, FP_PLAIN, weight, FP_TRANSPOSED, add ? 1.0F : 0.0F, Y);
+	fp_status status = be->linear->gemm(be, 1, X, FP_PLAIN, weight, FP_TRANSPOSED, add ? 1.0F : 0.0F, Y);
 	if (status == FP_OK && !fp_matrix_is_absent(bias))
-		status = be->ops->add_bias(be, bias, Y);
+		status = be->transformer->add_bias(be, bias, Y);
 	return status;
 }
 
@@ -236,7 +236,8 @@ static fp_status normalise(const fp_layer *layer, int which, fp_matrix X, fp_mat
 {
 	fp_backend *be = fp_model_backend(layer->model);
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	return be->ops->norm(be, c->norm, X, layer->norm_weight[which], layer->norm_bias[which], c->norm_epsilon, Y);
+	return be->transformer->norm(be, c->norm, X, layer->norm_weight[which], layer->norm_bias[which], c->norm_epsilon,
+								 Y);
 }
 
 /* The input of the attention (0) or feed-forward (1) part. */
@@ -259,7 +260,7 @@ static fp_status shared_input(const fp_workspace *workspace, fp_matrix input, fp
 	if (input.dtype == FP_BF16 || fp_matrix_is_absent(workspace->narrow) || !wanted)
 		return FP_OK;
 	*out = fp_matrix_rows(workspace->narrow, 0, input.rows);
-	return be->ops->copy(be, *out, input);
+	return be->memory->copy(be, *out, input);
 }
 
 static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_workspace *workspace, fp_matrix *out)
@@ -274,9 +275,9 @@ static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_wo
 	if (c->gated) {
 		fp_matrix gate = scratch_part(workspace, input.rows, c->inner, c->inner);
 		FP_TRY(fp_linear(be, input, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
-		FP_TRY(be->ops->activate_gated(be, c->activation, gate, up, up));
+		FP_TRY(be->transformer->activate_gated(be, c->activation, gate, up, up));
 	} else {
-		FP_TRY(be->ops->activate(be, c->activation, up, up));
+		FP_TRY(be->transformer->activate(be, c->activation, up, up));
 	}
 	*out = up;
 cleanup:
@@ -294,11 +295,11 @@ static fp_status place_heads(const fp_layer *layer, fp_matrix norm, int64_t head
 		fp_matrix split = X;
 		split.rows = X.rows * heads;
 		split.cols = split.stride = c->head_dim;
-		FP_TRY(be->ops->norm(be, FP_RMS_NORM, split, norm, (fp_matrix){0}, c->norm_epsilon, split));
+		FP_TRY(be->transformer->norm(be, FP_RMS_NORM, split, norm, (fp_matrix){0}, c->norm_epsilon, split));
 	}
 	if (c->rotary)
-		FP_TRY(be->ops->rotate(be, fp_matrix_rows(workspace->cosine, 0, length),
-							   fp_matrix_rows(workspace->sine, 0, length), heads, X));
+		FP_TRY(be->transformer->rotate(be, fp_matrix_rows(workspace->cosine, 0, length),
+									   fp_matrix_rows(workspace->sine, 0, length), heads, X));
 cleanup:
 	return status;
 }
@@ -327,7 +328,7 @@ static fp_status move_rows(fp_backend *be, const fp_packing *packing, fp_matrix 
 		fp_matrix far = fp_matrix_rows(unpacked, span->unpacked, span->rows);
 		if (back && span->copy)
 			continue;
-		FP_TRY(back ? be->ops->copy(be, near, far) : be->ops->copy(be, far, near));
+		FP_TRY(back ? be->memory->copy(be, near, far) : be->memory->copy(be, far, near));
 	}
 cleanup:
 	return status;
@@ -342,7 +343,7 @@ static fp_status mix_tokens(const fp_layer *layer, const fp_layer_state *state, 
 	fp_attention_shape shape = fp_layer_attention_shape(layer, state->sequences, state->length);
 	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
 	FP_TRY(place_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
-	FP_TRY(workspace->be->ops->attention(workspace->be, &shape, Q, K, V, context));
+	FP_TRY(workspace->be->transformer->attention(workspace->be, &shape, Q, K, V, context));
 cleanup:
 	return status;
 }
@@ -367,7 +368,7 @@ static fp_status mix_packed(const fp_layer *layer, const fp_layer_state *state, 
 	fp_matrix far_V = room_part(state, Q.cols + K.cols, V.cols);
 	fp_matrix far_context = room_part(state, Q.cols + K.cols + V.cols, state->context.cols);
 	/* Padding comes after all that counts and so is never seen, but it must not be whatever the memory held. */
-	FP_TRY(workspace->be->ops->fill(workspace->be, room_part(state, 0, Q.cols + K.cols + V.cols), 0));
+	FP_TRY(workspace->be->memory->fill(workspace->be, room_part(state, 0, Q.cols + K.cols + V.cols), 0));
 	FP_TRY(move_rows(workspace->be, packing, Q, far_Q, false));
 	FP_TRY(move_rows(workspace->be, packing, K, far_K, false));
 	FP_TRY(move_rows(workspace->be, packing, V, far_V, false));
@@ -413,7 +414,7 @@ static fp_status check_finite(const fp_layer *layer, fp_matrix hidden)
 {
 	fp_backend *be = fp_model_backend(layer->model);
 	int finite = 1;
-	fp_status status = be->ops->finite(be, hidden, &finite);
+	fp_status status = be->linear->finite(be, hidden, &finite);
 	if (status == FP_OK && !finite)
 		return fp_fail(be->ctx, FP_ERROR_NUMERIC,
 					   "%s: layer %lld: its output holds numbers that are not finite (NaN or infinity)",

@@ -134,7 +134,7 @@ fp_status fp_tape_new(fp_tape **out, const fp_model *model, int64_t tokens)
 		int64_t rows = table_rows(c, tokens);
 		FP_TRY(fp_rotary_tables(be, c, rows, &tape->cosine, &tape->sine));
 		FP_TRY(fp_matrix_new(be, &tape->negative_sine, rows, c->head_dim / 2, FP_F32));
-		FP_TRY(be->ops->axpby(be, -1, tape->sine, 0, tape->negative_sine));
+		FP_TRY(be->linear->axpby(be, -1, tape->sine, 0, tape->negative_sine));
 	}
 	*out = tape;
 	tape = NULL;
@@ -223,7 +223,7 @@ static fp_matrix narrow_or(const fp_tape *tape, fp_matrix narrow, fp_matrix X)
 static fp_status narrow(fp_tape *tape, fp_matrix X, fp_matrix room, fp_matrix *out)
 {
 	*out = narrow_or(tape, room, X);
-	return fp_matrix_is_absent(room) ? FP_OK : tape->be->ops->copy(tape->be, *out, X);
+	return fp_matrix_is_absent(room) ? FP_OK : tape->be->memory->copy(tape->be, *out, X);
 }
 
 /* The view of a matrix of heads with one head in a row. */
@@ -236,14 +236,15 @@ static fp_status normalise(const fp_layer *layer, int which, fp_matrix X, fp_mat
 {
 	fp_backend *be = fp_model_backend(layer->model);
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	return be->ops->norm(be, c->norm, X, layer->norm_weight[which], layer->norm_bias[which], c->norm_epsilon, Y);
+	return be->transformer->norm(be, c->norm, X, layer->norm_weight[which], layer->norm_bias[which], c->norm_epsilon,
+								 Y);
 }
 
 static fp_status normalise_backward(const fp_layer *layer, int which, fp_matrix X, fp_matrix gradient)
 {
 	fp_backend *be = fp_model_backend(layer->model);
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	return be->ops->norm_backward(be, c->norm, X, layer->norm_weight[which], c->norm_epsilon, gradient, gradient);
+	return be->gradients->norm_backward(be, c->norm, X, layer->norm_weight[which], c->norm_epsilon, gradient, gradient);
 }
 
 static fp_status place_heads(const fp_layer *layer, fp_tape *tape, fp_matrix norm, int64_t heads, fp_matrix raw,
@@ -253,13 +254,13 @@ static fp_status place_heads(const fp_layer *layer, fp_tape *tape, fp_matrix nor
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	if (!fp_matrix_is_absent(norm)) {
-		FP_TRY(be->ops->copy(be, raw, X));
-		FP_TRY(be->ops->norm(be, FP_RMS_NORM, split_heads(raw, heads), norm, (fp_matrix){0}, c->norm_epsilon,
-							 split_heads(X, heads)));
+		FP_TRY(be->memory->copy(be, raw, X));
+		FP_TRY(be->transformer->norm(be, FP_RMS_NORM, split_heads(raw, heads), norm, (fp_matrix){0}, c->norm_epsilon,
+									 split_heads(X, heads)));
 	}
 	if (c->rotary)
-		FP_TRY(be->ops->rotate(be, fp_matrix_rows(tape->cosine, 0, tape->length),
-							   fp_matrix_rows(tape->sine, 0, tape->length), heads, X));
+		FP_TRY(be->transformer->rotate(be, fp_matrix_rows(tape->cosine, 0, tape->length),
+									   fp_matrix_rows(tape->sine, 0, tape->length), heads, X));
 cleanup:
 	return status;
 }
@@ -271,11 +272,11 @@ static fp_status place_heads_backward(const fp_layer *layer, fp_tape *tape, fp_m
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	if (c->rotary)
-		FP_TRY(be->ops->rotate(be, fp_matrix_rows(tape->cosine, 0, tape->length),
-							   fp_matrix_rows(tape->negative_sine, 0, tape->length), heads, gradient));
+		FP_TRY(be->transformer->rotate(be, fp_matrix_rows(tape->cosine, 0, tape->length),
+									   fp_matrix_rows(tape->negative_sine, 0, tape->length), heads, gradient));
 	if (!fp_matrix_is_absent(norm))
-		FP_TRY(be->ops->norm_backward(be, FP_RMS_NORM, split_heads(raw, heads), norm, c->norm_epsilon,
-									  split_heads(gradient, heads), split_heads(gradient, heads)));
+		FP_TRY(be->gradients->norm_backward(be, FP_RMS_NORM, split_heads(raw, heads), norm, c->norm_epsilon,
+											split_heads(gradient, heads), split_heads(gradient, heads)));
 cleanup:
 	return status;
 }
@@ -302,9 +303,9 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	FP_TRY(fp_linear(be, x, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
 	FP_TRY(place_heads(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : Q, Q));
 	FP_TRY(place_heads(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : K, K));
-	FP_TRY(be->ops->attention(be, &shape, Q, K, V, context));
+	FP_TRY(be->transformer->attention(be, &shape, Q, K, V, context));
 	FP_TRY(narrow(tape, context, tape->narrow_context, &context));
-	FP_TRY(be->ops->copy(be, middle, tape->input));
+	FP_TRY(be->memory->copy(be, middle, tape->input));
 	FP_TRY(fp_linear(be, context, layer->weight[FP_OUTPUT], layer->bias[FP_OUTPUT], true, middle));
 cleanup:
 	return status;
@@ -323,11 +324,11 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	if (c->gated) {
 		fp_matrix gate = used(tape, tape->gate);
 		FP_TRY(fp_linear(be, input, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
-		FP_TRY(be->ops->activate_gated(be, c->activation, gate, up, z));
+		FP_TRY(be->transformer->activate_gated(be, c->activation, gate, up, z));
 	} else {
-		FP_TRY(be->ops->activate(be, c->activation, up, z));
+		FP_TRY(be->transformer->activate(be, c->activation, up, z));
 	}
-	FP_TRY(be->ops->copy(be, end, c->pre_norm ? middle : y));
+	FP_TRY(be->memory->copy(be, end, c->pre_norm ? middle : y));
 	FP_TRY(fp_linear(be, z, layer->weight[FP_DOWN], layer->bias[FP_DOWN], true, end));
 cleanup:
 	return status;
@@ -346,7 +347,7 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 {
 	fp_status status;
 	bool pre_norm = fp_model_get_config(layer->model)->pre_norm;
-	fp_use use = fp_backend_use(tape->be, FP_USE_ACTIVATION);
+	FP_PRODUCTS_FOR(tape->be, FP_USE_ACTIVATION);
 	FP_TRY(check_input(layer, sequences, length, input, tape));
 	tape->sequences = sequences;
 	tape->length = length;
@@ -357,7 +358,6 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 		FP_TRY(normalise(layer, 1, used(tape, tape->end), used(tape, tape->output)));
 	*output = used(tape, pre_norm ? tape->end : tape->output);
 cleanup:
-	fp_backend_use(tape->be, use);
 	return status;
 }
 
@@ -376,12 +376,12 @@ static fp_status own_gradients(const fp_layer *layer, fp_backend *be, fp_role ro
 	float beta = want->add ? 1.0F : 0.0F;
 	fp_layer_matrices *out = want->gradients;
 	if (want->energies)
-		FP_TRY(be->ops->column_squares(be, gradient, beta, want->energies[role]));
+		FP_TRY(be->gradients->column_squares(be, gradient, beta, want->energies[role]));
 	if (!out)
 		goto cleanup;
-	FP_TRY(be->ops->gemm(be, 1, gradient, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
+	FP_TRY(be->linear->gemm(be, 1, gradient, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
 	if (!fp_matrix_is_absent(layer->bias[role]))
-		FP_TRY(be->ops->column_sums(be, gradient, beta, out->bias[role]));
+		FP_TRY(be->gradients->column_sums(be, gradient, beta, out->bias[role]));
 cleanup:
 	return status;
 }
@@ -392,7 +392,7 @@ static fp_status operator_backward(const fp_layer *layer, fp_backend *be, fp_rol
 {
 	fp_status status;
 	FP_TRY(own_gradients(layer, be, role, gradient, input, want));
-	FP_TRY(be->ops->gemm(be, 1, gradient, FP_PLAIN, layer->weight[role], FP_PLAIN, beta, dinput));
+	FP_TRY(be->linear->gemm(be, 1, gradient, FP_PLAIN, layer->weight[role], FP_PLAIN, beta, dinput));
 cleanup:
 	return status;
 }
@@ -409,10 +409,10 @@ static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix 
 	FP_TRY(operator_backward(layer, be, FP_DOWN, d, used(tape, tape->z), want, 0, dz));
 	if (c->gated) {
 		fp_matrix gate = used(tape, tape->gate), dgate = narrow_or(tape, tape->dgate, gate);
-		FP_TRY(be->ops->activate_gated_backward(be, c->activation, gate, up, dz, dgate, dup));
+		FP_TRY(be->gradients->activate_gated_backward(be, c->activation, gate, up, dz, dgate, dup));
 		FP_TRY(operator_backward(layer, be, FP_GATE, dgate, y, want, 0, dy));
 	} else {
-		FP_TRY(be->ops->activate_backward(be, c->activation, up, dz, dup));
+		FP_TRY(be->gradients->activate_backward(be, c->activation, up, dz, dup));
 	}
 	FP_TRY(operator_backward(layer, be, FP_UP, dup, y, want, c->gated ? 1.0F : 0.0F, dy));
 cleanup:
@@ -432,8 +432,8 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	FP_TRY(narrow(tape, d, tape->narrow_d, &d));
 	FP_TRY(
 		operator_backward(layer, be, FP_OUTPUT, d, narrow_or(tape, tape->narrow_context, context), want, 0, dcontext));
-	FP_TRY(be->ops->attention_backward(be, &shape, used(tape, tape->Q), used(tape, tape->K), used(tape, tape->V),
-									   context, dcontext, dQ, dK, dV));
+	FP_TRY(be->gradients->attention_backward(be, &shape, used(tape, tape->Q), used(tape, tape->K), used(tape, tape->V),
+											 context, dcontext, dQ, dK, dV));
 	FP_TRY(place_heads_backward(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : dQ,
 								dQ));
 	FP_TRY(place_heads_backward(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : dK,
@@ -443,9 +443,9 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	FP_TRY(own_gradients(layer, be, FP_VALUE, dV, x, want));
 	if (fp_matrix_is_absent(dx))
 		goto cleanup;
-	FP_TRY(be->ops->gemm(be, 1, dQ, FP_PLAIN, layer->weight[FP_QUERY], FP_PLAIN, 0, dx));
-	FP_TRY(be->ops->gemm(be, 1, dK, FP_PLAIN, layer->weight[FP_KEY], FP_PLAIN, 1, dx));
-	FP_TRY(be->ops->gemm(be, 1, dV, FP_PLAIN, layer->weight[FP_VALUE], FP_PLAIN, 1, dx));
+	FP_TRY(be->linear->gemm(be, 1, dQ, FP_PLAIN, layer->weight[FP_QUERY], FP_PLAIN, 0, dx));
+	FP_TRY(be->linear->gemm(be, 1, dK, FP_PLAIN, layer->weight[FP_KEY], FP_PLAIN, 1, dx));
+	FP_TRY(be->linear->gemm(be, 1, dV, FP_PLAIN, layer->weight[FP_VALUE], FP_PLAIN, 1, dx));
 cleanup:
 	return status;
 }
@@ -463,7 +463,7 @@ static fp_status backward_to_middle(const fp_layer *layer, fp_tape *tape, const 
 	FP_TRY(backward_inner(layer, tape, *d, want));
 	if (pre_norm)
 		FP_TRY(normalise_backward(layer, 1, middle, dy));
-	FP_TRY(be->ops->axpby(be, 1, dy, 1, *d));
+	FP_TRY(be->linear->axpby(be, 1, dy, 1, *d));
 	if (!pre_norm)
 		FP_TRY(normalise_backward(layer, 0, middle, *d));
 cleanup:
@@ -474,11 +474,10 @@ static fp_status backward(const fp_layer *layer, fp_tape *tape, const wanted *wa
 {
 	fp_status status;
 	fp_matrix d;
-	fp_use use = fp_backend_use(tape->be, FP_USE_ACTIVATION);
+	FP_PRODUCTS_FOR(tape->be, FP_USE_ACTIVATION);
 	FP_TRY(backward_to_middle(layer, tape, want, &d));
 	FP_TRY(backward_attention(layer, tape, d, want, (fp_matrix){0}));
 cleanup:
-	fp_backend_use(tape->be, use);
 	return status;
 }
 
@@ -497,14 +496,13 @@ fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matri
 	fp_status status;
 	fp_backend *be = tape->be;
 	fp_matrix d, dx = used(tape, tape->dy);
-	fp_use use = fp_backend_use(be, FP_USE_ACTIVATION);
+	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
 	FP_TRY(backward_to_middle(layer, tape, &(wanted){0}, &d));
 	FP_TRY(backward_attention(layer, tape, d, &(wanted){0}, dx));
 	if (fp_model_get_config(layer->model)->pre_norm)
 		FP_TRY(normalise_backward(layer, 0, tape->input, dx));
-	FP_TRY(be->ops->axpby(be, 1, dx, 1, d));
+	FP_TRY(be->linear->axpby(be, 1, dx, 1, d));
 	*dinput = d;
 cleanup:
-	fp_backend_use(be, use);
 	return status;
 }

@@ -173,8 +173,8 @@ static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, char
 		memcpy(rows + i * row_bytes, data + ids[i] * row_bytes, (size_t)row_bytes);
 	int finite = 1;
 	fp_status status;
-	FP_TRY(be->ops->upload(be, out, rows, table->dtype, width));
-	FP_TRY(be->ops->finite(be, out, &finite)); /* waits, so that the rows can be filled again */
+	FP_TRY(be->memory->upload(be, out, rows, table->dtype, width));
+	FP_TRY(be->linear->finite(be, out, &finite)); /* waits, so that the rows can be filled again */
 	if (!finite)
 		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
 						 fp_checkpoint_directory(model->checkpoint), table->name);
@@ -214,7 +214,7 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 			FP_TRY(fp_model_upload(model, model->positions, &model->position_rows));
 		fp_matrix places = fp_matrix_rows(model->position_rows, c->position_offset, length);
 		for (int64_t s = 0; s < sequences; s++)
-			FP_TRY(be->ops->axpby(be, 1, places, 1, fp_matrix_rows(out, s * length, length)));
+			FP_TRY(be->linear->axpby(be, 1, places, 1, fp_matrix_rows(out, s * length, length)));
 	}
 cleanup:
 	fp_matrix_free(be, &narrow);

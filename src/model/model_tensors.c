@@ -163,11 +163,11 @@ fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp
 	const void *bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
 	if (!bytes)
 		bytes = fp_checkpoint_data(model->checkpoint, tensor);
-	if (fp_backend_brings_beside(be)) {
-		FP_TRY(be->ops->upload_beside(be, out, rows, cols, type, bytes, tensor->dtype));
+	if (fp_backend_uploads_async(be)) {
+		FP_TRY(be->transfer->upload_async(be, out, rows, cols, type, bytes, tensor->dtype));
 	} else {
 		FP_TRY(fp_matrix_new(be, out, rows, cols, type));
-		FP_TRY(be->ops->upload(be, *out, bytes, tensor->dtype, cols));
+		FP_TRY(be->memory->upload(be, *out, bytes, tensor->dtype, cols));
 	}
 	fp_checkpoint_forget(model->checkpoint, tensor);
 cleanup:
@@ -180,7 +180,7 @@ fp_status fp_model_check(const fp_model *model, const fp_tensor_info *tensor, fp
 {
 	fp_backend *be = model->be;
 	int finite = 0;
-	fp_status status = be->ops->finite(be, matrix, &finite);
+	fp_status status = be->linear->finite(be, matrix, &finite);
 	if (status == FP_OK && !finite)
 		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
 						 fp_checkpoint_directory(model->checkpoint), tensor->name);

@@ -130,9 +130,9 @@ fp_status fp_rotary_tables(fp_backend *be, const fp_model_config *config, int64_
 		}
 	FP_TRY(fp_matrix_new(be, cosine, length, half, FP_F32));
 	FP_TRY(fp_matrix_new(be, sine, length, half, FP_F32));
-	FP_TRY(be->ops->upload(be, *cosine, table, FP_F32, half));
-	FP_TRY(be->ops->upload(be, *sine, table + length * half, FP_F32, half));
-	FP_TRY(be->ops->synchronize(be)); /* before the table goes away */
+	FP_TRY(be->memory->upload(be, *cosine, table, FP_F32, half));
+	FP_TRY(be->memory->upload(be, *sine, table + length * half, FP_F32, half));
+	FP_TRY(be->memory->synchronize(be)); /* before the table goes away */
 cleanup:
 	if (status != FP_OK) {
 		fp_matrix_free(be, cosine);

@@ -19,10 +19,10 @@ static fp_status goes_uphill(fp_backend *be, fp_matrix Y, fp_matrix P, fp_matrix
 	double a;
 	double b;
 	fp_status status;
-	FP_TRY(be->ops->copy(be, work, Y));
-	FP_TRY(be->ops->axpby(be, -1.0F, Pnew, 1.0F, work));
-	FP_TRY(be->ops->dot(be, work, Pnew, &a));
-	FP_TRY(be->ops->dot(be, work, P, &b));
+	FP_TRY(be->memory->copy(be, work, Y));
+	FP_TRY(be->linear->axpby(be, -1.0F, Pnew, 1.0F, work));
+	FP_TRY(be->linear->dot(be, work, Pnew, &a));
+	FP_TRY(be->linear->dot(be, work, P, &b));
 	*out = a - b > 0;
 cleanup:
 	return status;
@@ -48,14 +48,14 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	if (L <= 0) /* all inputs are zero: nothing to fit */
 		return FP_OK;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_FISTA);
-	fp_use use = fp_backend_use(be, FP_USE_ITERATION);
+	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
 	FP_TRY(fp_matrix_new(be, &Y, P.rows, P.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &G, P.rows, P.cols, FP_F32));
 	if (settings->restart) {
 		FP_TRY(fp_matrix_new(be, &oldY, P.rows, P.cols, FP_F32));
 		FP_TRY(fp_matrix_new(be, &oldP, P.rows, P.cols, FP_F32));
 	}
-	FP_TRY(be->ops->copy(be, Y, P));
+	FP_TRY(be->memory->copy(be, Y, P));
 
 	double t = 1;
 	for (int64_t k = 0; k < settings->iterations; k++) {
@@ -63,28 +63,27 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 		/* on a device the number costs a wait: a few steps too many cost less */
 		bool look = !be->asynchronous || k % LOOK_EVERY == LOOK_EVERY - 1;
 		if (settings->restart) {
-			FP_TRY(be->ops->copy(be, oldY, Y));
-			FP_TRY(be->ops->copy(be, oldP, P));
+			FP_TRY(be->memory->copy(be, oldY, Y));
+			FP_TRY(be->memory->copy(be, oldP, P));
 		}
 		FP_TRY(fp_problem_gradient(problem, Y, G));
-		FP_TRY(be->ops->fista_step(be, rule, (float)(1.0 / L), (float)(lambda / L), (float)fp_fista_momentum(&t), G, Y,
-								   P, look ? &change : NULL));
+		FP_TRY(be->pruning->fista_step(be, rule, (float)(1.0 / L), (float)(lambda / L), (float)fp_fista_momentum(&t), G,
+									   Y, P, look ? &change : NULL));
 		++*steps;
 		if (settings->restart) {
 			bool uphill;
 			FP_TRY(goes_uphill(be, oldY, oldP, P, G, &uphill));
 			if (uphill) {
 				t = 1;
-				FP_TRY(be->ops->copy(be, Y, P));
+				FP_TRY(be->memory->copy(be, Y, P));
 			}
 		}
 		if (sqrt(change) < settings->step_tolerance)
 			break;
 	}
 	if (rule == FP_MOMENTUM_LITERAL)
-		FP_TRY(be->ops->copy(be, P, Y));
+		FP_TRY(be->memory->copy(be, P, Y));
 cleanup:
-	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
 	fp_matrix_free(be, &Y);
 	fp_matrix_free(be, &G);

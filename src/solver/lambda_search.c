@@ -13,7 +13,7 @@
  * it on a logarithmic scale in units of max|C| (above which the optimum is V = 0), so that it does not depend on how
  * much text was folded.
  */
-#include "solver/near.h"
+#include "solver/fista_delta.h"
 
 #include <math.h>
 
@@ -32,7 +32,7 @@ static fp_status first_lambda(const fp_problem *problem, const fp_settings *sett
 	range->geometric = fp_is(settings->lambda_search, "geometric");
 	if (range->geometric) {
 		fp_backend *be = problem->gram->be;
-		fp_status status = be->ops->max_abs(be, problem->C, &unit);
+		fp_status status = be->linear->max_abs(be, problem->C, &unit);
 		if (status != FP_OK)
 			return status;
 	}
@@ -56,7 +56,7 @@ static void next_lambda(search_range *range, bool up)
 typedef struct search_space {
 	const fp_problem *problem;
 	const fp_settings *settings;
-	fp_near near;
+	fp_delta delta;
 	double L;            /* λ_max */
 	fp_matrix candidate; /* absent with the near form, and so is `work` */
 	fp_matrix work[2];
@@ -71,8 +71,8 @@ static fp_status space_new(search_space *space, const fp_problem *problem, const
 	space->problem = problem;
 	space->settings = settings;
 	FP_TRY(fp_gram_largest(problem->gram, &space->L));
-	FP_TRY(fp_near_new(&space->near, problem, settings));
-	if (!space->near.used) {
+	FP_TRY(fp_delta_new(&space->delta, problem, settings));
+	if (!space->delta.used) {
 		FP_TRY(fp_matrix_new(be, &space->candidate, W.rows, W.cols, FP_F32));
 		for (int i = 0; i < 2; i++)
 			FP_TRY(fp_matrix_new(be, &space->work[i], W.rows, W.cols, FP_F32));
@@ -84,7 +84,7 @@ cleanup:
 static void space_free(search_space *space)
 {
 	fp_backend *be = space->problem->gram->be;
-	fp_near_free(&space->near);
+	fp_delta_free(&space->delta);
 	fp_matrix_free(be, &space->candidate);
 	fp_matrix_free(be, &space->work[0]);
 	fp_matrix_free(be, &space->work[1]);
@@ -101,13 +101,13 @@ static fp_status measure(search_space *space, fp_matrix V, double *out)
 /* *error ← ‖VX* − T‖ of the start; not finite where it has not got the pattern */
 static fp_status begin(search_space *space, bool feasible, fp_matrix V, double *error)
 {
-	fp_near *near = &space->near;
+	fp_delta *delta = &space->delta;
 	double square = INFINITY;
 	fp_status status = FP_OK;
-	if (near->used) {
-		FP_TRY(fp_near_set(near, V));
-		FP_TRY(fp_near_error(near, near->rounded, &square)); /* where it is not feasible, for the product alone */
-		FP_TRY(fp_near_keep(near, &space->product));
+	if (delta->used) {
+		FP_TRY(fp_delta_set(delta, V));
+		FP_TRY(fp_delta_error(delta, delta->rounded, &square)); /* where it is not feasible, for the product alone */
+		FP_TRY(fp_delta_keep(delta, &space->product));
 	} else if (feasible) {
 		FP_TRY(measure(space, V, &square));
 	}
@@ -121,25 +121,25 @@ cleanup:
  * knows a floor of it: where that is not below the share either, the floor serves as well as the error itself, which
  * would take a product. `best`: squared error, by which it is guessed whether the floor will do.
  */
-static fp_status try_near(search_space *space, double lambda, double best, fp_matrix mask, int64_t *steps,
-						  double *before, double *total)
+static fp_status try_delta(search_space *space, double lambda, double best, fp_matrix mask, int64_t *steps,
+						   double *before, double *total)
 {
 	const fp_settings *settings = space->settings;
-	fp_near *near = &space->near;
+	fp_delta *delta = &space->delta;
 	double share = (1 - settings->rounding_share) * (1 - settings->rounding_share) * (1 + 1e-9);
 	double least;
 	fp_status status;
-	FP_TRY(fp_near_fista(near, settings, lambda, space->L, space->product, &least, steps));
-	bool measured = !fp_near_rounds_apart(near) || !(least >= share * best);
+	FP_TRY(fp_delta_fista(delta, settings, lambda, space->L, space->product, &least, steps));
+	bool measured = !fp_delta_rounds_apart(delta) || !(least >= share * best);
 	if (measured)
-		FP_TRY(fp_near_error(near, near->D, before));
-	FP_TRY(fp_near_round(near, mask));
-	FP_TRY(fp_near_error(near, near->rounded, total));
+		FP_TRY(fp_delta_error(delta, delta->D, before));
+	FP_TRY(fp_delta_round(delta, mask));
+	FP_TRY(fp_delta_error(delta, delta->rounded, total));
 	if (!measured && least >= share * *total) {
 		*before = least;
 	} else if (!measured) {
-		FP_TRY(fp_near_error(near, near->D, before));
-		FP_TRY(fp_near_multiply(near, near->rounded)); /* which fp_near_keep() takes along */
+		FP_TRY(fp_delta_error(delta, delta->D, before));
+		FP_TRY(fp_delta_multiply(delta, delta->rounded)); /* which fp_delta_keep() takes along */
 	}
 cleanup:
 	return status;
@@ -154,10 +154,10 @@ static fp_status try_lambda(search_space *space, double lambda, double best, fp_
 	fp_backend *be = problem->gram->be;
 	fp_matrix candidate = space->candidate;
 	fp_status status;
-	if (space->near.used) {
-		FP_TRY(try_near(space, lambda, best * best, mask, steps, before, total));
+	if (space->delta.used) {
+		FP_TRY(try_delta(space, lambda, best * best, mask, steps, before, total));
 	} else {
-		FP_TRY(be->ops->copy(be, candidate, V));
+		FP_TRY(be->memory->copy(be, candidate, V));
 		FP_TRY(fp_fista(problem, space->settings, lambda, space->L, candidate, steps));
 		FP_TRY(measure(space, candidate, before));
 		FP_TRY(fp_round(problem, candidate, mask));
@@ -173,7 +173,8 @@ cleanup:
 static fp_status keep(search_space *space, fp_matrix V)
 {
 	fp_backend *be = space->problem->gram->be;
-	return space->near.used ? fp_near_keep(&space->near, &space->product) : be->ops->copy(be, V, space->candidate);
+	return space->delta.used ? fp_delta_keep(&space->delta, &space->product)
+							 : be->memory->copy(be, V, space->candidate);
 }
 
 fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
@@ -209,8 +210,8 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 		next_lambda(&range, total > 0 && (total - before) / total > settings->rounding_share);
 	} while (failures < settings->patience && improvement >= settings->tolerance && solution->rounds < MOST_ROUNDS);
 	solution->error = best;
-	if (space.near.used)
-		FP_TRY(fp_near_get(&space.near, V));
+	if (space.delta.used)
+		FP_TRY(fp_delta_get(&space.delta, V));
 	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last */
 cleanup:
 	space_free(&space);

@@ -16,10 +16,10 @@ fp_status fp_gram_new(fp_gram *out, fp_backend *be, fp_matrix A)
 	double trace;
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &out->diagonal, 1, A.rows, FP_F32));
-	FP_TRY(be->ops->diagonal(be, A, out->diagonal));
+	FP_TRY(be->linear->diagonal(be, A, out->diagonal));
 	FP_TRY(fp_matrix_new(be, &ones, 1, A.rows, FP_F32));
-	FP_TRY(be->ops->fill(be, ones, 1.0F));
-	FP_TRY(be->ops->dot(be, ones, out->diagonal, &trace));
+	FP_TRY(be->memory->fill(be, ones, 1.0F));
+	FP_TRY(be->linear->dot(be, ones, out->diagonal, &trace));
 	out->mean_diagonal = A.rows > 0 ? trace / (double)A.rows : 0.0;
 	if (!isfinite(trace))
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "the Gram matrix holds NaN or infinity");
@@ -37,11 +37,11 @@ void fp_gram_free(fp_gram *gram)
 	fp_matrix_free(gram->be, &gram->diagonal);
 	fp_matrix_free(gram->be, &gram->narrow);
 	fp_matrix_free(gram->be, &gram->half);
-	fp_matrix_free(gram->be, &gram->leap);
+	fp_matrix_free(gram->be, &gram->batched);
 	fp_matrix_free(gram->be, &gram->factor);
 	fp_matrix_free(gram->be, &gram->scale);
 	fp_matrix_free(gram->be, &gram->inverse_scale);
-	fp_gram_free_ladder(gram);
+	fp_gram_free_inverses(gram);
 	if (gram->scaled) {
 		fp_matrix_free(gram->be, &gram->scaled->A);
 		fp_gram_free(gram->scaled);
@@ -57,7 +57,7 @@ static fp_status hold_as(const fp_gram *gram, fp_dtype type, fp_matrix *held)
 	fp_status status = FP_OK;
 	if (fp_matrix_is_absent(*held)) {
 		FP_TRY(fp_matrix_new(be, held, gram->A.rows, gram->A.cols, type));
-		FP_TRY(be->ops->copy(be, *held, gram->A));
+		FP_TRY(be->memory->copy(be, *held, gram->A));
 	}
 cleanup:
 	return status;
@@ -80,8 +80,9 @@ fp_status fp_gram_half(fp_gram *gram, fp_matrix *out)
 fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix G)
 {
 	fp_backend *be = problem->gram->be;
-	fp_status status = be->ops->copy(be, G, problem->C);
-	return status == FP_OK ? be->ops->gemm(be, 1.0F, V, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, -1.0F, G) : status;
+	fp_status status = be->memory->copy(be, G, problem->C);
+	return status == FP_OK ? be->linear->gemm(be, 1.0F, V, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, -1.0F, G)
+						   : status;
 }
 
 fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out)
@@ -97,18 +98,17 @@ fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix 
 	double quadratic;
 	double linear = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ERROR);
-	fp_use before = fp_backend_use(be, use);
+	FP_PRODUCTS_FOR(be, use);
 	fp_status status;
-	FP_TRY(be->ops->copy(be, D, V));
-	FP_TRY(be->ops->axpby(be, -1.0F, problem->W, 1.0F, D));
-	FP_TRY(be->ops->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, DA));
-	FP_TRY(be->ops->dot(be, D, DA, &quadratic));
+	FP_TRY(be->memory->copy(be, D, V));
+	FP_TRY(be->linear->axpby(be, -1.0F, problem->W, 1.0F, D));
+	FP_TRY(be->linear->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, DA));
+	FP_TRY(be->linear->dot(be, D, DA, &quadratic));
 	if (!fp_matrix_is_absent(problem->R))
-		FP_TRY(be->ops->dot(be, D, problem->R, &linear));
+		FP_TRY(be->linear->dot(be, D, problem->R, &linear));
 	double square = quadratic - 2.0 * linear + problem->constant;
 	*out = square < 0.0 ? 0.0 : square; /* not fmax(), which would turn NaN into a perfect fit */
 cleanup:
-	fp_backend_use(be, before);
 	fp_stage_enter(be->ctx, stage);
 	return status;
 }
@@ -117,9 +117,9 @@ fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask)
 {
 	fp_backend *be = problem->gram->be;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ROUNDING);
-	fp_status status = be->ops->mask_smallest(be, V, &problem->pattern, mask);
+	fp_status status = be->pruning->mask_smallest(be, V, &problem->pattern, mask);
 	if (status == FP_OK)
-		status = be->ops->apply_mask(be, mask, V);
+		status = be->pruning->apply_mask(be, mask, V);
 	fp_stage_enter(be->ctx, stage);
 	return status;
 }

@@ -25,14 +25,14 @@ typedef struct fp_gram {
 	bool unit;             /* its columns are scaled to a diagonal of ones: no entry is larger */
 	fp_matrix narrow;      /* A in BF16; absent until fp_gram_narrow() */
 	fp_matrix half;        /* A in F16; absent until fp_gram_half() */
-	fp_matrix leap;        /* S of leap.c in BF16; absent until fp_gram_leap() */
-	int64_t leap_steps;    /* that it makes */
+	fp_matrix batched;     /* S of fista_batched_steps.c in BF16; absent until fp_gram_batched_steps() */
+	int64_t batched_count; /* that it makes */
 	fp_matrix factor;      /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
 	double factor_damping; /* the damping it took, as a share of the mean diagonal */
 	bool shared;           /* by several operators: inverses are worth keeping; set by the caller */
-	fp_matrix *inverses;   /* (A + ρI)⁻¹ by rung, owned; absent where none is held (ladder.c) */
-	fp_matrix top;         /* the one made last, F32; it may be one of them */
-	int64_t top_rung;
+	fp_matrix *inverses;   /* (A + ρI)⁻¹ by level, owned; absent where none is held (inverse_cache.c) */
+	fp_matrix newest;      /* the one made last, F32; it may be one of them */
+	int64_t newest_level;
 	struct fp_gram *scaled;         /* made by fp_gram_scaled(): S(A + δI)S; owns its A */
 	fp_matrix scale, inverse_scale; /* 1 × n: S⁻¹ and S of `scaled` */
 } fp_gram;
@@ -53,18 +53,18 @@ fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out);
 fp_status fp_gram_half(fp_gram *gram, fp_matrix *out);
 /* λ_max(A) from above, by Lanczos, kept (spectrum.c). */
 fp_status fp_gram_largest(fp_gram *gram, double *out);
-/* S of so many FISTA steps without shrinkage, in BF16 (leap.c); kept, borrowed. Takes four n × n matrices meanwhile. */
-fp_status fp_gram_leap(fp_gram *gram, int64_t steps, fp_matrix *out);
+/* S of so many FISTA steps without shrinkage, in BF16 (fista_batched_steps.c); kept, borrowed. Takes four n × n matrices meanwhile. */
+fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_matrix *out);
 /* The factor for SparseGPT, damped harder (×10) while Cholesky refuses; kept (sparsegpt.c). */
 fp_status fp_gram_factor(fp_gram *gram, double damping);
 
-/* (A + ρI)⁻¹ on a ladder of ρ that all operators of a Gram matrix climb together (ladder.c). *out ← the inverse at
- * ρ = fp_ladder_rho(rung), in the type of operands for FP_USE_ITERATION, borrowed until the next call. A matrix so
- * deficient that Cholesky refuses it has none on the lowest rungs: *rung goes up to the first that has one. */
-enum { FP_LADDER_RUNGS = 64 };
-double fp_ladder_rho(int64_t rung);
-fp_status fp_gram_inverse(fp_gram *gram, int64_t *rung, fp_matrix *out);
-void fp_gram_free_ladder(fp_gram *gram); /* for fp_gram_free() */
+/* (A + ρI)⁻¹ on a ladder of ρ that all operators of a Gram matrix climb together (inverse_cache.c). *out ← the inverse at
+ * ρ = fp_penalty(level), in the type of operands for FP_USE_ITERATION, borrowed until the next call. A matrix so
+ * deficient that Cholesky refuses it has none on the lowest rungs: *level goes up to the first that has one. */
+enum { FP_PENALTY_LEVELS = 64 };
+double fp_penalty(int64_t level);
+fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out);
+void fp_gram_free_inverses(fp_gram *gram); /* for fp_gram_free() */
 
 typedef struct fp_problem {
 	fp_gram *gram;  /* borrowed */
@@ -127,7 +127,7 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
 						  int64_t *steps);
 
-/* The published ADMM rival (rival_admm.c; Boža 2024): gradually sparser masks, then the weights on the last one. */
+/* The published ADMM rival (admm.c; Boža 2024): gradually sparser masks, then the weights on the last one. */
 fp_status fp_rival_admm(const fp_problem *problem, fp_matrix V, fp_matrix mask, int64_t *steps);
 
 /* The whole of it (solve.c): V ← the pruned operator, by settings->method and what belongs to it. */

@@ -50,10 +50,10 @@ static fp_status invert_diagonal(fp_backend *be, fp_matrix diagonal, fp_matrix i
 	float *numbers = NULL;
 	fp_status status;
 	FP_TRY(FP_NEW(be->ctx, &numbers, n));
-	FP_TRY(be->ops->download(be, numbers, FP_F32, n, diagonal));
+	FP_TRY(be->memory->download(be, numbers, FP_F32, n, diagonal));
 	for (int64_t i = 0; i < n; i++)
 		numbers[i] = numbers[i] > 0 ? 1.0F / numbers[i] : 0.0F;
-	FP_TRY(be->ops->upload(be, inverse, numbers, FP_F32, n));
+	FP_TRY(be->memory->upload(be, inverse, numbers, FP_F32, n));
 cleanup:
 	fp_free(numbers);
 	return status;
@@ -94,16 +94,16 @@ static fp_status start(refit_space *space, const fp_problem *problem)
 	int64_t m = cg->r.rows;
 	fp_status status;
 	FP_TRY(fp_problem_gradient(problem, cg->V, cg->r));
-	FP_TRY(be->ops->axpby(be, 0.0F, cg->r, -1.0F, cg->r)); /* r ← −G */
-	FP_TRY(be->ops->apply_mask(be, cg->mask, cg->r));
-	FP_TRY(be->ops->cg_step(be, cg, (fp_matrix){0}));
-	FP_TRY(be->ops->download(be, space->rz, FP_F32, m, cg->rz));
-	FP_TRY(be->ops->scale_columns(be, cg->inverse, problem->C, space->q));
-	FP_TRY(be->ops->row_dot(be, problem->C, space->q, cg->enough));
-	FP_TRY(be->ops->download(be, space->enough, FP_F32, m, cg->enough));
+	FP_TRY(be->linear->axpby(be, 0.0F, cg->r, -1.0F, cg->r)); /* r ← −G */
+	FP_TRY(be->pruning->apply_mask(be, cg->mask, cg->r));
+	FP_TRY(be->pruning->cg_step(be, cg, (fp_matrix){0}));
+	FP_TRY(be->memory->download(be, space->rz, FP_F32, m, cg->rz));
+	FP_TRY(be->linear->scale_columns(be, cg->inverse, problem->C, space->q));
+	FP_TRY(be->linear->row_dot(be, problem->C, space->q, cg->enough));
+	FP_TRY(be->memory->download(be, space->enough, FP_F32, m, cg->enough));
 	for (int64_t i = 0; i < m; i++)
 		space->enough[i] = fmaxf(SOLVED * space->rz[i], SOLVED_TARGET * space->enough[i]);
-	FP_TRY(be->ops->upload(be, cg->enough, space->enough, FP_F32, m));
+	FP_TRY(be->memory->upload(be, cg->enough, space->enough, FP_F32, m));
 cleanup:
 	return status;
 }
@@ -116,18 +116,17 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 	if (steps <= 0)
 		return FP_OK;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_REFIT);
-	fp_use use = fp_backend_use(be, FP_USE_REFINEMENT);
+	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 	FP_TRY(space_new(&space, problem, mask, V));
 	FP_TRY(start(&space, problem));
 	fp_matrix direction = fp_matrix_is_absent(space.cg.narrow) ? space.cg.p : space.cg.narrow;
 	for (int64_t k = 0; k < steps; k++) {
-		FP_TRY(be->ops->gemm(be, 1.0F, direction, FP_PLAIN, space.A, FP_TRANSPOSED, 0.0F, space.q));
-		FP_TRY(be->ops->cg_step(be, &space.cg, space.q));
+		FP_TRY(be->linear->gemm(be, 1.0F, direction, FP_PLAIN, space.A, FP_TRANSPOSED, 0.0F, space.q));
+		FP_TRY(be->pruning->cg_step(be, &space.cg, space.q));
 	}
-	FP_TRY(be->ops->apply_mask(be, mask, V));
+	FP_TRY(be->pruning->apply_mask(be, mask, V));
 cleanup:
 	space_free(&space);
-	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
 	return status;
 }

@@ -26,12 +26,12 @@ static fp_status scale_gram(fp_backend *be, fp_matrix A, fp_matrix delta, fp_mat
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &half, n, n, FP_F32));
 	FP_TRY(fp_matrix_new(be, &zero, 1, n, FP_F32));
-	FP_TRY(be->ops->fill(be, zero, 0.0F));
-	FP_TRY(be->ops->copy(be, half, A));
-	FP_TRY(be->ops->add_diagonal(be, half, delta));
-	FP_TRY(be->ops->scale_columns(be, S, half, half));
-	FP_TRY(be->ops->fill(be, out, 0.0F));
-	FP_TRY(be->ops->row_axpby(be, S, half, zero, out));
+	FP_TRY(be->memory->fill(be, zero, 0.0F));
+	FP_TRY(be->memory->copy(be, half, A));
+	FP_TRY(be->linear->add_diagonal(be, half, delta));
+	FP_TRY(be->linear->scale_columns(be, S, half, half));
+	FP_TRY(be->memory->fill(be, out, 0.0F));
+	FP_TRY(be->linear->row_axpby(be, S, half, zero, out));
 cleanup:
 	fp_matrix_free(be, &half);
 	fp_matrix_free(be, &zero);
@@ -56,7 +56,7 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind)
 	FP_TRY(fp_matrix_new(be, &gram->inverse_scale, 1, n, FP_F32));
 	FP_TRY(fp_matrix_new(be, &scaled, n, n, FP_F32));
 
-	FP_TRY(be->ops->download(be, diagonal, FP_F32, n, gram->diagonal));
+	FP_TRY(be->memory->download(be, diagonal, FP_F32, n, gram->diagonal));
 	double added = ridge * gram->mean_diagonal;
 	double smallest = gram->mean_diagonal > 0 ? SMALLEST_SHARE * gram->mean_diagonal : 1.0;
 	for (int64_t i = 0; i < n; i++) {
@@ -65,9 +65,9 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind)
 		diagonal[i] = (float)root;
 		inverse[i] = (float)(1.0 / root);
 	}
-	FP_TRY(be->ops->upload(be, gram->scale, diagonal, FP_F32, n));
-	FP_TRY(be->ops->upload(be, gram->inverse_scale, inverse, FP_F32, n));
-	FP_TRY(be->ops->fill(be, delta, (float)added));
+	FP_TRY(be->memory->upload(be, gram->scale, diagonal, FP_F32, n));
+	FP_TRY(be->memory->upload(be, gram->inverse_scale, inverse, FP_F32, n));
+	FP_TRY(be->memory->fill(be, delta, (float)added));
 	FP_TRY(scale_gram(be, gram->A, delta, gram->inverse_scale, scaled));
 	FP_TRY(FP_NEW(be->ctx, &gram->scaled, 1));
 	FP_TRY(fp_gram_new(gram->scaled, be, scaled));

@@ -21,8 +21,8 @@ static fp_status search(const fp_problem *problem, const fp_settings *settings, 
 	if (feasible) {
 		FP_TRY(fp_matrix_new(be, &before, V.rows, V.cols, FP_F32));
 		FP_TRY(fp_matrix_new(be, &before_mask, V.rows, V.cols, FP_U8));
-		FP_TRY(be->ops->copy(be, before, V));
-		FP_TRY(be->ops->copy(be, before_mask, mask));
+		FP_TRY(be->memory->copy(be, before, V));
+		FP_TRY(be->memory->copy(be, before_mask, mask));
 		FP_TRY(fp_refit(problem, settings->refit_steps, before_mask, before));
 		FP_TRY(fp_problem_error(problem, before, work, &error_before));
 	}
@@ -31,8 +31,8 @@ static fp_status search(const fp_problem *problem, const fp_settings *settings, 
 	if (feasible) {
 		FP_TRY(fp_problem_error(problem, V, work, &error));
 		if (error_before < error) {
-			FP_TRY(be->ops->copy(be, V, before));
-			FP_TRY(be->ops->copy(be, mask, before_mask));
+			FP_TRY(be->memory->copy(be, V, before));
+			FP_TRY(be->memory->copy(be, mask, before_mask));
 		}
 	}
 cleanup:
@@ -82,8 +82,8 @@ static fp_status scale_rows(fp_backend *be, fp_matrix s, fp_matrix X)
 	fp_matrix none = {0};
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &none, 1, s.cols, FP_F32));
-	FP_TRY(be->ops->fill(be, none, 0.0F));
-	FP_TRY(be->ops->row_axpby(be, none, X, s, X));
+	FP_TRY(be->memory->fill(be, none, 0.0F));
+	FP_TRY(be->linear->row_axpby(be, none, X, s, X));
 cleanup:
 	fp_matrix_free(be, &none);
 	return status;
@@ -120,15 +120,15 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 	FP_TRY(fp_gram_scaled(gram, settings->ridge, kind));
 	FP_TRY(fp_matrix_new(be, &W, V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &C, V.rows, V.cols, FP_F32));
-	FP_TRY(be->ops->copy(be, C, problem->C));
-	FP_TRY(be->ops->axpby(be, (float)(settings->ridge * gram->mean_diagonal), problem->W, 1.0F, C));
-	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, C, C));
-	FP_TRY(be->ops->scale_columns(be, gram->scale, problem->W, W));
+	FP_TRY(be->memory->copy(be, C, problem->C));
+	FP_TRY(be->linear->axpby(be, (float)(settings->ridge * gram->mean_diagonal), problem->W, 1.0F, C));
+	FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, C, C));
+	FP_TRY(be->linear->scale_columns(be, gram->scale, problem->W, W));
 	if (!fp_matrix_is_absent(problem->R)) {
 		FP_TRY(fp_matrix_new(be, &R, V.rows, V.cols, FP_F32));
-		FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, problem->R, R));
+		FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, problem->R, R));
 	}
-	FP_TRY(be->ops->scale_columns(be, gram->scale, V, V));
+	FP_TRY(be->linear->scale_columns(be, gram->scale, V, V));
 	FP_TRY(weigh_rows(problem, W, C, R, V));
 	fp_problem scaled = *problem;
 	scaled.gram = gram->scaled;
@@ -137,10 +137,10 @@ static fp_status solve_scaled(const fp_problem *problem, const fp_settings *sett
 	scaled.R = R;
 	scaled.held = (fp_matrix){0};
 	FP_TRY(solve(&scaled, settings, V, mask, solution));
-	FP_TRY(be->ops->scale_columns(be, gram->inverse_scale, V, V));
+	FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, V, V));
 	if (!fp_matrix_is_absent(problem->importance))
 		FP_TRY(scale_rows(be, problem->inverse_importance, V));
-	FP_TRY(be->ops->apply_mask(be, mask, V));
+	FP_TRY(be->pruning->apply_mask(be, mask, V));
 cleanup:
 	fp_matrix_free(be, &W);
 	fp_matrix_free(be, &C);
@@ -157,7 +157,7 @@ static fp_status measure(const fp_problem *problem, fp_matrix V, fp_solution *so
 	int finite = 1;
 	fp_status status;
 	if (problem->unmeasured) {
-		FP_TRY(be->ops->finite(be, V, &finite));
+		FP_TRY(be->linear->finite(be, V, &finite));
 	} else {
 		FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
 		FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
@@ -190,7 +190,7 @@ fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_ma
 		else
 			FP_TRY(solve_steps(problem, settings, V, mask, solution));
 	} else if (fp_is(settings->method, "admm")) {
-		FP_TRY(be->ops->copy(be, V, problem->W));
+		FP_TRY(be->memory->copy(be, V, problem->W));
 		FP_TRY(solve_scaled(problem, settings, FP_SCALING_COLUMNS, rival_steps, V, mask, solution));
 	} else {
 		FP_TRY(fp_warm_start(problem, settings->method, settings, V, mask));

@@ -21,13 +21,13 @@ static fp_status damping_vectors(const fp_gram *gram, double damping, fp_matrix 
 	fp_status status;
 	FP_TRY(FP_NEW(be->ctx, &diagonal, n));
 	FP_TRY(FP_NEW(be->ctx, &keep, n));
-	FP_TRY(be->ops->download(be, diagonal, FP_F32, n, gram->diagonal));
+	FP_TRY(be->memory->download(be, diagonal, FP_F32, n, gram->diagonal));
 	for (int64_t i = 0; i < n; i++) {
 		keep[i] = diagonal[i] > 0 ? 1.0F : 0.0F;
 		diagonal[i] = (float)(damping * gram->mean_diagonal) + (diagonal[i] > 0 ? 0.0F : 1.0F);
 	}
-	FP_TRY(be->ops->upload(be, added, diagonal, FP_F32, n));
-	FP_TRY(be->ops->upload(be, alive, keep, FP_F32, n));
+	FP_TRY(be->memory->upload(be, added, diagonal, FP_F32, n));
+	FP_TRY(be->memory->upload(be, alive, keep, FP_F32, n));
 cleanup:
 	fp_free(diagonal);
 	fp_free(keep);
@@ -54,9 +54,9 @@ fp_status fp_gram_factor(fp_gram *gram, double damping)
 						   "use more calibration text or --warm-start wanda",
 						   STRONGEST_DAMPING));
 		FP_TRY(damping_vectors(gram, tried, added, alive));
-		FP_TRY(be->ops->copy(be, gram->factor, gram->A));
-		FP_TRY(be->ops->add_diagonal(be, gram->factor, added));
-		FP_TRY(be->ops->inverse_factor(be, gram->factor, &refused));
+		FP_TRY(be->memory->copy(be, gram->factor, gram->A));
+		FP_TRY(be->linear->add_diagonal(be, gram->factor, added));
+		FP_TRY(be->linear->inverse_factor(be, gram->factor, &refused));
 		gram->factor_damping = tried;
 		if (refused)
 			fp_log(be->ctx, FP_LOG_WARNING, "Cholesky refused a Gram matrix with damping %g: trying ten times more",
@@ -82,10 +82,10 @@ fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, f
 	FP_TRY(fp_matrix_new(be, &added, 1, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &alive, 1, V.cols, FP_F32));
 	FP_TRY(damping_vectors(gram, 0, added, alive));
-	FP_TRY(be->ops->scale_columns(be, alive, problem->W, V));
+	FP_TRY(be->linear->scale_columns(be, alive, problem->W, V));
 	if (problem->pattern.group > 0) /* a group may not cross a block */
 		block = (block + problem->pattern.group - 1) / problem->pattern.group * problem->pattern.group;
-	FP_TRY(be->ops->sparsegpt_sweep(be, gram->factor, &problem->pattern, block, V, mask));
+	FP_TRY(be->pruning->sparsegpt_sweep(be, gram->factor, &problem->pattern, block, V, mask));
 cleanup:
 	fp_matrix_free(be, &added);
 	fp_matrix_free(be, &alive);

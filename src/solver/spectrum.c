@@ -93,9 +93,9 @@ static fp_status multiply(const fp_gram *gram, fp_matrix x, fp_matrix y, float *
 	fp_status status;
 	for (int64_t i = 0; i < n; i++)
 		host[i] = (float)q[i];
-	FP_TRY(be->ops->upload(be, x, host, FP_F32, n));
-	FP_TRY(be->ops->gemm(be, 1.0F, x, FP_PLAIN, gram->A, FP_PLAIN, 0.0F, y));
-	FP_TRY(be->ops->download(be, host, FP_F32, n, y));
+	FP_TRY(be->memory->upload(be, x, host, FP_F32, n));
+	FP_TRY(be->linear->gemm(be, 1.0F, x, FP_PLAIN, gram->A, FP_PLAIN, 0.0F, y));
+	FP_TRY(be->memory->download(be, host, FP_F32, n, y));
 	for (int64_t i = 0; i < n; i++)
 		w[i] = host[i];
 cleanup:

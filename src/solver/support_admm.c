@@ -7,7 +7,7 @@
  * Since C = WA + R, the first is V − W = (ρ(Z − u − W) + R)(A + ρI)⁻¹: what is rounded is the distance from the dense
  * weights. After a step Z and u live on different entries, so that one matrix and the mask hold both.
  *
- * ρ climbs a ladder (ladder.c), a few steps on each rung, until the support stands still but for a few entries that
+ * ρ climbs a ladder (inverse_cache.c), a few steps on each level, until the support stands still but for a few entries that
  * are as good as each other. The ladder is the same for all operators of a Gram matrix, so they share its inverses. Run
  * on a problem with a unit diagonal, where ρ has a scale.
  */
@@ -18,15 +18,15 @@
 
 /* With rungs of a factor 1.25: 5 steps lose 0.07% of the error, and the support stands still at ρ near 1, after 11
  * rungs. Down to a change of none, the error gains less than 0.01%. */
-enum { STEPS_PER_RUNG = 6 };
-static const double STANDS_STILL = 1e-3; /* changed on a rung, of the entries kept */
+enum { STEPS_PER_PENALTY = 6 };
+static const double STANDS_STILL = 1e-3; /* changed on a level, of the entries kept */
 
 typedef struct admm_space {
 	fp_backend *be;
 	fp_matrix T, G;   /* m × n: the product's operand and result, in the type of its operands */
 	float scale;      /* F16 holds so many times their numbers */
 	fp_matrix S;      /* m × n: Z where the mask is 1, u elsewhere */
-	fp_matrix before; /* the mask a rung ago */
+	fp_matrix before; /* the mask a level ago */
 } admm_space;
 
 static void space_free(admm_space *space)
@@ -47,9 +47,9 @@ static fp_status find_scale(const fp_problem *problem, float *out)
 	int exponent;
 	fp_status status;
 	*out = 1.0F;
-	FP_TRY(be->ops->max_abs(be, problem->W, &largest));
+	FP_TRY(be->linear->max_abs(be, problem->W, &largest));
 	if (!fp_matrix_is_absent(problem->R))
-		FP_TRY(be->ops->max_abs(be, problem->R, &other));
+		FP_TRY(be->linear->max_abs(be, problem->R, &other));
 	largest = fmax(largest, other);
 	if (largest > 0 && isfinite(largest)) {
 		(void)frexp(largest, &exponent);
@@ -70,16 +70,16 @@ static fp_status first_operand(admm_space *space, const fp_problem *problem, dou
 	if (type == FP_F16)
 		FP_TRY(find_scale(problem, &space->scale));
 	FP_TRY(fp_matrix_new(be, &first, V.rows, V.cols, FP_F32));
-	FP_TRY(be->ops->copy(be, first, V));
-	FP_TRY(be->ops->axpby(be, space->scale * (float)-rho, problem->W, space->scale * (float)rho, first));
+	FP_TRY(be->memory->copy(be, first, V));
+	FP_TRY(be->linear->axpby(be, space->scale * (float)-rho, problem->W, space->scale * (float)rho, first));
 	if (!fp_matrix_is_absent(problem->R))
-		FP_TRY(be->ops->axpby(be, space->scale, problem->R, 1.0F, first));
+		FP_TRY(be->linear->axpby(be, space->scale, problem->R, 1.0F, first));
 	if (type == FP_F32) {
 		space->T = first;
 		return FP_OK;
 	}
 	FP_TRY(fp_matrix_new(be, &space->T, V.rows, V.cols, type));
-	FP_TRY(be->ops->copy(be, space->T, first));
+	FP_TRY(be->memory->copy(be, space->T, first));
 cleanup:
 	fp_matrix_free(be, &first);
 	return status;
@@ -92,33 +92,33 @@ static fp_status space_new(admm_space *space, const fp_problem *problem, double 
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &space->S, V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &space->before, V.rows, V.cols, FP_U8));
-	FP_TRY(be->ops->copy(be, space->S, V));
-	FP_TRY(be->ops->copy(be, space->before, mask));
-	FP_TRY(be->ops->fill(be, mask, 1.0F));
+	FP_TRY(be->memory->copy(be, space->S, V));
+	FP_TRY(be->memory->copy(be, space->before, mask));
+	FP_TRY(be->memory->fill(be, mask, 1.0F));
 	FP_TRY(first_operand(space, problem, rho, V));
 	FP_TRY(fp_matrix_new(be, &space->G, V.rows, V.cols, space->T.dtype));
 cleanup:
 	return status;
 }
 
-/* The steps of one rung; the last leaves everything ready for the next. */
-static fp_status climb_rung(admm_space *space, const fp_problem *problem, int64_t rung, fp_matrix inverse,
-							fp_matrix mask)
+/* The steps of one level; the last leaves everything ready for the next. */
+static fp_status run_penalty(admm_space *space, const fp_problem *problem, int64_t level, fp_matrix inverse,
+							 fp_matrix mask)
 {
 	fp_backend *be = space->be;
-	double rho = fp_ladder_rho(rung);
-	double next = fp_ladder_rho(rung + 1);
+	double rho = fp_penalty(level);
+	double next = fp_penalty(level + 1);
 	fp_status status = FP_OK;
-	for (int j = 0; j < STEPS_PER_RUNG; j++) {
-		bool last = j + 1 == STEPS_PER_RUNG;
+	for (int j = 0; j < STEPS_PER_PENALTY; j++) {
+		bool last = j + 1 == STEPS_PER_PENALTY;
 		fp_support_rule rule = {.pattern = problem->pattern,
 								.penalty = (float)(last ? next : rho),
 								.shrink = (float)(last ? rho / next : 1.0),
 								.scale = space->scale,
 								.W = problem->W,
 								.R = problem->R};
-		FP_TRY(be->ops->gemm(be, 1.0F, space->T, FP_PLAIN, inverse, FP_TRANSPOSED, 0.0F, space->G));
-		FP_TRY(be->ops->support_step(be, &rule, space->G, space->S, mask, space->T));
+		FP_TRY(be->linear->gemm(be, 1.0F, space->T, FP_PLAIN, inverse, FP_TRANSPOSED, 0.0F, space->G));
+		FP_TRY(be->pruning->support_step(be, &rule, space->G, space->S, mask, space->T));
 	}
 cleanup:
 	return status;
@@ -131,33 +131,29 @@ fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings
 	admm_space space = {.be = be};
 	fp_matrix inverse;
 	double kept = (1.0 - problem->pattern.sparsity) * (double)fp_matrix_size(V);
-	int64_t rung = 0;
+	int64_t level = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_SEARCH);
-	fp_use use = be->use;
+	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
 	fp_status status;
-	FP_TRY(fp_gram_inverse(problem->gram, &rung, &inverse));
-	fp_backend_use(be, FP_USE_ITERATION);
-	FP_TRY(space_new(&space, problem, fp_ladder_rho(rung), V, mask));
-	for (int64_t k = 0; k < settings->search_steps && rung < FP_LADDER_RUNGS; k += STEPS_PER_RUNG) {
+	FP_TRY(fp_gram_inverse(problem->gram, &level, &inverse));
+	FP_TRY(space_new(&space, problem, fp_penalty(level), V, mask));
+	for (int64_t k = 0; k < settings->search_steps && level < FP_PENALTY_LEVELS; k += STEPS_PER_PENALTY) {
 		int64_t changed;
-		int64_t wanted = rung;
+		int64_t wanted = level;
 		FP_TRY(fp_check_interrupt(be->ctx));
-		fp_backend_use(be, FP_USE_EXACT);
 		FP_TRY(fp_gram_inverse(problem->gram, &wanted, &inverse));
-		if (wanted != rung)
+		if (wanted != level)
 			FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the Gram matrix is not positive semidefinite"));
-		fp_backend_use(be, FP_USE_ITERATION);
-		FP_TRY(climb_rung(&space, problem, rung++, inverse, mask));
-		*steps += STEPS_PER_RUNG;
-		FP_TRY(be->ops->mask_distance(be, mask, space.before, &changed));
+		FP_TRY(run_penalty(&space, problem, level++, inverse, mask));
+		*steps += STEPS_PER_PENALTY;
+		FP_TRY(be->pruning->mask_distance(be, mask, space.before, &changed));
 		if ((double)changed <= STANDS_STILL * kept)
 			break;
-		FP_TRY(be->ops->copy(be, space.before, mask));
+		FP_TRY(be->memory->copy(be, space.before, mask));
 	}
-	FP_TRY(be->ops->copy(be, V, space.S));
-	FP_TRY(be->ops->apply_mask(be, mask, V));
+	FP_TRY(be->memory->copy(be, V, space.S));
+	FP_TRY(be->pruning->apply_mask(be, mask, V));
 cleanup:
-	fp_backend_use(be, use);
 	fp_stage_enter(be->ctx, stage);
 	space_free(&space);
 	return status;

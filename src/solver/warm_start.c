@@ -12,7 +12,7 @@ static fp_status start_magnitude(const fp_problem *problem, const fp_settings *s
 {
 	(void)settings;
 	fp_backend *be = problem->gram->be;
-	fp_status status = be->ops->copy(be, V, problem->W);
+	fp_status status = be->memory->copy(be, V, problem->W);
 	return status == FP_OK ? fp_round(problem, V, mask) : status;
 }
 
@@ -33,19 +33,19 @@ static fp_status start_wanda(const fp_problem *problem, const fp_settings *setti
 	FP_TRY(FP_NEW(be->ctx, &norms, n));
 	FP_TRY(fp_matrix_new(be, &scale, 1, n, FP_F32));
 	FP_TRY(fp_matrix_new(be, &score, V.rows, n, FP_F32));
-	FP_TRY(be->ops->download(be, norms, FP_F32, n, problem->gram->diagonal));
+	FP_TRY(be->memory->download(be, norms, FP_F32, n, problem->gram->diagonal));
 	for (int64_t i = 0; i < n; i++)
 		norms[i] = sqrtf(fmaxf(norms[i], 0.0F));
-	FP_TRY(be->ops->upload(be, scale, norms, FP_F32, n));
-	FP_TRY(be->ops->scale_columns(be, scale, problem->W, score));
+	FP_TRY(be->memory->upload(be, scale, norms, FP_F32, n));
+	FP_TRY(be->linear->scale_columns(be, scale, problem->W, score));
 	if (by_rows) {
-		FP_TRY(be->ops->mask_rows(be, score, &problem->pattern, mask));
-		FP_TRY(be->ops->apply_mask(be, mask, score));
+		FP_TRY(be->pruning->mask_rows(be, score, &problem->pattern, mask));
+		FP_TRY(be->pruning->apply_mask(be, mask, score));
 	}
 	if (!by_rows || !alone)
-		FP_TRY(be->ops->mask_smallest(be, score, &problem->pattern, mask));
-	FP_TRY(be->ops->copy(be, V, problem->W));
-	FP_TRY(be->ops->apply_mask(be, mask, V));
+		FP_TRY(be->pruning->mask_smallest(be, score, &problem->pattern, mask));
+	FP_TRY(be->memory->copy(be, V, problem->W));
+	FP_TRY(be->pruning->apply_mask(be, mask, V));
 cleanup:
 	fp_free(norms);
 	fp_matrix_free(be, &scale);
@@ -57,8 +57,8 @@ static fp_status start_dense(const fp_problem *problem, const fp_settings *setti
 {
 	(void)settings;
 	fp_backend *be = problem->gram->be;
-	fp_status status = be->ops->fill(be, mask, 1.0F);
-	return status == FP_OK ? be->ops->copy(be, V, problem->W) : status;
+	fp_status status = be->memory->fill(be, mask, 1.0F);
+	return status == FP_OK ? be->memory->copy(be, V, problem->W) : status;
 }
 
 static const struct {

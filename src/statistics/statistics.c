@@ -6,7 +6,7 @@
 static fp_status new_zero(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols)
 {
 	fp_status status = fp_matrix_new(be, out, rows, cols, FP_F32);
-	return status == FP_OK ? be->ops->fill(be, *out, 0.0F) : status;
+	return status == FP_OK ? be->memory->fill(be, *out, 0.0F) : status;
 }
 
 /* What the drift is folded in, by inputs or by outputs. What stays while the operator is solved comes before the work
@@ -44,7 +44,7 @@ static fp_status new_means(fp_statistics *out, const fp_statistics_plan *plan)
 	FP_TRY(new_zero(be, &out->shift, 1, plan->inputs));
 	FP_TRY(fp_matrix_new(be, &out->shifted, plan->batch, plan->inputs, FP_F32));
 	FP_TRY(fp_matrix_new(be, &out->ones, 1, plan->batch, FP_F32));
-	FP_TRY(be->ops->fill(be, out->ones, 1.0F));
+	FP_TRY(be->memory->fill(be, out->ones, 1.0F));
 	if (plan->two_streams)
 		FP_TRY(new_zero(be, &out->mean_delta, 1, plan->inputs));
 	if (!fp_matrix_is_absent(out->W))
@@ -104,9 +104,9 @@ static fp_status subtract(fp_backend *be, fp_matrix *out, fp_matrix work, fp_mat
 {
 	*out = fp_matrix_rows(work, 0, a.rows);
 	if (work.dtype == FP_BF16)
-		return be->ops->difference(be, 1.0F, a, b, *out, NULL);
-	fp_status status = be->ops->copy(be, *out, a);
-	return status == FP_OK ? be->ops->axpby(be, -1.0F, b, 1.0F, *out) : status;
+		return be->gradients->difference(be, 1.0F, a, b, *out, NULL);
+	fp_status status = be->memory->copy(be, *out, a);
+	return status == FP_OK ? be->linear->axpby(be, -1.0F, b, 1.0F, *out) : status;
 }
 
 /* sum ← scale·(the sum of X's rows) + β sum */
@@ -115,9 +115,8 @@ static fp_status sum_rows(fp_statistics *statistics, float scale, fp_matrix X, f
 	fp_backend *be = statistics->be;
 	fp_matrix ones = statistics->ones;
 	ones.cols = X.rows;
-	fp_use use = fp_backend_use(be, FP_USE_EXACT);
-	fp_status status = be->ops->gemm(be, scale, ones, FP_PLAIN, X, FP_PLAIN, beta, sum);
-	fp_backend_use(be, use);
+	FP_PRODUCTS_FOR(be, FP_USE_EXACT);
+	fp_status status = be->linear->gemm(be, scale, ones, FP_PLAIN, X, FP_PLAIN, beta, sum);
 	return status;
 }
 
@@ -132,8 +131,8 @@ static fp_status shift(fp_statistics *statistics, fp_matrix *Xstar)
 	fp_matrix shifted = fp_matrix_rows(statistics->shifted, 0, Xstar->rows);
 	if (statistics->tokens == 0)
 		FP_TRY(sum_rows(statistics, -1.0F / (float)Xstar->rows, *Xstar, 0.0F, statistics->shift));
-	FP_TRY(be->ops->copy(be, shifted, *Xstar));
-	FP_TRY(be->ops->add_bias(be, statistics->shift, shifted));
+	FP_TRY(be->memory->copy(be, shifted, *Xstar));
+	FP_TRY(be->transformer->add_bias(be, statistics->shift, shifted));
 	FP_TRY(sum_rows(statistics, 1.0F, shifted, 1.0F, statistics->mean));
 	*Xstar = shifted;
 cleanup:
@@ -147,7 +146,7 @@ static fp_status round_once(fp_statistics *statistics, fp_matrix *Xstar)
 	if (fp_matrix_is_absent(statistics->rounded) || Xstar->dtype == FP_BF16)
 		return FP_OK;
 	fp_matrix rounded = fp_matrix_rows(statistics->rounded, 0, Xstar->rows);
-	fp_status status = be->ops->copy(be, rounded, *Xstar);
+	fp_status status = be->memory->copy(be, rounded, *Xstar);
 	*Xstar = rounded;
 	return status;
 }
@@ -159,13 +158,13 @@ static fp_status fold_drift(fp_statistics *statistics, fp_matrix delta, fp_matri
 	double energy;
 	fp_status status;
 	if (fp_matrix_is_absent(statistics->W)) {
-		FP_TRY(be->ops->gemm(be, 1.0F, delta, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->cross));
-		FP_TRY(be->ops->gram(be, delta, 1.0F, statistics->difference));
+		FP_TRY(be->linear->gemm(be, 1.0F, delta, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->cross));
+		FP_TRY(be->linear->gram(be, delta, 1.0F, statistics->difference));
 	} else {
 		fp_matrix moved = fp_matrix_rows(statistics->moved, 0, delta.rows);
-		FP_TRY(be->ops->gemm(be, 1.0F, delta, FP_PLAIN, statistics->W, FP_TRANSPOSED, 0.0F, moved));
-		FP_TRY(be->ops->gemm(be, 1.0F, moved, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->drift.product));
-		FP_TRY(be->ops->dot(be, moved, moved, &energy));
+		FP_TRY(be->linear->gemm(be, 1.0F, delta, FP_PLAIN, statistics->W, FP_TRANSPOSED, 0.0F, moved));
+		FP_TRY(be->linear->gemm(be, 1.0F, moved, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->drift.product));
+		FP_TRY(be->linear->dot(be, moved, moved, &energy));
 		statistics->drift.energy += energy;
 		if (statistics->centred)
 			FP_TRY(sum_rows(statistics, 1.0F, moved, 1.0F, statistics->mean_moved));
@@ -183,7 +182,7 @@ fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix X
 	fp_status status;
 	FP_TRY(shift(statistics, &Xstar));
 	FP_TRY(round_once(statistics, &Xstar));
-	FP_TRY(be->ops->gram(be, Xstar, 1.0F, statistics->A));
+	FP_TRY(be->linear->gram(be, Xstar, 1.0F, statistics->A));
 	if (!fp_matrix_is_absent(statistics->delta)) {
 		FP_TRY(subtract(be, &delta, statistics->delta, X, unshifted));
 		FP_TRY(fold_drift(statistics, delta, Xstar));
@@ -201,9 +200,9 @@ static fp_status fold_repair(fp_statistics *statistics, fp_matrix gap)
 	fp_status status;
 	if (fp_matrix_is_absent(statistics->W)) {
 		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, gap.rows);
-		return be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->repair);
+		return be->linear->gemm(be, 1.0F, gap, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->repair);
 	}
-	FP_TRY(be->ops->dot(be, gap, fp_matrix_rows(statistics->moved, 0, gap.rows), &sum));
+	FP_TRY(be->linear->dot(be, gap, fp_matrix_rows(statistics->moved, 0, gap.rows), &sum));
 	statistics->drift.gap += sum;
 cleanup:
 	return status;
@@ -223,10 +222,10 @@ fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidde
 	}
 	if (!fp_matrix_is_absent(statistics->rounded) && Xstar.dtype == FP_F32)
 		Xstar = fp_matrix_rows(statistics->rounded, 0, Xstar.rows); /* likewise */
-	FP_TRY(be->ops->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
+	FP_TRY(be->linear->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
 	if (!fp_matrix_is_absent(statistics->delta))
 		FP_TRY(fold_repair(statistics, gap));
-	FP_TRY(be->ops->dot(be, gap, gap, &energy));
+	FP_TRY(be->linear->dot(be, gap, gap, &energy));
 	statistics->gap_energy += energy;
 cleanup:
 	return status;
@@ -238,8 +237,8 @@ fp_status fp_statistics_identity(fp_statistics *statistics)
 	fp_matrix ones = {0};
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &ones, 1, statistics->A.rows, FP_F32));
-	FP_TRY(be->ops->fill(be, ones, 1.0F));
-	FP_TRY(be->ops->add_diagonal(be, statistics->A, ones));
+	FP_TRY(be->memory->fill(be, ones, 1.0F));
+	FP_TRY(be->linear->add_diagonal(be, statistics->A, ones));
 cleanup:
 	fp_matrix_free(be, &ones);
 	return status;
@@ -252,7 +251,7 @@ static fp_status take_product_out(const fp_statistics *statistics, fp_matrix a, 
 	double product;
 	if (fp_matrix_is_absent(a) || fp_matrix_is_absent(b))
 		return FP_OK;
-	fp_status status = be->ops->dot(be, a, b, &product);
+	fp_status status = be->linear->dot(be, a, b, &product);
 	if (status == FP_OK)
 		*sum -= (double)statistics->tokens * product;
 	return status;
@@ -276,20 +275,19 @@ static fp_status take_means_out(fp_statistics *statistics)
 					{statistics->residual, gap, mean}};
 	fp_matrix *sums[] = {&mean, &delta, &gap, &moved};
 	fp_status status = FP_OK;
-	fp_use use = fp_backend_use(be, FP_USE_EXACT);
+	FP_PRODUCTS_FOR(be, FP_USE_EXACT);
 	for (size_t i = 0; i < sizeof products / sizeof products[0]; i++)
 		if (!fp_matrix_is_absent(products[i].out))
-			FP_TRY(be->ops->gemm(be, -share, products[i].left, FP_TRANSPOSED, products[i].right, FP_PLAIN, 1.0F,
-								 products[i].out));
+			FP_TRY(be->linear->gemm(be, -share, products[i].left, FP_TRANSPOSED, products[i].right, FP_PLAIN, 1.0F,
+									products[i].out));
 	for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
 		if (!fp_matrix_is_absent(*sums[i]))
-			FP_TRY(be->ops->axpby(be, 0.0F, *sums[i], share, *sums[i]));
-	FP_TRY(be->ops->axpby(be, -1.0F, statistics->shift, 1.0F, mean));
+			FP_TRY(be->linear->axpby(be, 0.0F, *sums[i], share, *sums[i]));
+	FP_TRY(be->linear->axpby(be, -1.0F, statistics->shift, 1.0F, mean));
 	FP_TRY(take_product_out(statistics, gap, gap, &statistics->gap_energy));
 	FP_TRY(take_product_out(statistics, moved, moved, &statistics->drift.energy));
 	FP_TRY(take_product_out(statistics, gap, moved, &statistics->drift.gap));
 cleanup:
-	fp_backend_use(be, use);
 	return status;
 }
 
@@ -300,10 +298,10 @@ fp_status fp_statistics_finish(fp_statistics *statistics)
 	fp_status status;
 	if (statistics->centred)
 		FP_TRY(take_means_out(statistics));
-	FP_TRY(be->ops->mirror(be, statistics->A));
+	FP_TRY(be->linear->mirror(be, statistics->A));
 	if (!fp_matrix_is_absent(statistics->difference))
-		FP_TRY(be->ops->mirror(be, statistics->difference));
-	FP_TRY(be->ops->finite(be, statistics->A, &finite));
+		FP_TRY(be->linear->mirror(be, statistics->difference));
+	FP_TRY(be->linear->finite(be, statistics->A, &finite));
 	if (!finite)
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
 						 "the inputs of these operators hold NaN or infinity on the calibration text");
@@ -326,12 +324,12 @@ fp_status fp_statistics_drift(const fp_statistics *statistics, fp_matrix W, fp_d
 	if (fp_matrix_is_absent(statistics->cross))
 		return FP_OK;
 	FP_TRY(fp_matrix_new(be, &out->product, W.rows, W.cols, FP_F32));
-	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->cross, FP_PLAIN, 0.0F, out->product));
+	FP_TRY(be->linear->gemm(be, 1.0F, W, FP_PLAIN, statistics->cross, FP_PLAIN, 0.0F, out->product));
 	FP_TRY(fp_matrix_new(be, &work, W.rows, W.cols, FP_F32));
-	FP_TRY(be->ops->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_TRANSPOSED, 0.0F, work));
-	FP_TRY(be->ops->dot(be, W, work, &out->energy));
+	FP_TRY(be->linear->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_TRANSPOSED, 0.0F, work));
+	FP_TRY(be->linear->dot(be, W, work, &out->energy));
 	if (!fp_matrix_is_absent(statistics->repair))
-		FP_TRY(be->ops->dot(be, W, statistics->repair, &out->gap));
+		FP_TRY(be->linear->dot(be, W, statistics->repair, &out->gap));
 cleanup:
 	fp_matrix_free(be, &work); /* room for the solver */
 	return status;

@@ -60,11 +60,11 @@ double plain_activation(fp_activation kind, double x);
 
 /* One list of tests per file. */
 extern const struct CMUnitTest contract_memory_tests[], contract_linear_tests[], contract_factor_tests[],
-	contract_transformer_tests[], contract_attention_tests[], contract_pruning_tests[], contract_near_tests[],
+	contract_transformer_tests[], contract_attention_tests[], contract_pruning_tests[], contract_delta_tests[],
 	contract_sweep_tests[], contract_gradients_tests[], contract_precision_tests[];
 extern const size_t contract_memory_test_count, contract_linear_test_count, contract_factor_test_count,
 	contract_transformer_test_count, contract_attention_test_count, contract_pruning_test_count,
-	contract_near_test_count, contract_sweep_test_count, contract_gradients_test_count, contract_precision_test_count;
+	contract_delta_test_count, contract_sweep_test_count, contract_gradients_test_count, contract_precision_test_count;
 
 #define CONTRACT_TESTS(name, ...)                                                                                      \
 	const struct CMUnitTest contract_##name##_tests[] = {__VA_ARGS__};                                                 \

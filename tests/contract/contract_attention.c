@@ -51,7 +51,7 @@ static void check_attention(contract *c, fp_attention_shape shape, double spread
 		for (int64_t h = 0; h < shape.heads; h++)
 			attend_one(&shape, &Q, &K, &V, t, h, want + (t * shape.heads + h) * d, bound + (t * shape.heads + h) * d);
 	}
-	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
 	sample_expect_within(c, &out, want, bound, "attention");
 	free(want);
 	free(bound);
@@ -97,7 +97,7 @@ static void test_attention_long(void **state)
 	sample Q = sample_normal(c, shape.length, 4), K = sample_normal(c, shape.length, 4),
 		   V = sample_normal(c, shape.length, 4);
 	sample out = sample_filled(c, shape.length, 4, NAN);
-	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
 	double *got = sample_read(c, &out);
 	for (int64_t t = 0; t < shape.length; t += t < 3 ? 1 : 2999) {
 		double want[4], bound[4];

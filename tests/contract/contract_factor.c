@@ -45,7 +45,7 @@ static void check_inverse(contract *c, int64_t n)
 	double *values = positive_matrix(c, n);
 	sample A = sample_from(c, n, n, values);
 	int64_t refused = -1;
-	assert_ok(c->ctx, c->be->ops->inverse(c->be, A.view, &refused));
+	assert_ok(c->ctx, c->be->linear->inverse(c->be, A.view, &refused));
 	assert_int_equal(refused, 0);
 	double *inverse = sample_read(c, &A);
 	for (int64_t i = 0; i < n; i++) {
@@ -63,7 +63,7 @@ static void check_inverse_factor(contract *c, int64_t n)
 	double *values = positive_matrix(c, n);
 	sample A = sample_from(c, n, n, values);
 	int64_t refused = -1;
-	assert_ok(c->ctx, c->be->ops->inverse_factor(c->be, A.view, &refused));
+	assert_ok(c->ctx, c->be->linear->inverse_factor(c->be, A.view, &refused));
 	assert_int_equal(refused, 0);
 	double *u = sample_read(c, &A), *inverse = new_doubles(n * n);
 	for (int64_t i = 0; i < n; i++) {
@@ -103,11 +103,11 @@ static void test_inverse_factor_refuses(void **state)
 		double *values = positive_matrix(c, n);
 		values[bad[i] * n + bad[i]] = -1;
 		sample A = sample_from(c, n, n, values);
-		assert_ok(c->ctx, c->be->ops->inverse_factor(c->be, A.view, &refused));
+		assert_ok(c->ctx, c->be->linear->inverse_factor(c->be, A.view, &refused));
 		assert_int_equal(refused, bad[i] + 1); /* the leading minor that holds the bad entry */
 		sample B = sample_from(c, n, n, values);
 		refused = -1;
-		assert_ok(c->ctx, c->be->ops->inverse(c->be, B.view, &refused));
+		assert_ok(c->ctx, c->be->linear->inverse(c->be, B.view, &refused));
 		assert_int_equal(refused, bad[i] + 1);
 		sample_free(c, &B);
 		free(values);
@@ -115,7 +115,7 @@ static void test_inverse_factor_refuses(void **state)
 	}
 	int64_t refused = -1;
 	sample zero = sample_filled(c, 5, 5, 0);
-	assert_ok(c->ctx, c->be->ops->inverse_factor(c->be, zero.view, &refused));
+	assert_ok(c->ctx, c->be->linear->inverse_factor(c->be, zero.view, &refused));
 	assert_int_equal(refused, 1);
 	sample_free(c, &zero);
 }
@@ -123,7 +123,7 @@ static void test_inverse_factor_refuses(void **state)
 static void check_eigen(contract *c, int64_t n, double *values)
 {
 	sample A = sample_from(c, n, n, values), w = sample_normal(c, 1, n);
-	assert_ok(c->ctx, c->be->ops->eigen(c->be, A.view, w.view));
+	assert_ok(c->ctx, c->be->linear->eigen(c->be, A.view, w.view));
 	double *q = sample_read(c, &A), *e = sample_read(c, &w), size = 0;
 	for (int64_t i = 0; i < n; i++) {
 		size = fmax(size, fabs(e[i]));

@@ -11,9 +11,9 @@
 
 static bool passed_over(contract *c)
 {
-	if (fp_backend_has_gradients(c->be))
+	if (fp_backend_can(c->be, FP_CAN_DIFFERENTIATE))
 		return false;
-	print_message("%s: no gradients, not checked\n", c->be->ops->name);
+	print_message("%s: no gradients, not checked\n", c->be->name);
 	return true;
 }
 
@@ -61,8 +61,8 @@ static void check_norm_backward(contract *c, fp_norm_kind kind, int64_t rows, in
 				1e-6 * fabs(want[i * cols + k]) + (16 * FLOAT_EPSILON + 1e-8) * largest / sqrt(spread + 1e-5) + 1e-7;
 	}
 	sample *out = in_place ? &dY : &dX;
-	assert_ok(c->ctx, c->be->ops->norm_backward(c->be, kind, X.view, weighted ? w.view : (fp_matrix){0}, 1e-5f, dY.view,
-												out->view));
+	assert_ok(c->ctx, c->be->gradients->norm_backward(c->be, kind, X.view, weighted ? w.view : (fp_matrix){0}, 1e-5f,
+													  dY.view, out->view));
 	sample_expect_within(c, out, want, bound, kind == FP_LAYER_NORM ? "layer norm backward" : "RMS norm backward");
 	free(want);
 	free(bound);
@@ -93,7 +93,7 @@ static void check_cross_entropy_backward(contract *c, int64_t rows, int64_t cols
 			bound[i * cols + k] = FLOAT_EPSILON * (100 * share + (k == targets[i])) + 1e-37;
 		}
 	}
-	assert_ok(c->ctx, c->be->ops->cross_entropy_backward(c->be, targets, X.view));
+	assert_ok(c->ctx, c->be->gradients->cross_entropy_backward(c->be, targets, X.view));
 	sample_expect_within(c, &X, want, bound, "cross_entropy backward");
 	free(targets);
 	free(values);
@@ -164,7 +164,7 @@ static void test_activate_backward(void **state)
 			bound[k] = fabs(dY.value[k]) * slope_bound(kind, X.value[k]);
 		}
 		sample *out = where == 0 ? &dX : where == 1 ? &dY : &X;
-		assert_ok(c->ctx, c->be->ops->activate_backward(c->be, kind, X.view, dY.view, out->view));
+		assert_ok(c->ctx, c->be->gradients->activate_backward(c->be, kind, X.view, dY.view, out->view));
 		sample_expect_within(c, out, want, bound, "activate_backward");
 		free(want);
 		free(bound);
@@ -194,8 +194,8 @@ static void test_activate_gated_backward(void **state)
 			bound[1][k] = FLOAT_EPSILON * fabs(dy) * ((10 + 2 * fabs(G.value[k])) * fabs(f) + fabs(G.value[k])) + 1e-37;
 		}
 		assert_ok(c->ctx,
-				  c->be->ops->activate_gated_backward(c->be, kind, G.view, U.view, dY.view, in_place ? G.view : dG.view,
-													  in_place ? U.view : dU.view));
+				  c->be->gradients->activate_gated_backward(c->be, kind, G.view, U.view, dY.view,
+															in_place ? G.view : dG.view, in_place ? U.view : dU.view));
 		sample_expect_within(c, in_place ? &G : &dG, want[0], bound[0], "activate_gated_backward by the gate");
 		sample_expect_within(c, in_place ? &U : &dU, want[1], bound[1], "activate_gated_backward by the other");
 		for (int k = 0; k < 2; k++) {
@@ -225,8 +225,8 @@ static void test_column_sums(void **state)
 			want[k % cols] += X.value[k];
 			want_squares[k % cols] += X.value[k] * X.value[k];
 		}
-		assert_ok(c->ctx, c->be->ops->column_sums(c->be, X.view, beta, out.view));
-		assert_ok(c->ctx, c->be->ops->column_squares(c->be, X.view, beta, squares.view));
+		assert_ok(c->ctx, c->be->gradients->column_sums(c->be, X.view, beta, out.view));
+		assert_ok(c->ctx, c->be->gradients->column_squares(c->be, X.view, beta, squares.view));
 		/* summed in double, rounded once */
 		sample_expect(c, &out, want, 1e-12, FLOAT_EPSILON, "column_sums");
 		sample_expect(c, &squares, want_squares, 1e-12, FLOAT_EPSILON, "column_squares");
@@ -255,7 +255,7 @@ static void test_difference(void **state)
 		}
 		sample *out = i % 2 ? &Y : &D;
 		bool counted = i % 4 < 2;
-		assert_ok(c->ctx, c->be->ops->difference(c->be, -0.3f, Y.view, T.view, out->view, counted ? &got : NULL));
+		assert_ok(c->ctx, c->be->gradients->difference(c->be, -0.3f, Y.view, T.view, out->view, counted ? &got : NULL));
 		sample_expect_within(c, out, want, bound, "difference");
 		assert_true(!counted || fabs(got - squares) <= 2 * FLOAT_EPSILON * squares);
 		free(want);
@@ -289,7 +289,7 @@ static void check_adam(contract *c, int64_t rows, int64_t cols, bool keep_zeros)
 			W.value[k] -= (double)rule.rate * M.value[k] / (1 - pow(b1, (double)rule.step)) /
 						  (sqrt(V.value[k] / (1 - pow(b2, (double)rule.step))) + (double)rule.epsilon);
 		}
-		assert_ok(c->ctx, c->be->ops->adam_step(c->be, &rule, G.view, M.view, V.view, W.view));
+		assert_ok(c->ctx, c->be->gradients->adam_step(c->be, &rule, G.view, M.view, V.view, W.view));
 		sample_free(c, &G);
 	}
 	/* 1 − β₂ in float is off by ε/(1 − β₂), which the root halves; the moments' sums can cancel */
@@ -441,9 +441,10 @@ static void check_attention_backward(contract *c, fp_attention_shape shape, doub
 	attention_gradients(&shape, x[0], x[1], x[2], dout.value, &sums);
 	if (size[0] <= 4000)
 		check_reference(c, &shape, x, dout.value, want, size);
-	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, in[0].view, in[1].view, in[2].view, out.view));
-	assert_ok(c->ctx, c->be->ops->attention_backward(c->be, &shape, in[0].view, in[1].view, in[2].view, out.view,
-													 dout.view, gradient[0].view, gradient[1].view, gradient[2].view));
+	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, in[0].view, in[1].view, in[2].view, out.view));
+	assert_ok(c->ctx,
+			  c->be->gradients->attention_backward(c->be, &shape, in[0].view, in[1].view, in[2].view, out.view,
+												   dout.view, gradient[0].view, gradient[1].view, gradient[2].view));
 	static const char *const names[] = {"attention_backward by Q", "by K", "by V"};
 	for (int k = 0; k < 3; k++) {
 		/* sums of up to length·group products whose terms cancel: the error goes with the size of all of them, and

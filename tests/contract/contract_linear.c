@@ -31,7 +31,7 @@ static void check_gemm(contract *c, int64_t m, int64_t n, int64_t k, fp_transpos
 			bound[i * n + j] = FLOAT_EPSILON * (double)(k + 4) / 2 * size;
 		}
 	}
-	assert_ok(c->ctx, c->be->ops->gemm(c->be, alpha, A.view, ta, B.view, tb, beta, C.view));
+	assert_ok(c->ctx, c->be->linear->gemm(c->be, alpha, A.view, ta, B.view, tb, beta, C.view));
 	sample_expect_within(c, &C, want, bound, "gemm");
 	free(want);
 	free(bound);
@@ -78,8 +78,8 @@ static void test_gram_and_mirror(void **state)
 					bound[a * n + b] = bound[b * n + a] = FLOAT_EPSILON * (double)(p + 4) / 2 * size;
 				}
 			}
-			assert_ok(c->ctx, c->be->ops->gram(c->be, X.view, keep ? 0.75f : 0.0f, A.view));
-			assert_ok(c->ctx, c->be->ops->mirror(c->be, A.view));
+			assert_ok(c->ctx, c->be->linear->gram(c->be, X.view, keep ? 0.75f : 0.0f, A.view));
+			assert_ok(c->ctx, c->be->linear->mirror(c->be, A.view));
 			sample_expect_within(c, &A, want, bound, "gram and mirror");
 			double *got = sample_read(c, &A); /* mirror copies: symmetric to the bit */
 			for (int64_t a = 0; a < n; a++) {
@@ -106,7 +106,7 @@ static void check_axpby(contract *c, int64_t rows, int64_t cols, float alpha, fl
 		/* two products and one sum, fused or not */
 		bound[i] = FLOAT_EPSILON * (fabs((double)alpha * X.value[i]) + fabs(old));
 	}
-	assert_ok(c->ctx, c->be->ops->axpby(c->be, alpha, X.view, beta, Y.view));
+	assert_ok(c->ctx, c->be->linear->axpby(c->be, alpha, X.view, beta, Y.view));
 	sample_expect_within(c, &Y, want, bound, "axpby");
 	free(want);
 	free(bound);
@@ -139,11 +139,11 @@ static void test_dots(void **state)
 			}
 			sum += want[r];
 		}
-		assert_ok(c->ctx, c->be->ops->dot(c->be, X.view, Y.view, &got));
-		assert_ok(c->ctx, c->be->ops->dot(c->be, X.view, Y.view, &again));
+		assert_ok(c->ctx, c->be->linear->dot(c->be, X.view, Y.view, &got));
+		assert_ok(c->ctx, c->be->linear->dot(c->be, X.view, Y.view, &again));
 		assert_true(fabs(got - sum) <= 1e-13 * size); /* sums in double */
 		assert_true(got == again);                    /* and in a fixed order */
-		assert_ok(c->ctx, c->be->ops->row_dot(c->be, X.view, Y.view, out.view));
+		assert_ok(c->ctx, c->be->linear->row_dot(c->be, X.view, Y.view, out.view));
 		/* summed in double, then rounded once to float */
 		sample_expect(c, &out, want, 1e-12, FLOAT_EPSILON, "row_dot");
 		free(want);
@@ -166,7 +166,7 @@ static void test_rows_and_columns(void **state)
 			want[k] = x + y;
 			bound[k] = FLOAT_EPSILON * (fabs(x) + fabs(y)); /* as for axpby */
 		}
-		assert_ok(c->ctx, c->be->ops->row_axpby(c->be, a.view, X.view, b.view, Y.view));
+		assert_ok(c->ctx, c->be->linear->row_axpby(c->be, a.view, X.view, b.view, Y.view));
 		sample_expect_within(c, &Y, want, bound, "row_axpby");
 		for (int64_t k = 0; k < rows * cols; k++) {
 			double x = X.value[k];
@@ -174,14 +174,14 @@ static void test_rows_and_columns(void **state)
 			bound[k] = 2 * FLOAT_EPSILON * (fabs(a.value[k / cols] * x) + fabs(b.value[k / cols] * x));
 		}
 		sample same = sample_from(c, rows, cols, X.value);
-		assert_ok(c->ctx, c->be->ops->row_axpby(c->be, a.view, same.view, b.view, same.view));
+		assert_ok(c->ctx, c->be->linear->row_axpby(c->be, a.view, same.view, b.view, same.view));
 		sample_expect_within(c, &same, want, bound, "row_axpby in place");
 		sample_free(c, &same);
 		for (int64_t k = 0; k < rows * cols; k++)
 			want[k] = s.value[k % cols] * X.value[k];
-		assert_ok(c->ctx, c->be->ops->scale_columns(c->be, s.view, X.view, Y.view));
+		assert_ok(c->ctx, c->be->linear->scale_columns(c->be, s.view, X.view, Y.view));
 		sample_expect(c, &Y, want, 0, FLOAT_EPSILON, "scale_columns"); /* one product */
-		assert_ok(c->ctx, c->be->ops->scale_columns(c->be, s.view, X.view, X.view));
+		assert_ok(c->ctx, c->be->linear->scale_columns(c->be, s.view, X.view, X.view));
 		sample_expect(c, &X, want, 0, FLOAT_EPSILON, "scale_columns in place");
 		free(want);
 		free(bound);
@@ -203,11 +203,11 @@ static void test_diagonals(void **state)
 		double *want = new_doubles(n);
 		for (int64_t k = 0; k < n; k++)
 			want[k] = A.value[k * n + k];
-		assert_ok(c->ctx, c->be->ops->diagonal(c->be, A.view, out.view));
+		assert_ok(c->ctx, c->be->linear->diagonal(c->be, A.view, out.view));
 		sample_expect(c, &out, want, 0, 0, "diagonal"); /* a copy */
 		for (int64_t k = 0; k < n; k++)
 			A.value[k * n + k] += d.value[k];
-		assert_ok(c->ctx, c->be->ops->add_diagonal(c->be, A.view, d.view));
+		assert_ok(c->ctx, c->be->linear->add_diagonal(c->be, A.view, d.view));
 		sample_expect(c, &A, A.value, 0, FLOAT_EPSILON, "add_diagonal"); /* one sum */
 		free(want);
 		sample_free(c, &A);
@@ -224,8 +224,8 @@ static void expect_finite(contract *c, const sample *s, int want)
 		int finite = -1;
 		fp_matrix X;
 		assert_ok(c->ctx, fp_matrix_new(c->be, &X, s->view.rows, s->view.cols, types[t]));
-		assert_ok(c->ctx, c->be->ops->copy(c->be, X, s->view));
-		assert_ok(c->ctx, c->be->ops->finite(c->be, X, &finite));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, X, s->view));
+		assert_ok(c->ctx, c->be->linear->finite(c->be, X, &finite));
 		assert_int_equal(finite, want);
 		fp_matrix_free(c->be, &X);
 	}
@@ -239,13 +239,13 @@ static void test_finite(void **state)
 		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
 		int finite = -1;
 		sample X = sample_filled(c, rows, cols, 3.4e38);
-		assert_ok(c->ctx, c->be->ops->finite(c->be, X.view, &finite));
+		assert_ok(c->ctx, c->be->linear->finite(c->be, X.view, &finite));
 		assert_int_equal(finite, 1);
 		for (int k = 0; k < 3 && rows * cols > 0; k++) {
 			double *values = new_doubles(rows * cols);
 			values[contract_random(c, 0, rows * cols - 1)] = bad[k];
 			sample Z = sample_from(c, rows, cols, values);
-			assert_ok(c->ctx, c->be->ops->finite(c->be, Z.view, &finite));
+			assert_ok(c->ctx, c->be->linear->finite(c->be, Z.view, &finite));
 			assert_int_equal(finite, 0);
 			expect_finite(c, &Z, 0);
 			free(values);
@@ -266,7 +266,7 @@ static void test_max_abs(void **state)
 		double want = 0, got = -1;
 		for (int64_t k = 0; k < fp_matrix_size(X.view); k++)
 			want = fmax(want, fabs(X.value[k]));
-		assert_ok(c->ctx, c->be->ops->max_abs(c->be, X.view, &got));
+		assert_ok(c->ctx, c->be->linear->max_abs(c->be, X.view, &got));
 		assert_true(got == want); /* one of the numbers: exact */
 		sample_free(c, &X);
 	}

@@ -31,9 +31,9 @@ static void test_conversions(void **state)
 			fp_matrix m, other;
 			assert_ok(c->ctx, fp_matrix_new(c->be, &m, ROWS, COLS, types[to]));
 			assert_ok(c->ctx, fp_matrix_new(c->be, &other, ROWS, COLS, types[(to + 1) % 3]));
-			assert_ok(c->ctx, c->be->ops->upload(c->be, m, in, types[from], STRIDE));
-			assert_ok(c->ctx, c->be->ops->copy(c->be, other, m));
-			assert_ok(c->ctx, c->be->ops->download(c->be, out, types[from], COLS, other));
+			assert_ok(c->ctx, c->be->memory->upload(c->be, m, in, types[from], STRIDE));
+			assert_ok(c->ctx, c->be->memory->copy(c->be, other, m));
+			assert_ok(c->ctx, c->be->memory->download(c->be, out, types[from], COLS, other));
 			fp_to_float(back, out, types[from], ROWS * COLS);
 			for (int r = 0; r < ROWS; r++) {
 				for (int k = 0; k < COLS; k++)
@@ -59,8 +59,8 @@ static void test_rounding(void **state)
 		fp_from_float(want, types[t], numbers, COUNT);
 		fp_matrix m;
 		assert_ok(c->ctx, fp_matrix_new(c->be, &m, 1, COUNT, FP_F32));
-		assert_ok(c->ctx, c->be->ops->upload(c->be, m, numbers, FP_F32, COUNT));
-		assert_ok(c->ctx, c->be->ops->download(c->be, got, types[t], COUNT, m));
+		assert_ok(c->ctx, c->be->memory->upload(c->be, m, numbers, FP_F32, COUNT));
+		assert_ok(c->ctx, c->be->memory->download(c->be, got, types[t], COUNT, m));
 		assert_memory_equal(got, want, sizeof want);
 		fp_matrix_free(c->be, &m);
 	}
@@ -73,10 +73,10 @@ static void test_copy_and_fill(void **state)
 		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
 		sample from = sample_normal(c, rows, cols), to = sample_normal(c, rows, cols),
 			   mask = sample_mask(c, rows, cols);
-		assert_ok(c->ctx, c->be->ops->copy(c->be, to.view, from.view));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, to.view, from.view));
 		sample_expect(c, &to, from.value, 0, 0, "copy");
-		assert_ok(c->ctx, c->be->ops->fill(c->be, from.view, -2.5f));
-		assert_ok(c->ctx, c->be->ops->fill(c->be, mask.view, 1));
+		assert_ok(c->ctx, c->be->memory->fill(c->be, from.view, -2.5f));
+		assert_ok(c->ctx, c->be->memory->fill(c->be, mask.view, 1));
 		for (int64_t k = 0; k < rows * cols; k++) {
 			from.value[k] = -2.5;
 			mask.value[k] = 1;
@@ -93,27 +93,27 @@ static void test_memory_and_defects(void **state)
 {
 	contract *c = *state;
 	int64_t available = -1, total = -1;
-	assert_ok(c->ctx, c->be->ops->memory(c->be, &available, &total));
+	assert_ok(c->ctx, c->be->memory->available(c->be, &available, &total));
 	assert_true(available >= 0 && total > 0 && available <= total);
-	assert_ok(c->ctx, c->be->ops->synchronize(c->be));
-	c->be->ops->release(c->be, NULL);
+	assert_ok(c->ctx, c->be->memory->synchronize(c->be));
+	c->be->memory->release(c->be, NULL);
 	/* a shape that does not fit is a defect of the caller, reported and not run */
 	sample a = sample_normal(c, 3, 4), b = sample_normal(c, 3, 5);
-	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->ops->copy(c->be, a.view, b.view));
-	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->ops->axpby(c->be, 1, a.view, 1, b.view));
+	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->memory->copy(c->be, a.view, b.view));
+	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->linear->axpby(c->be, 1, a.view, 1, b.view));
 	fp_matrix outside = a.view;
 	outside.offset += a.whole.cols;
-	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->ops->fill(c->be, outside, 0));
+	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->memory->fill(c->be, outside, 0));
 	sample_free(c, &a);
 	sample_free(c, &b);
 }
 
 /* A matrix comes in beside work under way: neither disturbs the other, though memory of the same size is freed behind
  * that work, and what is asked for later finds the matrix. */
-static void test_upload_beside(void **state)
+static void test_upload_async(void **state)
 {
 	contract *c = *state;
-	if (!c->be->ops->upload_beside)
+	if (!fp_backend_can(c->be, FP_CAN_UPLOAD_ASYNC))
 		skip();
 	enum { N = 1500, TIMES = 40 };
 	static const fp_dtype types[] = {FP_F32, FP_F16, FP_BF16};
@@ -125,18 +125,18 @@ static void test_upload_beside(void **state)
 		fp_matrix one, sum, came, own, wide;
 		assert_ok(c->ctx, fp_matrix_new(c->be, &one, N, N, FP_F32));
 		assert_ok(c->ctx, fp_matrix_new(c->be, &sum, N, N, FP_F32));
-		assert_ok(c->ctx, c->be->ops->fill(c->be, one, 1.0f));
-		assert_ok(c->ctx, c->be->ops->fill(c->be, sum, 0.0f));
+		assert_ok(c->ctx, c->be->memory->fill(c->be, one, 1.0f));
+		assert_ok(c->ctx, c->be->memory->fill(c->be, sum, 0.0f));
 		for (int i = 0; i < TIMES; i++)
-			assert_ok(c->ctx, c->be->ops->axpby(c->be, 1.0f, one, 1.0f, sum));
+			assert_ok(c->ctx, c->be->linear->axpby(c->be, 1.0f, one, 1.0f, sum));
 		fp_matrix_free(c->be, &one);
 		fp_from_float(in, type, numbers, N * N);
-		assert_ok(c->ctx, c->be->ops->upload_beside(c->be, &came, N, N, held, in, type));
+		assert_ok(c->ctx, c->be->transfer->upload_async(c->be, &came, N, N, held, in, type));
 		memset(in, 0, sizeof in); /* the host's bytes are not needed any more */
 		assert_int_equal(came.dtype, held);
 		assert_ok(c->ctx, fp_matrix_widen(c->be, came, &own, &wide));
-		assert_ok(c->ctx, c->be->ops->axpby(c->be, 1.0f, wide, 1.0f, sum));
-		assert_ok(c->ctx, c->be->ops->download(c->be, back, FP_F32, N, sum));
+		assert_ok(c->ctx, c->be->linear->axpby(c->be, 1.0f, wide, 1.0f, sum));
+		assert_ok(c->ctx, c->be->memory->download(c->be, back, FP_F32, N, sum));
 		for (int i = 0; i < N * N; i++)
 			assert_true(back[i] == numbers[i] + (float)TIMES);
 		fp_matrix_free(c->be, &came);
@@ -147,4 +147,4 @@ static void test_upload_beside(void **state)
 
 CONTRACT_TESTS(memory, cmocka_unit_test(test_upload_and_download), cmocka_unit_test(test_conversions),
 			   cmocka_unit_test(test_rounding), cmocka_unit_test(test_copy_and_fill),
-			   cmocka_unit_test(test_memory_and_defects), cmocka_unit_test(test_upload_beside));
+			   cmocka_unit_test(test_memory_and_defects), cmocka_unit_test(test_upload_async));

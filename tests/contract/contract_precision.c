@@ -46,8 +46,8 @@ static void check_products(contract *c, int64_t m, int64_t n, int64_t k, int tur
 			bound[i * n + j] = product_bound(c->be->use, c->be->precision, k, size) + FLOAT_EPSILON * fabs(sum);
 		}
 	}
-	assert_ok(c->ctx, c->be->ops->gemm(c->be, 1, A.view, ta ? FP_TRANSPOSED : FP_PLAIN, B.view,
-									   tb ? FP_TRANSPOSED : FP_PLAIN, 0.5f, C.view));
+	assert_ok(c->ctx, c->be->linear->gemm(c->be, 1, A.view, ta ? FP_TRANSPOSED : FP_PLAIN, B.view,
+										  tb ? FP_TRANSPOSED : FP_PLAIN, 0.5f, C.view));
 	sample_expect_within(c, &C, want, bound, "gemm, relaxed");
 	free(want);
 	free(bound);
@@ -71,8 +71,8 @@ static void check_gram(contract *c, int64_t p, int64_t n)
 			bound[a * n + b] = bound[b * n + a] = product_bound(c->be->use, c->be->precision, p, size);
 		}
 	}
-	assert_ok(c->ctx, c->be->ops->gram(c->be, X.view, 0, A.view));
-	assert_ok(c->ctx, c->be->ops->mirror(c->be, A.view));
+	assert_ok(c->ctx, c->be->linear->gram(c->be, X.view, 0, A.view));
+	assert_ok(c->ctx, c->be->linear->mirror(c->be, A.view));
 	sample_expect_within(c, &A, want, bound, "gram, relaxed");
 	free(want);
 	free(bound);
@@ -89,11 +89,11 @@ static void check_attention(contract *c, fp_attention_shape shape)
 	sample V = sample_normal(c, tokens, shape.kv_heads * shape.head_dim), out = sample_filled(c, tokens, width, NAN);
 	shape.scale = (float)(1 / sqrt((double)shape.head_dim));
 	c->be->use = FP_USE_EXACT;
-	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
 	double *want = sample_read(c, &out);
 	c->be->use = use;
-	assert_ok(c->ctx, c->be->ops->fill(c->be, out.view, NAN));
-	assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
+	assert_ok(c->ctx, c->be->memory->fill(c->be, out.view, NAN));
+	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
 	/* Scores of a few units, of which each term is off by two roundings, weights and values by one each; 5 is the
 	 * largest value that normal numbers have here. */
 	sample_expect(c, &out, want, 5 * (8 * operand_error(use, c->be->precision) + 64 * FLOAT_EPSILON), 0,
@@ -119,13 +119,14 @@ static void check_attention_backward(contract *c, fp_attention_shape shape)
 	shape.scale = (float)(1 / sqrt((double)shape.head_dim));
 	c->be->use = FP_USE_EXACT;
 	for (int round = 0; round < 2; round++) {
-		assert_ok(c->ctx, c->be->ops->attention(c->be, &shape, all[0].view, all[1].view, all[2].view, all[3].view));
 		assert_ok(c->ctx,
-				  c->be->ops->attention_backward(c->be, &shape, all[0].view, all[1].view, all[2].view, all[3].view,
-												 all[4].view, all[5].view, all[6].view, all[7].view));
+				  c->be->transformer->attention(c->be, &shape, all[0].view, all[1].view, all[2].view, all[3].view));
+		assert_ok(c->ctx, c->be->gradients->attention_backward(c->be, &shape, all[0].view, all[1].view, all[2].view,
+															   all[3].view, all[4].view, all[5].view, all[6].view,
+															   all[7].view));
 		for (int i = 5; i < 8 && round == 0; i++) {
 			want[i - 5] = sample_read(c, &all[i]);
-			assert_ok(c->ctx, c->be->ops->fill(c->be, all[i].view, NAN));
+			assert_ok(c->ctx, c->be->memory->fill(c->be, all[i].view, NAN));
 		}
 		c->be->use = use;
 	}
@@ -149,8 +150,8 @@ static void test_relaxed_uses(void **state)
 	for (int precision = 0; precision < FP_PRECISION_COUNT; precision++) {
 		for (int use = 0; use < FP_USE_COUNT; use++) {
 			c->be->precision = (fp_precision)precision;
-			fp_use before = fp_backend_use(c->be, (fp_use)use);
-			assert_int_equal(before, FP_USE_EXACT);
+			assert_int_equal(c->be->use, FP_USE_EXACT);
+			FP_PRODUCTS_FOR(c->be, (fp_use)use);
 			for (int turned = 0; turned < 4; turned++) {
 				check_products(c, 33, 17, 65, turned);
 				check_products(c, 64, 128, 256, turned);
@@ -160,12 +161,11 @@ static void test_relaxed_uses(void **state)
 			check_attention(c, (fp_attention_shape){2, 70, 4, 2, 16, 0, 0});
 			check_attention(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0});
 			check_attention(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0});
-			if (fp_backend_has_gradients(c->be)) {
+			if (fp_backend_can(c->be, FP_CAN_DIFFERENTIATE)) {
 				check_attention_backward(c, (fp_attention_shape){2, 70, 4, 2, 16, 0, 0});
 				check_attention_backward(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0});
 				check_attention_backward(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0});
 			}
-			fp_backend_use(c->be, before);
 			c->be->precision = FP_PRECISION_FP32;
 		}
 	}
@@ -177,10 +177,10 @@ static void expect_rounded(contract *c, const sample *wide, fp_matrix narrow, co
 	sample got = sample_filled(c, narrow.rows, narrow.cols, NAN);
 	fp_matrix rounded;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &rounded, narrow.rows, narrow.cols, FP_BF16));
-	assert_ok(c->ctx, c->be->ops->copy(c->be, rounded, wide->view));
-	assert_ok(c->ctx, c->be->ops->copy(c->be, got.view, rounded));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, rounded, wide->view));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, got.view, rounded));
 	double *want = sample_read(c, &got);
-	assert_ok(c->ctx, c->be->ops->copy(c->be, got.view, narrow));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, got.view, narrow));
 	sample_expect(c, &got, want, 0, 0, what);
 	free(want);
 	fp_matrix_free(c->be, &rounded);
@@ -190,7 +190,6 @@ static void expect_rounded(contract *c, const sample *wide, fp_matrix narrow, co
 /* Where narrow results are allowed they are the wide ones, rounded once. */
 static void check_narrow(contract *c, int64_t rows, int64_t cols)
 {
-	const fp_backend_operations *ops = c->be->ops;
 	sample X = sample_normal(c, rows, cols), G = sample_normal(c, rows, cols), U = sample_normal(c, rows, cols);
 	sample wide[2] = {sample_filled(c, rows, cols, NAN), sample_filled(c, rows, cols, NAN)};
 	sample w = sample_normal(c, 1, cols), sums = sample_filled(c, 1, cols, NAN);
@@ -198,39 +197,41 @@ static void check_narrow(contract *c, int64_t rows, int64_t cols)
 	for (int i = 0; i < 2; i++)
 		assert_ok(c->ctx, fp_matrix_new(c->be, &out[i], rows, cols, FP_BF16));
 	for (int kind = 0; kind < 2; kind++) {
-		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, wide[0].view));
-		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, out[0]));
+		assert_ok(c->ctx,
+				  c->be->transformer->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, wide[0].view));
+		assert_ok(c->ctx, c->be->transformer->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, out[0]));
 		expect_rounded(c, &wide[0], out[0], "norm, narrow");
 	}
 	for (int kind = 0; kind < 4; kind++) {
 		fp_activation f = (fp_activation)kind;
-		assert_ok(c->ctx, ops->activate(c->be, f, X.view, wide[0].view));
-		assert_ok(c->ctx, ops->activate(c->be, f, X.view, out[0]));
+		assert_ok(c->ctx, c->be->transformer->activate(c->be, f, X.view, wide[0].view));
+		assert_ok(c->ctx, c->be->transformer->activate(c->be, f, X.view, out[0]));
 		expect_rounded(c, &wide[0], out[0], "activate, narrow");
-		assert_ok(c->ctx, ops->activate_gated(c->be, f, G.view, U.view, wide[0].view));
-		assert_ok(c->ctx, ops->activate_gated(c->be, f, G.view, U.view, out[0]));
+		assert_ok(c->ctx, c->be->transformer->activate_gated(c->be, f, G.view, U.view, wide[0].view));
+		assert_ok(c->ctx, c->be->transformer->activate_gated(c->be, f, G.view, U.view, out[0]));
 		expect_rounded(c, &wide[0], out[0], "activate_gated, narrow");
-		assert_ok(c->ctx, ops->activate_backward(c->be, f, X.view, G.view, wide[0].view));
-		assert_ok(c->ctx, ops->activate_backward(c->be, f, X.view, G.view, out[0]));
+		assert_ok(c->ctx, c->be->gradients->activate_backward(c->be, f, X.view, G.view, wide[0].view));
+		assert_ok(c->ctx, c->be->gradients->activate_backward(c->be, f, X.view, G.view, out[0]));
 		expect_rounded(c, &wide[0], out[0], "activate_backward, narrow");
-		assert_ok(c->ctx, ops->activate_gated_backward(c->be, f, G.view, U.view, X.view, wide[0].view, wide[1].view));
-		assert_ok(c->ctx, ops->activate_gated_backward(c->be, f, G.view, U.view, X.view, out[0], out[1]));
+		assert_ok(c->ctx, c->be->gradients->activate_gated_backward(c->be, f, G.view, U.view, X.view, wide[0].view,
+																	wide[1].view));
+		assert_ok(c->ctx, c->be->gradients->activate_gated_backward(c->be, f, G.view, U.view, X.view, out[0], out[1]));
 		for (int i = 0; i < 2; i++)
 			expect_rounded(c, &wide[i], out[i], "activate_gated_backward, narrow");
 	}
-	assert_ok(c->ctx, ops->copy(c->be, wide[0].view, out[0]));
-	assert_ok(c->ctx, ops->column_sums(c->be, wide[0].view, 0, sums.view));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, wide[0].view, out[0]));
+	assert_ok(c->ctx, c->be->gradients->column_sums(c->be, wide[0].view, 0, sums.view));
 	double *want = sample_read(c, &sums);
-	assert_ok(c->ctx, ops->column_sums(c->be, out[0], 0, sums.view));
+	assert_ok(c->ctx, c->be->gradients->column_sums(c->be, out[0], 0, sums.view));
 	sample_expect(c, &sums, want, 0, 0, "column_sums, narrow");
 	free(want);
-	assert_ok(c->ctx, ops->column_squares(c->be, wide[0].view, 0, sums.view));
+	assert_ok(c->ctx, c->be->gradients->column_squares(c->be, wide[0].view, 0, sums.view));
 	want = sample_read(c, &sums);
-	assert_ok(c->ctx, ops->column_squares(c->be, out[0], 0, sums.view));
+	assert_ok(c->ctx, c->be->gradients->column_squares(c->be, out[0], 0, sums.view));
 	sample_expect(c, &sums, want, 0, 0, "column_squares, narrow");
 	fp_adam rule = {0.01f, 0.9f, 0.999f, 1e-8f, 1, true, out[0]};
-	assert_ok(c->ctx, ops->fill(c->be, wide[1].view, 0)); /* a second moment is not negative */
-	assert_ok(c->ctx, ops->adam_step(c->be, &rule, G.view, wide[0].view, wide[1].view, X.view));
+	assert_ok(c->ctx, c->be->memory->fill(c->be, wide[1].view, 0)); /* a second moment is not negative */
+	assert_ok(c->ctx, c->be->gradients->adam_step(c->be, &rule, G.view, wide[0].view, wide[1].view, X.view));
 	expect_rounded(c, &X, out[0], "Adam's weights, narrow");
 	free(want);
 	sample *all[] = {&X, &G, &U, &wide[0], &wide[1], &w, &sums};
@@ -243,7 +244,7 @@ static void check_narrow(contract *c, int64_t rows, int64_t cols)
 static void test_narrow_results(void **state)
 {
 	contract *c = *state;
-	if (!c->be->ops->fista_step_near || !fp_backend_has_gradients(c->be))
+	if (!fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW) || !fp_backend_can(c->be, FP_CAN_DIFFERENTIATE))
 		skip();
 	for (int i = 0; i < contract_shape_count; i++)
 		check_narrow(c, contract_shapes[i].rows, contract_shapes[i].cols);
@@ -254,41 +255,41 @@ static fp_matrix rounded_of(contract *c, sample *s)
 {
 	fp_matrix narrow;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, s->view.rows, s->view.cols, FP_BF16));
-	assert_ok(c->ctx, c->be->ops->copy(c->be, narrow, s->view));
-	assert_ok(c->ctx, c->be->ops->copy(c->be, s->view, narrow));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, narrow, s->view));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, s->view, narrow));
 	return narrow;
 }
 
 /* Where BF16 is allowed the result is that of the same numbers in float, rounded once. */
 static void check_bf16(contract *c, int64_t rows, int64_t cols)
 {
-	const fp_backend_operations *ops = c->be->ops;
 	sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), wide = sample_filled(c, rows, cols, NAN);
 	sample w = sample_normal(c, 1, cols);
 	fp_matrix x = rounded_of(c, &X), y = rounded_of(c, &Y), out;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &out, rows, cols, FP_BF16));
 	for (int kind = 0; kind < 2; kind++) {
-		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, wide.view));
-		assert_ok(c->ctx, ops->norm(c->be, (fp_norm_kind)kind, x, w.view, w.view, 1e-5f, out));
+		assert_ok(c->ctx,
+				  c->be->transformer->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, wide.view));
+		assert_ok(c->ctx, c->be->transformer->norm(c->be, (fp_norm_kind)kind, x, w.view, w.view, 1e-5f, out));
 		expect_rounded(c, &wide, out, "norm of bf16");
 	}
 	for (int kind = 0; kind < 4; kind++) {
 		fp_activation f = (fp_activation)kind;
-		assert_ok(c->ctx, ops->activate(c->be, f, X.view, wide.view));
-		assert_ok(c->ctx, ops->activate(c->be, f, x, out));
+		assert_ok(c->ctx, c->be->transformer->activate(c->be, f, X.view, wide.view));
+		assert_ok(c->ctx, c->be->transformer->activate(c->be, f, x, out));
 		expect_rounded(c, &wide, out, "activate of bf16");
-		assert_ok(c->ctx, ops->activate_gated(c->be, f, X.view, Y.view, wide.view));
-		assert_ok(c->ctx, ops->copy(c->be, out, y));
-		assert_ok(c->ctx, ops->activate_gated(c->be, f, x, out, out)); /* in place */
+		assert_ok(c->ctx, c->be->transformer->activate_gated(c->be, f, X.view, Y.view, wide.view));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, out, y));
+		assert_ok(c->ctx, c->be->transformer->activate_gated(c->be, f, x, out, out)); /* in place */
 		expect_rounded(c, &wide, out, "activate_gated of bf16");
 	}
-	assert_ok(c->ctx, ops->difference(c->be, 0.5f, X.view, Y.view, wide.view, NULL));
-	assert_ok(c->ctx, ops->difference(c->be, 0.5f, x, y, out, NULL));
+	assert_ok(c->ctx, c->be->gradients->difference(c->be, 0.5f, X.view, Y.view, wide.view, NULL));
+	assert_ok(c->ctx, c->be->gradients->difference(c->be, 0.5f, x, y, out, NULL));
 	expect_rounded(c, &wide, out, "difference of bf16");
-	assert_ok(c->ctx, ops->difference(c->be, 0.5f, X.view, Y.view, out, NULL));
+	assert_ok(c->ctx, c->be->gradients->difference(c->be, 0.5f, X.view, Y.view, out, NULL));
 	expect_rounded(c, &wide, out, "difference to bf16");
-	assert_ok(c->ctx, ops->add_bias(c->be, w.view, X.view));
-	assert_ok(c->ctx, ops->add_bias(c->be, w.view, x));
+	assert_ok(c->ctx, c->be->transformer->add_bias(c->be, w.view, X.view));
+	assert_ok(c->ctx, c->be->transformer->add_bias(c->be, w.view, x));
 	expect_rounded(c, &X, x, "add_bias to bf16");
 	sample *all[] = {&X, &Y, &wide, &w};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -301,7 +302,6 @@ static void check_bf16(contract *c, int64_t rows, int64_t cols)
 /* The same for the operations on heads, and for a Gram matrix. */
 static void check_bf16_heads(contract *c, fp_attention_shape shape)
 {
-	const fp_backend_operations *ops = c->be->ops;
 	int64_t tokens = shape.sequences * shape.length, queries = shape.heads * shape.head_dim;
 	int64_t keys = shape.kv_heads * shape.head_dim, half = shape.head_dim / 2;
 	sample Q = sample_normal(c, tokens, queries), K = sample_normal(c, tokens, keys),
@@ -310,27 +310,26 @@ static void check_bf16_heads(contract *c, fp_attention_shape shape)
 	sample wide = sample_filled(c, tokens, queries, NAN), got = sample_filled(c, tokens, queries, NAN);
 	sample A = sample_filled(c, keys, keys, 0);
 	fp_matrix q = rounded_of(c, &Q), k = rounded_of(c, &K), v = rounded_of(c, &V), out;
-	fp_use before = fp_backend_use(c->be, FP_USE_ACTIVATION);
+	FP_PRODUCTS_FOR(c->be, FP_USE_ACTIVATION);
 	c->be->precision = FP_PRECISION_BF16;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &out, tokens, queries, FP_BF16));
-	assert_ok(c->ctx, ops->attention(c->be, &shape, Q.view, K.view, V.view, wide.view));
-	assert_ok(c->ctx, ops->attention(c->be, &shape, q, k, v, out));
-	assert_ok(c->ctx, ops->copy(c->be, got.view, out));
+	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, Q.view, K.view, V.view, wide.view));
+	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, q, k, v, out));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, got.view, out));
 	double *want = sample_read(c, &wide);
 	/* gaps keep the floats from the kernel that serves bf16, and each rounds the weights in its own way */
 	sample_expect(c, &got, want, ldexp(1, -6), ldexp(1, -8), "attention of bf16");
 	free(want);
-	assert_ok(c->ctx, ops->gram(c->be, V.view, 0, A.view));
-	assert_ok(c->ctx, ops->mirror(c->be, A.view)); /* the lower triangle is undefined before */
+	assert_ok(c->ctx, c->be->linear->gram(c->be, V.view, 0, A.view));
+	assert_ok(c->ctx, c->be->linear->mirror(c->be, A.view)); /* the lower triangle is undefined before */
 	want = sample_read(c, &A);
-	assert_ok(c->ctx, ops->gram(c->be, v, 0, A.view));
-	assert_ok(c->ctx, ops->mirror(c->be, A.view));
+	assert_ok(c->ctx, c->be->linear->gram(c->be, v, 0, A.view));
+	assert_ok(c->ctx, c->be->linear->mirror(c->be, A.view));
 	sample_expect(c, &A, want, 1e-4, 1e-5, "gram of bf16");
 	free(want);
-	assert_ok(c->ctx, ops->rotate(c->be, cosine.view, sine.view, shape.heads, Q.view));
-	assert_ok(c->ctx, ops->rotate(c->be, cosine.view, sine.view, shape.heads, q));
+	assert_ok(c->ctx, c->be->transformer->rotate(c->be, cosine.view, sine.view, shape.heads, Q.view));
+	assert_ok(c->ctx, c->be->transformer->rotate(c->be, cosine.view, sine.view, shape.heads, q));
 	expect_rounded(c, &Q, q, "rotate of bf16");
-	fp_backend_use(c->be, before);
 	c->be->precision = FP_PRECISION_FP32;
 	sample *all[] = {&Q, &K, &V, &cosine, &sine, &wide, &got, &A};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -343,7 +342,7 @@ static void check_bf16_heads(contract *c, fp_attention_shape shape)
 static void test_bf16_operands(void **state)
 {
 	contract *c = *state;
-	if (!c->be->ops->fista_step_near || !fp_backend_has_gradients(c->be))
+	if (!fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW) || !fp_backend_can(c->be, FP_CAN_DIFFERENTIATE))
 		skip();
 	for (int i = 0; i < contract_shape_count; i++)
 		check_bf16(c, contract_shapes[i].rows, contract_shapes[i].cols);
@@ -358,7 +357,8 @@ static void test_precision_words(void **state)
 	assert_ok(c->ctx, fp_backend_set_precision(c->be, "tf32", 4096));
 	assert_int_equal(c->be->precision, FP_PRECISION_TF32);
 	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto", 4096));
-	assert_int_equal(c->be->precision, c->be->ops->fista_step_near ? FP_PRECISION_BF16 : FP_PRECISION_FP32);
+	assert_int_equal(c->be->precision,
+					 fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW) ? FP_PRECISION_BF16 : FP_PRECISION_FP32);
 	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto", 512));
 	assert_int_equal(c->be->precision, FP_PRECISION_FP32);
 	assert_fails(c->ctx, FP_ERROR_USAGE, "bf16x3", fp_backend_set_precision(c->be, "fp8", 4096));

@@ -40,14 +40,14 @@ static void check_fista(contract *c, int64_t rows, int64_t cols, fp_momentum rul
 		bound[k] = FLOAT_EPSILON * 4 * reach * (1 + fabs((double)momentum));
 		slack += 4 * bound[k] * reach;
 	}
-	assert_ok(c->ctx, c->be->ops->fista_step(c->be, rule, step, threshold, momentum, G.view, Y.view, P.view, &got));
+	assert_ok(c->ctx, c->be->pruning->fista_step(c->be, rule, step, threshold, momentum, G.view, Y.view, P.view, &got));
 	sample_expect_within(c, &P, p, bound, "fista_step, P");
 	sample_expect_within(c, &Y, y, bound, "fista_step, Y");
 	assert_true(fabs(got - want) <= slack);
 	double *now = sample_read(c, &P);
 	for (int64_t k = 0; k < rows * cols; k++)
 		assert_false(now[k] == 0 && signbit(now[k])); /* never −0.0 */
-	assert_ok(c->ctx, c->be->ops->fista_step(c->be, rule, step, threshold, momentum, G.view, Y.view, P.view, NULL));
+	assert_ok(c->ctx, c->be->pruning->fista_step(c->be, rule, step, threshold, momentum, G.view, Y.view, P.view, NULL));
 	free(now);
 	free(y);
 	free(p);
@@ -70,8 +70,8 @@ static void test_fista_step(void **state)
 	const double y[] = {0.25, -0.25, -0.0, 0, NAN};
 	for (int k = 0; k < 2; k++) {
 		sample G = sample_filled(c, 1, 5, 0), Y = sample_from(c, 1, 5, y), P = sample_filled(c, 1, 5, 0);
-		assert_ok(c->ctx, c->be->ops->fista_step(c->be, FP_MOMENTUM_STANDARD, 1, k ? 0.0f : 0.25f, 0, G.view, Y.view,
-												 P.view, NULL));
+		assert_ok(c->ctx, c->be->pruning->fista_step(c->be, FP_MOMENTUM_STANDARD, 1, k ? 0.0f : 0.25f, 0, G.view,
+													 Y.view, P.view, NULL));
 		double *p = sample_read(c, &P);
 		assert_true(isnan(p[4]));
 		for (int i = k ? 2 : 0; i < 4; i++)
@@ -122,12 +122,12 @@ static void test_mask_unstructured(void **state)
 				   mask = sample_mask(c, rows, cols);
 			double *want = new_doubles(rows * cols);
 			reference_smallest(score.value, rows * cols, (int64_t)floor(sparsities[s] * (double)(rows * cols)), want);
-			assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, &pattern, mask.view));
+			assert_ok(c->ctx, c->be->pruning->mask_smallest(c->be, score.view, &pattern, mask.view));
 			sample_expect(c, &mask, want, 0, 0, "mask_smallest"); /* exact */
 			for (int64_t r = 0; r < rows; r++)
 				reference_smallest(score.value + r * cols, cols, (int64_t)floor(sparsities[s] * (double)cols),
 								   want + r * cols);
-			assert_ok(c->ctx, c->be->ops->mask_rows(c->be, score.view, &pattern, mask.view));
+			assert_ok(c->ctx, c->be->pruning->mask_rows(c->be, score.view, &pattern, mask.view));
 			sample_expect(c, &mask, want, 0, 0, "mask_rows");
 			free(want);
 			sample_free(c, &score);
@@ -167,7 +167,7 @@ static void test_mask_groups(void **state)
 			double *want = new_doubles(rows * cols);
 			for (int64_t r = 0; r < rows; r++)
 				reference_groups(score.value + r * cols, cols, patterns[p][0], patterns[p][1], want + r * cols);
-			assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, &pattern, mask.view));
+			assert_ok(c->ctx, c->be->pruning->mask_smallest(c->be, score.view, &pattern, mask.view));
 			sample_expect(c, &mask, want, 0, 0, "mask_smallest by groups");
 			free(want);
 			sample_free(c, &score);
@@ -186,7 +186,7 @@ static void test_mask_with_nan(void **state)
 	sample score = sample_from(c, 5, 7, values), mask = sample_mask(c, 5, 7);
 	const fp_pattern patterns[] = {{.sparsity = 0.5}, {2, 4, 0.5}};
 	for (int p = 0; p < 2; p++) {
-		assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, &patterns[p], mask.view));
+		assert_ok(c->ctx, c->be->pruning->mask_smallest(c->be, score.view, &patterns[p], mask.view));
 		double *got = sample_read(c, &mask), kept = 0;
 		for (int k = 0; k < 35; k++)
 			kept += got[k];
@@ -208,9 +208,9 @@ static void test_apply_and_distance(void **state)
 			want += a.value[k] != b.value[k];
 			X.value[k] = a.value[k] != 0 ? X.value[k] : 0;
 		}
-		assert_ok(c->ctx, c->be->ops->mask_distance(c->be, a.view, b.view, &got));
+		assert_ok(c->ctx, c->be->pruning->mask_distance(c->be, a.view, b.view, &got));
 		assert_int_equal(got, want);
-		assert_ok(c->ctx, c->be->ops->apply_mask(c->be, a.view, X.view));
+		assert_ok(c->ctx, c->be->pruning->apply_mask(c->be, a.view, X.view));
 		sample_expect(c, &X, X.value, 0, 0, "apply_mask");
 		double *now = sample_read(c, &X);
 		for (int64_t k = 0; k < rows * cols; k++)
@@ -244,7 +244,7 @@ static void check_support_step(contract *c, int64_t rows, int64_t cols, const fp
 	for (int64_t k = 0; k < rows * cols; k++)
 		s[k] = G.value[k] + W.value[k] + (mask.value[k] != 0 ? 0 : S.value[k]);
 	sample score = sample_from(c, rows, cols, s);
-	assert_ok(c->ctx, c->be->ops->mask_smallest(c->be, score.view, pattern, other.view));
+	assert_ok(c->ctx, c->be->pruning->mask_smallest(c->be, score.view, pattern, other.view));
 	double *want = sample_read(c, &other);
 	for (int64_t k = 0; k < rows * cols; k++) {
 		s[k] *= want[k] != 0 ? 1 : 0.5;
@@ -257,14 +257,14 @@ static void check_support_step(contract *c, int64_t rows, int64_t cols, const fp
 			t[k] = fmax(fmin(scale * t[k], 65504), -65504);
 		assert_ok(c->ctx, fp_matrix_new(c->be, &g, rows, cols, FP_F16));
 		assert_ok(c->ctx, fp_matrix_new(c->be, &u, rows, cols, FP_F16));
-		assert_ok(c->ctx, c->be->ops->axpby(c->be, 0, G.view, scale, G.view));
-		assert_ok(c->ctx, c->be->ops->copy(c->be, g, G.view));
-		assert_ok(c->ctx, c->be->ops->support_step(c->be, &rule, g, S.view, mask.view, u));
-		assert_ok(c->ctx, c->be->ops->copy(c->be, T.view, u));
+		assert_ok(c->ctx, c->be->linear->axpby(c->be, 0, G.view, scale, G.view));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, g, G.view));
+		assert_ok(c->ctx, c->be->pruning->support_step(c->be, &rule, g, S.view, mask.view, u));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, T.view, u));
 		fp_matrix_free(c->be, &g);
 		fp_matrix_free(c->be, &u);
 	} else
-		assert_ok(c->ctx, c->be->ops->support_step(c->be, &rule, G.view, S.view, mask.view, T.view));
+		assert_ok(c->ctx, c->be->pruning->support_step(c->be, &rule, G.view, S.view, mask.view, T.view));
 	sample_expect(c, &mask, want, 0, 0, "support_step, mask");
 	sample_expect(c, &S, s, 0, 0, "support_step, S");
 	sample_expect(c, &T, t, 0, 0, "support_step, T");
@@ -282,11 +282,11 @@ static void test_support_step(void **state)
 	const fp_pattern patterns[] = {{.sparsity = 0.5}, {2, 4, 0.5}, {1, 4, 0.75}, {4, 8, 0.5}};
 	for (int i = 0; i < contract_shape_count; i++)
 		for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
-			for (int half = 0; half < (c->be->ops->fista_step_near ? 2 : 1); half++)
+			for (int half = 0; half < (fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW) ? 2 : 1); half++)
 				check_support_step(c, contract_shapes[i].rows, contract_shapes[i].cols, &patterns[p],
 								   (p + (size_t)i) % 2, half ? 8 : 0);
 	check_support_step(c, 24, 64, &patterns[1], true, 0); /* whole groups */
-	if (c->be->ops->fista_step_near)
+	if (fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW))
 		for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
 			check_support_step(c, 24, 64, &patterns[p], true, 4096); /* beyond the range of F16 */
 }
@@ -351,7 +351,7 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 				.factor = half ? factor.view : (fp_matrix){0}};
 	for (int64_t k = 0; k < rows * cols; k++) /* as the refit has them */
 		r.value[k] *= mask.value[k] != 0;
-	assert_ok(c->ctx, c->be->ops->apply_mask(c->be, mask.view, r.view));
+	assert_ok(c->ctx, c->be->pruning->apply_mask(c->be, mask.view, r.view));
 	for (int turn = 0; turn < (cols < 8 ? 2 : 3); turn++) { /* few columns are solved in one step, but for rounding */
 		sample Q = {0};
 		double *factors = NULL;
@@ -374,7 +374,7 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 			enough.value[i] = row.enough;
 			size[i] = row.size;
 		}
-		assert_ok(c->ctx, c->be->ops->cg_step(c->be, &cg, turn > 0 ? Q.view : (fp_matrix){0}));
+		assert_ok(c->ctx, c->be->pruning->cg_step(c->be, &cg, turn > 0 ? Q.view : (fp_matrix){0}));
 		double *bound = new_doubles(rows * cols), *sums = new_doubles(rows);
 		for (int64_t k = 0; k < rows * cols; k++)
 			bound[k] = 64 * FLOAT_EPSILON * size[k / cols];
@@ -391,7 +391,7 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 		if (half && fp_matrix_size(r.view) > 0) { /* narrow is p, to 11 bits, times the row's factor */
 			double *times = sample_read(c, &factor);
 			sample N = sample_filled(c, rows, cols, NAN);
-			assert_ok(c->ctx, c->be->ops->copy(c->be, N.view, narrow));
+			assert_ok(c->ctx, c->be->memory->copy(c->be, N.view, narrow));
 			double *held = sample_read(c, &N);
 			for (int64_t k = 0; k < rows * cols; k++)
 				assert_true(fabs(held[k] / times[k / cols] - p.value[k]) <= ldexp(fabs(p.value[k]), -11) + bound[k]);
@@ -403,7 +403,7 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 			enough.value[i] = i % 5 == 2 ? 2 * rz.value[i] : 1e-9 * rz.value[i];
 		if (turn == 0 && rows > 0) {
 			sample next = sample_from(c, 1, rows, enough.value);
-			assert_ok(c->ctx, c->be->ops->copy(c->be, enough.view, next.view));
+			assert_ok(c->ctx, c->be->memory->copy(c->be, enough.view, next.view));
 			sample_free(c, &next);
 		}
 		free(bound);
@@ -423,7 +423,7 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 static void test_cg_step(void **state)
 {
 	contract *c = *state;
-	for (int half = 0; half < (c->be->ops->fista_step_near ? 2 : 1); half++) {
+	for (int half = 0; half < (fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW) ? 2 : 1); half++) {
 		for (int i = 0; i < contract_shape_count; i++)
 			check_cg_step(c, contract_shapes[i].rows, contract_shapes[i].cols, half != 0);
 		check_cg_step(c, 600, 64, half != 0);

@@ -34,7 +34,7 @@ static void place(contract *c, sample *s, int64_t rows, int64_t cols, fp_dtype d
 	int64_t size = offset + rows * stride + 5;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &s->whole, 1, size, dtype));
 	s->view = (fp_matrix){s->whole.buffer, offset, rows, cols, stride, dtype};
-	assert_ok(c->ctx, c->be->ops->fill(c->be, s->whole, SENTINEL));
+	assert_ok(c->ctx, c->be->memory->fill(c->be, s->whole, SENTINEL));
 	float *floats = malloc((size_t)(rows * cols + 1) * sizeof *floats);
 	uint8_t *bytes = malloc((size_t)(rows * cols + 1));
 	for (int64_t i = 0; i < rows * cols; i++) {
@@ -43,7 +43,7 @@ static void place(contract *c, sample *s, int64_t rows, int64_t cols, fp_dtype d
 		s->value[i] = dtype == FP_U8 ? (double)bytes[i] : (double)floats[i];
 	}
 	const void *host = dtype == FP_U8 ? (const void *)bytes : (const void *)floats;
-	assert_ok(c->ctx, c->be->ops->upload(c->be, s->view, host, dtype, cols));
+	assert_ok(c->ctx, c->be->memory->upload(c->be, s->view, host, dtype, cols));
 	free(bytes);
 	free(floats);
 }
@@ -122,7 +122,7 @@ double *sample_read(contract *c, const sample *s)
 	int64_t size = s->whole.cols, element = fp_dtype_size(s->whole.dtype);
 	char *raw = malloc((size_t)(size * element));
 	assert_non_null(raw);
-	assert_ok(c->ctx, c->be->ops->download(c->be, raw, s->whole.dtype, size, s->whole));
+	assert_ok(c->ctx, c->be->memory->download(c->be, raw, s->whole.dtype, size, s->whole));
 	double *out = new_doubles(fp_matrix_size(s->view));
 	for (int64_t i = 0; i < size; i++) {
 		float number;

@@ -84,7 +84,7 @@ static void check_sweep(contract *c, int64_t rows, int64_t cols, int64_t block, 
 			u[i * cols + j] = 0.4 * (double)random_normal(&c->seed) / sqrt((double)cols);
 	}
 	sample U = sample_from(c, cols, cols, u), W = sample_normal(c, rows, cols), mask = sample_mask(c, rows, cols);
-	assert_ok(c->ctx, c->be->ops->sparsegpt_sweep(c->be, U.view, &pattern, block, W.view, mask.view));
+	assert_ok(c->ctx, c->be->pruning->sparsegpt_sweep(c->be, U.view, &pattern, block, W.view, mask.view));
 	double *chosen = sample_read(c, &mask), *got = sample_read(c, &W);
 	replay_sweep(&(replay){rows, cols, block, pattern, U.value, chosen, W.value});
 	/* each entry takes up to cols updates in float of numbers about 1: their errors add like a walk, with a wide margin
@@ -115,7 +115,7 @@ static void test_sweep(void **state)
 	sample U = sample_filled(c, 8, 8, 1), W = sample_normal(c, 2, 8), mask = sample_mask(c, 2, 8);
 	fp_pattern crossing = {2, 4, 0.5};
 	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold",
-				 c->be->ops->sparsegpt_sweep(c->be, U.view, &crossing, 6, W.view, mask.view));
+				 c->be->pruning->sparsegpt_sweep(c->be, U.view, &crossing, 6, W.view, mask.view));
 	sample_free(c, &U);
 	sample_free(c, &W);
 	sample_free(c, &mask);

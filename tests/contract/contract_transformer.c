@@ -30,8 +30,8 @@ static void check_norm(contract *c, fp_norm_kind kind, int64_t rows, int64_t col
 	}
 	fp_matrix absent = {0};
 	sample *out = in_place ? &X : &Y;
-	assert_ok(c->ctx, c->be->ops->norm(c->be, kind, X.view, weighted ? w.view : absent, biased ? b.view : absent, 1e-5f,
-									   out->view));
+	assert_ok(c->ctx, c->be->transformer->norm(c->be, kind, X.view, weighted ? w.view : absent,
+											   biased ? b.view : absent, 1e-5f, out->view));
 	sample_expect_within(c, out, want, bound, kind == FP_LAYER_NORM ? "layer norm" : "RMS norm");
 	free(want);
 	free(bound);
@@ -62,7 +62,7 @@ static void test_add_bias(void **state)
 		sample X = sample_normal(c, rows, cols), b = sample_normal(c, 1, cols);
 		for (int64_t k = 0; k < rows * cols; k++)
 			X.value[k] += b.value[k % cols];
-		assert_ok(c->ctx, c->be->ops->add_bias(c->be, b.view, X.view));
+		assert_ok(c->ctx, c->be->transformer->add_bias(c->be, b.view, X.view));
 		sample_expect(c, &X, X.value, 0, FLOAT_EPSILON, "add_bias"); /* one sum */
 		sample_free(c, &X);
 		sample_free(c, &b);
@@ -94,9 +94,9 @@ static void test_activate(void **state)
 			want[k] = plain_activation(kind, X.value[k]);
 			bound[k] = kind == FP_RELU ? 0 : activation_bound(X.value[k], want[k]);
 		}
-		assert_ok(c->ctx, c->be->ops->activate(c->be, kind, X.view, Y.view));
+		assert_ok(c->ctx, c->be->transformer->activate(c->be, kind, X.view, Y.view));
 		sample_expect_within(c, &Y, want, bound, "activate");
-		assert_ok(c->ctx, c->be->ops->activate(c->be, kind, X.view, X.view));
+		assert_ok(c->ctx, c->be->transformer->activate(c->be, kind, X.view, X.view));
 		sample_expect_within(c, &X, want, bound, "activate in place");
 		free(want);
 		free(bound);
@@ -120,7 +120,7 @@ static void test_activate_gated(void **state)
 			bound[k] = activation_bound(G.value[k], f) * fabs(U.value[k]) + FLOAT_EPSILON * fabs(want[k]);
 		}
 		sample *out = where == 0 ? &Y : where == 1 ? &G : &U;
-		assert_ok(c->ctx, c->be->ops->activate_gated(c->be, kind, G.view, U.view, out->view));
+		assert_ok(c->ctx, c->be->transformer->activate_gated(c->be, kind, G.view, U.view, out->view));
 		sample_expect_within(c, out, want, bound, "activate_gated");
 		free(want);
 		free(bound);
@@ -148,7 +148,7 @@ static void check_rotate(contract *c, int64_t sequences, int64_t length, int64_t
 			}
 		}
 	}
-	assert_ok(c->ctx, c->be->ops->rotate(c->be, cosine.view, sine.view, heads, X.view));
+	assert_ok(c->ctx, c->be->transformer->rotate(c->be, cosine.view, sine.view, heads, X.view));
 	sample_expect_within(c, &X, want, bound, "rotate");
 	free(want);
 	free(bound);
@@ -191,11 +191,11 @@ static void check_cross_entropy(contract *c, int64_t rows, int64_t cols, double 
 		argmax[i] = (int32_t)best;
 	}
 	int32_t *got = calloc((size_t)rows + 1, sizeof *got);
-	assert_ok(c->ctx, c->be->ops->cross_entropy(c->be, X.view, targets, out.view, got));
+	assert_ok(c->ctx, c->be->transformer->cross_entropy(c->be, X.view, targets, out.view, got));
 	sample_expect_within(c, &out, want, bound, "cross_entropy");
 	assert_memory_equal(got, argmax, (size_t)rows * sizeof *got);
-	assert_ok(c->ctx, c->be->ops->fill(c->be, out.view, 9));
-	assert_ok(c->ctx, c->be->ops->cross_entropy(c->be, X.view, targets, out.view, NULL));
+	assert_ok(c->ctx, c->be->memory->fill(c->be, out.view, 9));
+	assert_ok(c->ctx, c->be->transformer->cross_entropy(c->be, X.view, targets, out.view, NULL));
 	sample_expect_within(c, &out, want, bound, "cross_entropy without argmax");
 	free(got);
 	free(want);

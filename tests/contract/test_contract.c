@@ -70,7 +70,7 @@ static int run_suite(const char *name)
 		failed += run_group("transformer", contract_transformer_tests, contract_transformer_test_count);
 		failed += run_group("attention", contract_attention_tests, contract_attention_test_count);
 		failed += run_group("pruning", contract_pruning_tests, contract_pruning_test_count);
-		failed += run_group("near", contract_near_tests, contract_near_test_count);
+		failed += run_group("near", contract_delta_tests, contract_delta_test_count);
 		failed += run_group("sweep", contract_sweep_tests, contract_sweep_test_count);
 		failed += run_group("gradients", contract_gradients_tests, contract_gradients_test_count);
 		failed += run_group("precision", contract_precision_tests, contract_precision_test_count);

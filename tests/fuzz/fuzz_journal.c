@@ -2,8 +2,8 @@
 /* Any bytes as what earlier runs left: the cells of a comparison, their rows on a page, and run.json of a prune. */
 #include "base/memory.h"
 #include "comparison/journal.h"
-#include "pipeline/run_identity.h"
 #include "report/page.h"
+#include "run/run_identity.h"
 
 #include <stdint.h>
 #include <stdio.h>

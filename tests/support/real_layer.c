@@ -41,8 +41,8 @@ int open_real(model_fixture *f, fp_windows *windows, const real_source *source, 
 static double *download(model_fixture *f, fp_matrix matrix)
 {
 	float *floats = malloc((size_t)fp_matrix_size(matrix) * sizeof *floats);
-	assert_ok(f->ctx, f->be->ops->download(f->be, floats, FP_F32, matrix.cols, matrix));
-	assert_ok(f->ctx, f->be->ops->synchronize(f->be));
+	assert_ok(f->ctx, f->be->memory->download(f->be, floats, FP_F32, matrix.cols, matrix));
+	assert_ok(f->ctx, f->be->memory->synchronize(f->be));
 	double *out = to_double(floats, fp_matrix_size(matrix));
 	free(floats);
 	return out;

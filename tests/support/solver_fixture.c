@@ -24,8 +24,8 @@ double distance_of(const double *a, const double *b, int64_t count)
 float *fixture_floats(solver_fixture *f, fp_matrix matrix)
 {
 	float *out = malloc((size_t)fp_matrix_size(matrix) * sizeof *out);
-	assert_ok(f->ctx, f->be->ops->download(f->be, out, FP_F32, matrix.cols, matrix));
-	assert_ok(f->ctx, f->be->ops->synchronize(f->be));
+	assert_ok(f->ctx, f->be->memory->download(f->be, out, FP_F32, matrix.cols, matrix));
+	assert_ok(f->ctx, f->be->memory->synchronize(f->be));
 	return out;
 }
 
@@ -40,15 +40,15 @@ double *fixture_doubles(solver_fixture *f, fp_matrix matrix)
 unsigned char *fixture_bytes(solver_fixture *f, fp_matrix matrix)
 {
 	unsigned char *out = malloc((size_t)fp_matrix_size(matrix));
-	assert_ok(f->ctx, f->be->ops->download(f->be, out, FP_U8, matrix.cols, matrix));
-	assert_ok(f->ctx, f->be->ops->synchronize(f->be));
+	assert_ok(f->ctx, f->be->memory->download(f->be, out, FP_U8, matrix.cols, matrix));
+	assert_ok(f->ctx, f->be->memory->synchronize(f->be));
 	return out;
 }
 
 void fixture_put(solver_fixture *f, fp_matrix matrix, const double *values)
 {
 	float *floats = to_float(values, fp_matrix_size(matrix));
-	assert_ok(f->ctx, f->be->ops->upload(f->be, matrix, floats, FP_F32, matrix.cols));
+	assert_ok(f->ctx, f->be->memory->upload(f->be, matrix, floats, FP_F32, matrix.cols));
 	free(floats);
 }
 

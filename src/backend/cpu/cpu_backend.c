@@ -38,9 +38,7 @@ static fp_status cpu_synchronize(fp_backend *be)
 	return FP_OK;
 }
 
-static const fp_backend_operations cpu_operations = {
-	.name = "cpu",
-	.close = cpu_close,
+static const fp_memory_operations cpu_memory = {
 	.allocate = fp_cpu_allocate,
 	.release = fp_cpu_release,
 	.upload = fp_cpu_upload,
@@ -48,7 +46,10 @@ static const fp_backend_operations cpu_operations = {
 	.copy = fp_cpu_copy,
 	.fill = fp_cpu_fill,
 	.synchronize = cpu_synchronize,
-	.memory = fp_cpu_memory,
+	.available = fp_cpu_memory,
+};
+
+static const fp_linear_operations cpu_linear = {
 	.gemm = fp_cpu_gemm,
 	.gram = fp_cpu_gram,
 	.mirror = fp_cpu_mirror,
@@ -64,6 +65,9 @@ static const fp_backend_operations cpu_operations = {
 	.eigen = fp_cpu_eigen,
 	.max_abs = fp_cpu_max_abs,
 	.finite = fp_cpu_finite,
+};
+
+static const fp_transformer_operations cpu_transformer = {
 	.norm = fp_cpu_norm,
 	.add_bias = fp_cpu_add_bias,
 	.activate = fp_cpu_activate,
@@ -71,6 +75,9 @@ static const fp_backend_operations cpu_operations = {
 	.rotate = fp_cpu_rotate,
 	.attention = fp_cpu_attention,
 	.cross_entropy = fp_cpu_cross_entropy,
+};
+
+static const fp_pruning_operations cpu_pruning = {
 	.fista_step = fp_cpu_fista_step,
 	.mask_smallest = fp_cpu_mask_smallest,
 	.mask_rows = fp_cpu_mask_rows,
@@ -79,6 +86,9 @@ static const fp_backend_operations cpu_operations = {
 	.support_step = fp_cpu_support_step,
 	.cg_step = fp_cpu_cg_step,
 	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
+};
+
+static const fp_gradient_operations cpu_gradients = {
 	.norm_backward = fp_cpu_norm_backward,
 	.cross_entropy_backward = fp_cpu_cross_entropy_backward,
 	.activate_backward = fp_cpu_activate_backward,
@@ -115,7 +125,14 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	FP_TRY(FP_NEW(ctx, &be, 1));
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	state->loops = fp_cpu_loops_best();
-	be->ops = &cpu_operations;
+	be->name = "cpu";
+	be->close = cpu_close;
+	be->memory = &cpu_memory;
+	be->linear = &cpu_linear;
+	be->transformer = &cpu_transformer;
+	be->pruning = &cpu_pruning;
+	be->gradients = &cpu_gradients;
+	be->capabilities = FP_CAN_DIFFERENTIATE;
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : usable_processors();

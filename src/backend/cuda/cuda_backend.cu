@@ -74,20 +74,23 @@ static fp_status cuda_synchronize(fp_backend *be)
 	return FP_OK;
 }
 
-static fp_backend_operations make_operations(void)
+static fp_memory_operations make_memory(void)
 {
-	fp_backend_operations ops = {};
-	ops.name = "cuda";
-	ops.close = cuda_close;
+	fp_memory_operations ops = {};
 	ops.allocate = fp_cuda_allocate;
 	ops.release = fp_cuda_release;
 	ops.upload = fp_cuda_upload;
-	ops.upload_beside = fp_cuda_upload_beside;
 	ops.download = fp_cuda_download;
 	ops.copy = fp_cuda_copy;
 	ops.fill = fp_cuda_fill;
 	ops.synchronize = cuda_synchronize;
-	ops.memory = fp_cuda_memory;
+	ops.available = fp_cuda_memory;
+	return ops;
+}
+
+static fp_linear_operations make_linear(void)
+{
+	fp_linear_operations ops = {};
 	ops.gemm = fp_cuda_gemm;
 	ops.gram = fp_cuda_gram;
 	ops.mirror = fp_cuda_mirror;
@@ -103,6 +106,12 @@ static fp_backend_operations make_operations(void)
 	ops.eigen = fp_cuda_eigen;
 	ops.max_abs = fp_cuda_max_abs;
 	ops.finite = fp_cuda_finite;
+	return ops;
+}
+
+static fp_transformer_operations make_transformer(void)
+{
+	fp_transformer_operations ops = {};
 	ops.norm = fp_cuda_norm;
 	ops.add_bias = fp_cuda_add_bias;
 	ops.activate = fp_cuda_activate;
@@ -110,17 +119,13 @@ static fp_backend_operations make_operations(void)
 	ops.rotate = fp_cuda_rotate;
 	ops.attention = fp_cuda_attention;
 	ops.cross_entropy = fp_cuda_cross_entropy;
+	return ops;
+}
+
+static fp_pruning_operations make_pruning(void)
+{
+	fp_pruning_operations ops = {};
 	ops.fista_step = fp_cuda_fista_step;
-	ops.halve = fp_cuda_halve;
-	ops.rejoin = fp_cuda_rejoin;
-	ops.fista_step_near = fp_cuda_fista_step_near;
-	ops.near_round = fp_cuda_near_round;
-	ops.near_sum = fp_cuda_near_sum;
-	ops.settle_weights = fp_cuda_settle_weights;
-	ops.allocate_host = fp_cuda_allocate_host;
-	ops.release_host = fp_cuda_release_host;
-	ops.begin_download = fp_cuda_begin_download;
-	ops.end_download = fp_cuda_end_download;
 	ops.mask_smallest = fp_cuda_mask_smallest;
 	ops.mask_rows = fp_cuda_mask_rows;
 	ops.apply_mask = fp_cuda_apply_mask;
@@ -128,6 +133,35 @@ static fp_backend_operations make_operations(void)
 	ops.support_step = fp_cuda_support_step;
 	ops.cg_step = fp_cuda_cg_step;
 	ops.sparsegpt_sweep = fp_cuda_sparsegpt_sweep;
+	return ops;
+}
+
+static fp_delta_operations make_delta(void)
+{
+	fp_delta_operations ops = {};
+	ops.split = fp_cuda_split_delta;
+	ops.join = fp_cuda_join_delta;
+	ops.step = fp_cuda_fista_step_delta;
+	ops.round = fp_cuda_round_delta;
+	ops.sum = fp_cuda_delta_sum;
+	return ops;
+}
+
+static fp_transfer_operations make_transfer(void)
+{
+	fp_transfer_operations ops = {};
+	ops.upload_async = fp_cuda_upload_async;
+	ops.round_weights = fp_cuda_round_weights;
+	ops.allocate_host = fp_cuda_allocate_host;
+	ops.release_host = fp_cuda_release_host;
+	ops.begin_download = fp_cuda_begin_download;
+	ops.end_download = fp_cuda_end_download;
+	return ops;
+}
+
+static fp_gradient_operations make_gradients(void)
+{
+	fp_gradient_operations ops = {};
 	ops.norm_backward = fp_cuda_norm_backward;
 	ops.cross_entropy_backward = fp_cuda_cross_entropy_backward;
 	ops.activate_backward = fp_cuda_activate_backward;
@@ -140,7 +174,13 @@ static fp_backend_operations make_operations(void)
 	return ops;
 }
 
-static const fp_backend_operations cuda_operations = make_operations();
+static const fp_memory_operations cuda_memory = make_memory();
+static const fp_linear_operations cuda_linear = make_linear();
+static const fp_transformer_operations cuda_transformer = make_transformer();
+static const fp_pruning_operations cuda_pruning = make_pruning();
+static const fp_delta_operations cuda_delta = make_delta();
+static const fp_transfer_operations cuda_transfer = make_transfer();
+static const fp_gradient_operations cuda_gradients = make_gradients();
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
@@ -192,7 +232,7 @@ static fp_status check_architecture(fp_backend *be, const cudaDeviceProp *proper
 }
 
 /* A pool of our own that keeps what is freed, so that scratch space is taken without asking the driver. What one stream
- * has still to free is not given to another that would then wait for it: upload_beside() is there in order not to. */
+ * has still to free is not given to another that would then wait for it: upload_async() is there in order not to. */
 static fp_status make_pool(fp_backend *be)
 {
 	fp_cuda_state *state = fp_cuda_state_of(be);
@@ -259,7 +299,17 @@ fp_backend_module_open(const fp_backend_abi *abi, fp_backend **out, fp_context *
 	fp_cuda_state *state = nullptr;
 	FP_OR_RETURN(FP_NEW(ctx, &be, 1));
 	fp_status status = FP_NEW(ctx, &state, 1);
-	be->ops = &cuda_operations;
+	be->name = "cuda";
+	be->close = cuda_close;
+	be->memory = &cuda_memory;
+	be->linear = &cuda_linear;
+	be->transformer = &cuda_transformer;
+	be->pruning = &cuda_pruning;
+	be->delta = &cuda_delta;
+	be->transfer = &cuda_transfer;
+	be->gradients = &cuda_gradients;
+	be->capabilities =
+		FP_CAN_MULTIPLY_NARROW | FP_CAN_STEP_DELTA | FP_CAN_UPLOAD_ASYNC | FP_CAN_DOWNLOAD_ASYNC | FP_CAN_DIFFERENTIATE;
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN);

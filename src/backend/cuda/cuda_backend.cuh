@@ -2,7 +2,7 @@
 /*
  * cuda_backend.cuh: what the files of the CUDA backend share: the buffer, the state, checks, launches.
  *
- * Everything but begin_download() and upload_beside() runs on one stream, so an operation sees the results of those
+ * Everything but begin_download() and upload_async() runs on one stream, so an operation sees the results of those
  * before it. Memory comes from the device's stream-ordered pool and goes back to it, so scratch space costs next to
  * nothing. Host code is C++ only where that spares a label: scratch space frees itself.
  */
@@ -45,7 +45,7 @@ struct fp_cuda_state {
 	double *parts;        /* on the device: FP_CUDA_PARTS */
 	cudaStream_t way_out; /* of begin_download() */
 	cudaEvent_t ready;    /* what it sends is made */
-	cudaStream_t way_in;  /* of upload_beside() */
+	cudaStream_t way_in;  /* of upload_async() */
 	cudaEvent_t arrived;  /* what it brings is there */
 	int64_t held;         /* bytes in buffers now */
 };
@@ -100,12 +100,12 @@ struct fp_cuda_scratch {
 	~fp_cuda_scratch()
 	{
 		if (buffer)
-			be->ops->release(be, buffer);
+			be->memory->release(be, buffer);
 	}
 	fp_status take(fp_backend *backend, int64_t bytes)
 	{
 		be = backend;
-		return be->ops->allocate(be, &buffer, bytes > 0 ? bytes : 1);
+		return be->memory->allocate(be, &buffer, bytes > 0 ? bytes : 1);
 	}
 	template <typename T> T *as() const
 	{
@@ -323,14 +323,14 @@ fp_status fp_cuda_prune_smallest(fp_backend *be, const float *scores, int64_t st
 fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes);
 void fp_cuda_release(fp_backend *be, fp_buffer *buffer);
 fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride);
-fp_status fp_cuda_upload_beside(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
-								const void *host, fp_dtype dtype);
+fp_status fp_cuda_upload_async(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
+							   const void *host, fp_dtype dtype);
 fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in);
 fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in);
 fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value);
 fp_status fp_cuda_memory(fp_backend *be, int64_t *available, int64_t *total);
 /* cuda_output.cu */
-fp_status fp_cuda_settle_weights(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite);
+fp_status fp_cuda_round_weights(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite);
 fp_status fp_cuda_allocate_host(fp_backend *be, void **out, int64_t bytes);
 void fp_cuda_release_host(fp_backend *be, void *host);
 fp_status fp_cuda_begin_download(fp_backend *be, void *host, fp_matrix in);
@@ -364,13 +364,13 @@ fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_
 /* cuda_fista.cu */
 fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float threshold, float momentum, fp_matrix G,
 							 fp_matrix Y, fp_matrix P, double *change);
-/* cuda_near.cu */
-fp_status fp_cuda_halve(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
-fp_status fp_cuda_rejoin(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
-fp_status fp_cuda_fista_step_near(fp_backend *be, const fp_fista_near *near, fp_matrix G, double *change,
-								  double *bound);
-fp_status fp_cuda_near_round(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out);
-fp_status fp_cuda_near_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
+/* cuda_delta.cu */
+fp_status fp_cuda_split_delta(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
+fp_status fp_cuda_join_delta(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
+fp_status fp_cuda_fista_step_delta(fp_backend *be, const fp_delta_step *near, fp_matrix G, double *change,
+								   double *bound);
+fp_status fp_cuda_round_delta(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out);
+fp_status fp_cuda_delta_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);
 /* cuda_cg.cu */
 fp_status fp_cuda_cg_step(fp_backend *be, const fp_cg *cg, fp_matrix q);
 /* cuda_support.cu */

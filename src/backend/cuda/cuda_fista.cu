@@ -3,7 +3,7 @@
  * cuda_fista.cu: the FISTA step, one pass over everything it touches.
  *
  *   P₊ = soft(Y − step·G, threshold);   Y ← P₊ + momentum·(P₊ − P or Y);   P ← P₊
- * The step is bound by memory: where all rows are whole fours, four entries go at a time. cuda_near.cu has the step
+ * The step is bound by memory: where all rows are whole fours, four entries go at a time. cuda_delta.cu has the step
  * that keeps Y − W in place of Y.
  */
 #include "backend/cuda/cuda_soft.cuh"

@@ -269,8 +269,8 @@ static fp_status bring(fp_backend *be, fp_matrix *out, int64_t rows, int64_t col
 	return status;
 }
 
-fp_status fp_cuda_upload_beside(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
-								const void *host, fp_dtype dtype)
+fp_status fp_cuda_upload_async(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
+							   const void *host, fp_dtype dtype)
 {
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	fp_status status;

@@ -31,7 +31,7 @@ template <typename T> static fp_status settle_as(fp_backend *be, fp_matrix X, T 
 				  [=] __device__(int64_t i, int64_t j) { return settle_one(x + i * stride + j, out + i * cols + j); });
 }
 
-fp_status fp_cuda_settle_weights(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite)
+fp_status fp_cuda_round_weights(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_weight(out));
 	FP_REQUIRE(be, fp_cuda_same_shape(X, out) && fp_cuda_is_contiguous(out));

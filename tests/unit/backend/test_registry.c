@@ -37,7 +37,7 @@ static void test_auto_says_what_it_chose(void **state)
 	fp_context_set_log(ctx, remember_log, log, FP_LOG_INFO);
 	fp_backend *be;
 	assert_ok(ctx, fp_backend_open(&be, ctx, "auto", 0));
-	assert_string_equal(be->ops->name, "cpu");
+	assert_string_equal(be->name, "cpu");
 	assert_true(be->threads >= 1);
 	assert_non_null(strstr(log, "auto"));
 	assert_non_null(strstr(log, be->description));
@@ -46,21 +46,32 @@ static void test_auto_says_what_it_chose(void **state)
 	fp_context_free(ctx);
 }
 
-/* Every slot is required: a caller never asks whether an operation is there. */
+/* Every slot of a table is filled: a caller asks for a capability, never for a slot. */
 static void test_table_is_full(void **state)
 {
 	(void)state;
 	fp_context *ctx = fp_context_new();
 	fp_backend *be;
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
-	void *slots[sizeof(fp_backend_operations) / sizeof(void *)];
-	memcpy(slots, be->ops, sizeof slots);
-	/* the optional operations that the CPU does without: it computes in float whatever is asked for, and what
-	 * leaves it is on the host already */
-	const size_t first = offsetof(fp_backend_operations, halve) / sizeof *slots;
-	const size_t last = offsetof(fp_backend_operations, end_download) / sizeof *slots;
-	for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
-		assert_true(i >= first && i <= last ? slots[i] == NULL : slots[i] != NULL);
+	const struct {
+		const void *table;
+		size_t size;
+	} tables[] = {{be->memory, sizeof *be->memory},
+				  {be->linear, sizeof *be->linear},
+				  {be->transformer, sizeof *be->transformer},
+				  {be->pruning, sizeof *be->pruning},
+				  {be->gradients, sizeof *be->gradients}};
+	for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
+		void *slots[64];
+		assert_true(tables[t].size <= sizeof slots);
+		memcpy(slots, tables[t].table, tables[t].size);
+		for (size_t i = 0; i < tables[t].size / sizeof *slots; i++)
+			assert_non_null(slots[i]);
+	}
+	/* the CPU always computes in float, and its results are on the host already */
+	assert_int_equal(be->capabilities, FP_CAN_DIFFERENTIATE);
+	assert_null(be->delta);
+	assert_null(be->transfer);
 	fp_backend_close(be);
 	fp_context_free(ctx);
 }
@@ -75,10 +86,10 @@ static void test_threads(void **state)
 	assert_int_equal(be->threads, 3);
 	fp_matrix m;
 	assert_ok(ctx, fp_matrix_new(be, &m, 64, 64, FP_F32));
-	assert_ok(ctx, be->ops->fill(be, m, 1));
+	assert_ok(ctx, be->memory->fill(be, m, 1));
 	fp_matrix out;
 	assert_ok(ctx, fp_matrix_new(be, &out, 64, 64, FP_F32));
-	assert_ok(ctx, be->ops->gemm(be, 1, m, FP_PLAIN, m, FP_PLAIN, 0, out));
+	assert_ok(ctx, be->linear->gemm(be, 1, m, FP_PLAIN, m, FP_PLAIN, 0, out));
 	assert_int_equal(omp_get_max_threads(), before); /* the caller's own setting is left alone */
 	fp_matrix_free(be, &m);
 	fp_matrix_free(be, &out);
@@ -97,12 +108,12 @@ static void test_views(void **state)
 	float numbers[24], got[4];
 	for (int i = 0; i < 24; i++)
 		numbers[i] = (float)i;
-	assert_ok(ctx, be->ops->upload(be, m, numbers, FP_F32, 6));
+	assert_ok(ctx, be->memory->upload(be, m, numbers, FP_F32, 6));
 	fp_matrix part = fp_matrix_cols(fp_matrix_rows(m, 1, 2), 3, 2);
-	assert_ok(ctx, be->ops->download(be, got, FP_F32, 2, part));
+	assert_ok(ctx, be->memory->download(be, got, FP_F32, 2, part));
 	assert_true(got[0] == 9 && got[1] == 10 && got[2] == 15 && got[3] == 16);
 	fp_matrix flat = fp_matrix_reshape(m, 2, 2);
-	assert_ok(ctx, be->ops->download(be, got, FP_F32, 2, flat));
+	assert_ok(ctx, be->memory->download(be, got, FP_F32, 2, flat));
 	assert_true(got[0] == 0 && got[1] == 1 && got[2] == 2 && got[3] == 3);
 	fp_matrix_free(be, &m);
 	assert_true(fp_matrix_is_absent(m));
@@ -139,12 +150,12 @@ static void test_out_of_memory(void **state)
 		status = status ? status : fp_matrix_new(be, &A, 8, 8, FP_F32);
 		status = status ? status : fp_matrix_new(be, &v, 1, 8, FP_F32);
 		status = status ? status : fp_matrix_new(be, &mask, 8, 8, FP_U8);
-		status = status ? status : be->ops->fill(be, A, 1);
-		status = status ? status : be->ops->mask_smallest(be, A, &pattern, mask);
-		status = status ? status : be->ops->attention(be, &shape, A, A, A, A);
-		status = status ? status : be->ops->sparsegpt_sweep(be, A, &pattern, 4, A, mask);
-		status = status ? status : be->ops->fill(be, A, 1);
-		status = status ? status : be->ops->eigen(be, A, v);
+		status = status ? status : be->memory->fill(be, A, 1);
+		status = status ? status : be->pruning->mask_smallest(be, A, &pattern, mask);
+		status = status ? status : be->transformer->attention(be, &shape, A, A, A, A);
+		status = status ? status : be->pruning->sparsegpt_sweep(be, A, &pattern, 4, A, mask);
+		status = status ? status : be->memory->fill(be, A, 1);
+		status = status ? status : be->linear->eigen(be, A, v);
 		bool reached = ctx->allocations >= n;
 		assert_int_equal(status, reached ? FP_ERROR_MEMORY : FP_OK);
 		if (be) {

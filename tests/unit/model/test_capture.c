@@ -15,8 +15,8 @@ enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 static float *download(model_fixture *f, fp_matrix matrix)
 {
 	float *out = malloc((size_t)fp_matrix_size(matrix) * sizeof *out);
-	assert_ok(f->ctx, f->be->ops->download(f->be, out, FP_F32, matrix.cols, matrix));
-	assert_ok(f->ctx, f->be->ops->synchronize(f->be));
+	assert_ok(f->ctx, f->be->memory->download(f->be, out, FP_F32, matrix.cols, matrix));
+	assert_ok(f->ctx, f->be->memory->synchronize(f->be));
 	return out;
 }
 

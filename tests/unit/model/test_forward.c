@@ -59,7 +59,7 @@ static void compare_logits(model_fixture *f, fp_matrix hidden, const expected_ou
 	float *got = malloc((size_t)count * sizeof *got);
 	assert_ok(f->ctx, fp_matrix_new(f->be, &logits, rows, expected->vocabulary, FP_F32));
 	assert_ok(f->ctx, fp_model_logits(f->model, hidden, logits));
-	assert_ok(f->ctx, f->be->ops->download(f->be, got, FP_F32, expected->vocabulary, logits));
+	assert_ok(f->ctx, f->be->memory->download(f->be, got, FP_F32, expected->vocabulary, logits));
 	double worst = 0;
 	for (int64_t i = 0; i < count; i++)
 		worst = fmax(worst, fabs((double)got[i] - expected->logits[i]));

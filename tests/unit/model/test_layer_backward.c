@@ -66,8 +66,8 @@ static void stop(gradient_run *r)
 static float *download(gradient_run *r, fp_matrix matrix)
 {
 	float *out = malloc((size_t)fp_matrix_size(matrix) * sizeof *out);
-	assert_ok(r->f.ctx, r->f.be->ops->download(r->f.be, out, FP_F32, matrix.cols, matrix));
-	assert_ok(r->f.ctx, r->f.be->ops->synchronize(r->f.be));
+	assert_ok(r->f.ctx, r->f.be->memory->download(r->f.be, out, FP_F32, matrix.cols, matrix));
+	assert_ok(r->f.ctx, r->f.be->memory->synchronize(r->f.be));
 	return out;
 }
 
@@ -88,7 +88,7 @@ static double pass(gradient_run *r, int64_t first, int64_t count, bool backward,
 		values[i] = (float)weight;
 	}
 	if (backward) {
-		assert_ok(r->f.ctx, r->f.be->ops->upload(r->f.be, output, values, FP_F32, width));
+		assert_ok(r->f.ctx, r->f.be->memory->upload(r->f.be, output, values, FP_F32, width));
 		assert_ok(r->f.ctx, fp_layer_backward(r->layer, r->tape, add, &r->gradients));
 	}
 	free(values);
@@ -188,7 +188,7 @@ static double move(gradient_run *r, uint64_t seed, double step)
 			values[i] += (float)step * direction;
 			slope += (double)direction * (double)gradient[i];
 		}
-		assert_ok(r->f.ctx, r->f.be->ops->upload(r->f.be, weight, values, FP_F32, weight.cols));
+		assert_ok(r->f.ctx, r->f.be->memory->upload(r->f.be, weight, values, FP_F32, weight.cols));
 		free(values);
 		free(gradient);
 	}
@@ -220,7 +220,7 @@ static double move_input(gradient_run *r, const float *gradient, double step)
 		values[i] += (float)(step * direction);
 		slope += direction * (double)gradient[i];
 	}
-	assert_ok(r->f.ctx, r->f.be->ops->upload(r->f.be, r->hidden, values, FP_F32, r->hidden.cols));
+	assert_ok(r->f.ctx, r->f.be->memory->upload(r->f.be, r->hidden, values, FP_F32, r->hidden.cols));
 	free(values);
 	return slope;
 }
@@ -239,7 +239,7 @@ static void the_input_s_gradient_follows_the_loss(void **unused)
 		float *values = download(&r, output);
 		for (int64_t k = 0; k < size; k++)
 			values[k] = (float)cos(0.7 * (double)k + 1); /* as in pass() */
-		assert_ok(r.f.ctx, r.f.be->ops->upload(r.f.be, output, values, FP_F32, output.cols));
+		assert_ok(r.f.ctx, r.f.be->memory->upload(r.f.be, output, values, FP_F32, output.cols));
 		assert_ok(r.f.ctx, fp_layer_backward_input(r.layer, r.tape, &dinput));
 		float *gradient = download(&r, dinput);
 		double slope = move_input(&r, gradient, step);
@@ -274,7 +274,7 @@ static void switches_without_a_fixture_follow_the_loss(void **unused)
 		for (int k = 0; k < 64; k++)
 			weights[k] = 1 + 0.3F * random_normal(&seed);
 		assert_ok(r.f.ctx, fp_matrix_new(r.f.be, norms[i], 1, r.f.model->config.head_dim, FP_F32));
-		assert_ok(r.f.ctx, r.f.be->ops->upload(r.f.be, *norms[i], weights, FP_F32, 64));
+		assert_ok(r.f.ctx, r.f.be->memory->upload(r.f.be, *norms[i], weights, FP_F32, 64));
 	}
 	check_by_differences(&r, "norms of heads");
 	stop(&r);

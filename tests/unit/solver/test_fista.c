@@ -17,7 +17,7 @@ static void run_fista(solver_fixture *f, double lambda, int64_t iterations)
 	snprintf(text, sizeof text, "iterations=%lld", (long long)iterations);
 	fixture_set(f, text);
 	assert_ok(f->ctx, fp_gram_largest(&f->gram, &L));
-	assert_ok(f->ctx, f->be->ops->fill(f->be, f->V, 0.0F));
+	assert_ok(f->ctx, f->be->memory->fill(f->be, f->V, 0.0F));
 	assert_ok(f->ctx, fp_fista(&f->problem, f->settings, lambda, L, f->V, &steps));
 	assert_true(steps > 0 && steps <= iterations);
 }
@@ -235,7 +235,7 @@ static void stops_when_it_no_longer_moves(void **unused)
 	make_fixture(&f, 4, 16, 100, 0, 9, "50%");
 	fixture_set(&f, "iterations=1000");
 	assert_ok(f.ctx, fp_gram_largest(&f.gram, &L));
-	assert_ok(f.ctx, f.be->ops->copy(f.be, f.V, f.dW)); /* with one stream the dense weights are the optimum */
+	assert_ok(f.ctx, f.be->memory->copy(f.be, f.V, f.dW)); /* with one stream the dense weights are the optimum */
 	fixture_set(&f, "step_tolerance=1e-3");
 	assert_ok(f.ctx, fp_fista(&f.problem, f.settings, 0.0, L, f.V, &steps));
 	assert_true(steps < 10);

@@ -37,10 +37,10 @@ static void follow_pseudocode(solver_fixture *f, expected *out)
 	*out = (expected){.error = error_of(f, f->V)};
 	assert_ok(f->ctx, fp_matrix_new(f->be, &candidate, f->m, f->n, FP_F32));
 	assert_ok(f->ctx, fp_matrix_new(f->be, &out->V, f->m, f->n, FP_F32));
-	assert_ok(f->ctx, f->be->ops->copy(f->be, out->V, f->V));
+	assert_ok(f->ctx, f->be->memory->copy(f->be, out->V, f->V));
 	assert_ok(f->ctx, fp_gram_largest(&f->gram, &L));
 	for (;;) {
-		assert_ok(f->ctx, f->be->ops->copy(f->be, candidate, out->V));
+		assert_ok(f->ctx, f->be->memory->copy(f->be, candidate, out->V));
 		assert_ok(f->ctx, fp_fista(&f->problem, s, lambda, L, candidate, &steps));
 		double before = error_of(f, candidate);
 		assert_ok(f->ctx, fp_round(&f->problem, candidate, f->mask));
@@ -50,7 +50,7 @@ static void follow_pseudocode(solver_fixture *f, expected *out)
 		if (total < out->error) {
 			out->error = total;
 			out->lambda = lambda;
-			assert_ok(f->ctx, f->be->ops->copy(f->be, out->V, candidate));
+			assert_ok(f->ctx, f->be->memory->copy(f->be, out->V, candidate));
 			if (s->reset_patience)
 				t = 0;
 			if (gain < s->tolerance)
@@ -124,7 +124,7 @@ static void keeps_a_start_that_cannot_be_improved(void **unused)
 	fp_solution solution = {0};
 	make_fixture(&f, 4, 16, 60, 0, 67, "0%");
 	fixture_set(&f, "patience=4");
-	assert_ok(f.ctx, f.be->ops->copy(f.be, f.V, f.dW));
+	assert_ok(f.ctx, f.be->memory->copy(f.be, f.V, f.dW));
 	assert_ok(f.ctx, fp_lambda_search(&f.problem, f.settings, true, f.V, f.mask, &solution));
 	assert_int_equal(solution.rounds, 4);
 	assert_true(solution.lambda == 0 && solution.error == 0);
@@ -140,7 +140,7 @@ static void a_dense_start_is_no_solution(void **unused)
 	solver_fixture f;
 	fp_solution solution = {0};
 	make_fixture(&f, 6, 24, 90, 0, 71, "2:4");
-	assert_ok(f.ctx, f.be->ops->copy(f.be, f.V, f.dW));
+	assert_ok(f.ctx, f.be->memory->copy(f.be, f.V, f.dW));
 	assert_ok(f.ctx, fp_lambda_search(&f.problem, f.settings, false, f.V, f.mask, &solution));
 	float *V = fixture_floats(&f, f.V);
 	assert_true(verify_pattern(V, f.m, f.n, &f.problem.pattern));

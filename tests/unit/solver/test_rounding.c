@@ -41,7 +41,7 @@ static int wanted(const float *x, int64_t m, int64_t n, const fp_pattern *patter
 static void check(solver_fixture *f, const float *values, const char *pattern)
 {
 	fixture_pattern(f, pattern);
-	assert_ok(f->ctx, f->be->ops->upload(f->be, f->V, values, FP_F32, f->n));
+	assert_ok(f->ctx, f->be->memory->upload(f->be, f->V, values, FP_F32, f->n));
 	assert_ok(f->ctx, fp_round(&f->problem, f->V, f->mask));
 	float *got = fixture_floats(f, f->V);
 	unsigned char *mask = fixture_bytes(f, f->mask);

@@ -13,8 +13,8 @@ static double eigen_largest(solver_fixture *f)
 	fp_matrix values;
 	assert_ok(f->ctx, fp_matrix_new(f->be, &copy, f->n, f->n, FP_F32));
 	assert_ok(f->ctx, fp_matrix_new(f->be, &values, 1, f->n, FP_F32));
-	assert_ok(f->ctx, f->be->ops->copy(f->be, copy, f->dA));
-	assert_ok(f->ctx, f->be->ops->eigen(f->be, copy, values));
+	assert_ok(f->ctx, f->be->memory->copy(f->be, copy, f->dA));
+	assert_ok(f->ctx, f->be->linear->eigen(f->be, copy, values));
 	double *all = fixture_doubles(f, values);
 	double out = all[f->n - 1];
 	free(all);

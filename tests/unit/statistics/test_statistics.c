@@ -20,7 +20,7 @@ typedef struct streams {
 static void place(streams *s, fp_matrix *out, int64_t rows, int64_t cols, const float *values)
 {
 	assert_ok(s->ctx, fp_matrix_new(s->be, out, rows, cols, FP_F32));
-	assert_ok(s->ctx, s->be->ops->upload(s->be, *out, values, FP_F32, cols));
+	assert_ok(s->ctx, s->be->memory->upload(s->be, *out, values, FP_F32, cols));
 }
 
 static streams *make_streams(uint64_t seed)
@@ -82,7 +82,7 @@ static void check(streams *s, fp_matrix got, const double *left, const double *r
 	verify_inner(want, left, right, P, a, b);
 	assert_int_equal(got.rows, a);
 	assert_int_equal(got.cols, b);
-	assert_ok(s->ctx, s->be->ops->download(s->be, values, FP_F32, b, got));
+	assert_ok(s->ctx, s->be->memory->download(s->be, values, FP_F32, b, got));
 	double scale = sqrt(verify_dot(left, left, P * a) / (double)a * verify_dot(right, right, P * b) / (double)b);
 	for (int64_t i = 0; i < a * b; i++)
 		if (!(fabs((double)values[i] - want[i]) < 6e-6 * scale))
@@ -138,7 +138,7 @@ static void check_mean(streams *s, fp_matrix got, const double *want, const char
 {
 	float values[N];
 	assert_int_equal(got.rows, 1);
-	assert_ok(s->ctx, s->be->ops->download(s->be, values, FP_F32, got.cols, got));
+	assert_ok(s->ctx, s->be->memory->download(s->be, values, FP_F32, got.cols, got));
 	for (int64_t j = 0; j < got.cols; j++)
 		if (!(fabs((double)values[j] - want[j]) < 1e-6 * (1 + fabs(want[j]))))
 			fail_msg("%s: entry %lld is %g, not %g", name, (long long)j, (double)values[j], want[j]);
@@ -162,9 +162,9 @@ static void centred_statistics_are_those_of_the_deviations(void **unused)
 		s->h[i] += 0.1F;
 		gap[i] = (double)s->h[i] - (double)s->hstar[i];
 	}
-	assert_ok(s->ctx, s->be->ops->upload(s->be, s->dX, s->X, FP_F32, N));
-	assert_ok(s->ctx, s->be->ops->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
-	assert_ok(s->ctx, s->be->ops->upload(s->be, s->dh, s->h, FP_F32, M));
+	assert_ok(s->ctx, s->be->memory->upload(s->be, s->dX, s->X, FP_F32, N));
+	assert_ok(s->ctx, s->be->memory->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
+	assert_ok(s->ctx, s->be->memory->upload(s->be, s->dh, s->h, FP_F32, M));
 	double *Xstar = to_double(s->Xstar, P * N);
 	centre(Xstar, N, mean);
 	centre(delta, N, mean_delta);
@@ -250,8 +250,8 @@ static void both_ways_lead_to_the_same_drift(void **unused)
 		s->Xstar[i] += 0.005F * (float)(i % N % 4);
 	for (int i = 0; i < P * M; i++)
 		s->hstar[i] += 0.05F - 3 * (s->X[i / M * N] - s->Xstar[i / M * N]);
-	assert_ok(s->ctx, s->be->ops->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
-	assert_ok(s->ctx, s->be->ops->upload(s->be, s->dhstar, s->hstar, FP_F32, M));
+	assert_ok(s->ctx, s->be->memory->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
+	assert_ok(s->ctx, s->be->memory->upload(s->be, s->dhstar, s->hstar, FP_F32, M));
 	for (int way = 0; way < 8; way++) {
 		fp_statistics_plan plan = {.inputs = N,
 								   .two_streams = true,
@@ -301,7 +301,7 @@ static void the_matrix_is_symmetric_to_the_bit(void **unused)
 	fp_statistics statistics;
 	float A[N * N];
 	fold_all(s, &statistics, &(fp_statistics_plan){.inputs = N, .batch = 33, .two_streams = true});
-	assert_ok(s->ctx, s->be->ops->download(s->be, A, FP_F32, N, statistics.A));
+	assert_ok(s->ctx, s->be->memory->download(s->be, A, FP_F32, N, statistics.A));
 	for (int i = 0; i < N; i++)
 		for (int j = 0; j < i; j++)
 			assert_memory_equal(&A[i * N + j], &A[j * N + i], sizeof(float));
@@ -317,7 +317,7 @@ static void identity_makes_errors_those_of_the_weights(void **unused)
 	float A[N * N];
 	assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, &(fp_statistics_plan){.inputs = N}));
 	assert_ok(s->ctx, fp_statistics_identity(&statistics));
-	assert_ok(s->ctx, s->be->ops->download(s->be, A, FP_F32, N, statistics.A));
+	assert_ok(s->ctx, s->be->memory->download(s->be, A, FP_F32, N, statistics.A));
 	for (int i = 0; i < N * N; i++)
 		assert_true(A[i] == (i % (N + 1) == 0 ? 1.0F : 0.0F));
 	fp_statistics_free(&statistics);
@@ -332,7 +332,7 @@ static void what_is_not_finite_is_refused(void **unused)
 		streams *s = make_streams(9);
 		fp_statistics statistics;
 		s->Xstar[77] = bad[b];
-		assert_ok(s->ctx, s->be->ops->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
+		assert_ok(s->ctx, s->be->memory->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
 		assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, &(fp_statistics_plan){.inputs = N, .batch = P}));
 		assert_ok(s->ctx, fp_statistics_fold(&statistics, s->dX, s->dXstar));
 		assert_fails(s->ctx, FP_ERROR_NUMERIC, "NaN or infinity", fp_statistics_finish(&statistics));

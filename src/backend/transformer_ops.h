@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transformer_ops.h: the parts of a decoder layer's forward pass that are not products. Required. backend.h has the
+ * conventions. */
+#ifndef FP_BACKEND_TRANSFORMER_OPS_H
+#define FP_BACKEND_TRANSFORMER_OPS_H
+
+#include "backend/matrix.h"
+
+typedef enum fp_norm_kind { FP_LAYER_NORM, FP_RMS_NORM } fp_norm_kind;
+typedef enum fp_activation { FP_RELU, FP_SILU, FP_GELU, FP_GELU_TANH } fp_activation;
+
+typedef struct fp_attention_shape {
+	int64_t sequences; /* rows of Q, K, V = sequences × length */
+	int64_t length;
+	int64_t heads;    /* of Q and of the output */
+	int64_t kv_heads; /* divides heads */
+	int64_t head_dim;
+	int64_t window; /* a token sees this many tokens up to itself; 0: all before it */
+	float scale;    /* on QKᵀ */
+} fp_attention_shape;
+
+typedef struct fp_transformer_operations {
+	/* Y ← normalised rows of X, times weight, plus bias; weight, bias 1×cols, may be absent.
+	 * In place is allowed, narrow is allowed, BF16 is allowed. FP_RMS_NORM ignores bias. */
+	fp_status (*norm)(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
+					  fp_matrix Y);
+	fp_status (*add_bias)(fp_backend *be, fp_matrix bias, fp_matrix X); /* X[i,:] += bias; BF16 is allowed */
+	/* In place is allowed, narrow is allowed, BF16 is allowed. */
+	fp_status (*activate)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y);
+	/* Y ← f(G)∘U; Y may be G or U; narrow is allowed, BF16 is allowed */
+	fp_status (*activate_gated)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
+	/* Rotary positions in place, halves convention: X[t, h·d + i], X[t, h·d + i + d/2] for i < d/2 turn by the angle of
+	 * row (t mod cosine.rows). cosine, sine are length × d/2. BF16 is allowed. */
+	fp_status (*rotate)(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
+	/* out ← causal softmax attention; never holds more than one block of scores. BF16 is allowed for every use. */
+	fp_status (*attention)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
+						   fp_matrix out);
+	/* out[i] ← −log softmax(logits[i,:])[targets[i]]; targets on the host, −1 gives 0; out 1×rows. Unless argmax is
+	 * NULL, argmax[i] (host) ← the smallest index of the largest logit. */
+	fp_status (*cross_entropy)(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
+							   int32_t *argmax);
+} fp_transformer_operations;
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prune_operator.c: the target of one operator, its solve, and its way into the checkpoint's number type.
+ *
+ *     T = W(αX + (1 − α)X*) + rρ      C = WA + R      R = α·drift + r·residual
+ * (statistics.h names the matrices.) α = 1 and r = 0 give the paper's target WX. The error that is reported is always
+ * ‖W*X* − WX‖, whatever the target was. With centred statistics all of these are centred; bias_update.c has the means.
+ */
+#include "pruning/prune_operator.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "pruning/bias_update.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct operator_space {
+	fp_backend *be;
+	fp_matrix W, V;        /* the layer's as F32, where that holds others */
+	fp_matrix C, R;        /* of the target; R may be the drift itself */
+	fp_drift drift;        /* its energy: ‖WX* − WX‖² */
+	fp_matrix work[2];     /* m × n */
+	double target_error;   /* ‖WX* − T‖² */
+	double squared_output; /* ‖WX‖² */
+} operator_space;
+
+static void space_free(operator_space *space)
+{
+	if (space->R.buffer == space->drift.product.buffer)
+		space->R = (fp_matrix){0};
+	fp_matrix *all[] = {&space->W, &space->V, &space->C, &space->R, &space->work[0], &space->work[1]};
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		fp_matrix_free(space->be, all[i]);
+	fp_drift_free(space->be, &space->drift);
+}
+
+/* The drift and ‖WX‖² from the statistics; C ← WA on the way */
+static fp_status measure_output(operator_space *space, const fp_statistics *statistics, fp_matrix W)
+{
+	fp_backend *be = space->be;
+	double own;
+	double cross = 0;
+	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
+	fp_status status;
+	FP_TRY(be->linear->gemm(be, 1.0F, W, FP_PLAIN, statistics->A, FP_TRANSPOSED, 0.0F, space->C));
+	FP_TRY(be->linear->dot(be, W, space->C, &own));
+	FP_TRY(fp_statistics_drift(statistics, W, &space->drift));
+	if (!fp_matrix_is_absent(space->drift.product))
+		FP_TRY(be->linear->dot(be, W, space->drift.product, &cross));
+	space->squared_output = own + 2.0 * cross + space->drift.energy;
+cleanup:
+	return status;
+}
+
+/* C, R and ‖WX* − T‖² of the target from what measure_output() left */
+static fp_status make_target(operator_space *space, const fp_statistics *statistics, double mix, double residual)
+{
+	fp_backend *be = space->be;
+	const fp_drift *drift = &space->drift;
+	bool drifts = !fp_matrix_is_absent(drift->product) && mix > 0;
+	bool repairs = !fp_matrix_is_absent(statistics->residual) && residual > 0;
+	fp_status status = FP_OK;
+	space->target_error = mix * mix * drift->energy;
+	if (repairs)
+		space->target_error += 2.0 * mix * residual * drift->gap + residual * residual * statistics->gap_energy;
+	if (!drifts && !repairs)
+		return FP_OK;
+	if (drifts && !repairs && mix == 1.0) {
+		space->R = drift->product;
+	} else {
+		FP_TRY(fp_matrix_new(be, &space->R, space->C.rows, space->C.cols, FP_F32));
+		FP_TRY(be->memory->fill(be, space->R, 0.0F));
+		if (drifts)
+			FP_TRY(be->linear->axpby(be, (float)mix, drift->product, 1.0F, space->R));
+	}
+	if (repairs)
+		FP_TRY(be->linear->axpby(be, (float)residual, statistics->residual, 1.0F, space->R));
+	FP_TRY(be->linear->axpby(be, 1.0F, space->R, 1.0F, space->C));
+cleanup:
+	return status;
+}
+
+/* How much of the residual stream's error the operator is asked to repair. */
+static double residual_share(const fp_settings *settings, fp_role role)
+{
+	if (role == FP_DOWN)
+		return settings->residual;
+	return role == FP_OUTPUT ? settings->residual_output : 0.0;
+}
+
+/* −0.0 becomes +0.0 in `count` elements of a weight type; returns how many zeros there are. */
+static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count, int threads)
+{
+	(void)threads; /* where the build has no OpenMP */
+	int64_t zeros = 0;
+	if (dtype == FP_F32) {
+		uint32_t *words = bytes;
+#pragma omp parallel for num_threads(threads) reduction(+ : zeros)
+		for (int64_t i = 0; i < count; i++)
+			if ((words[i] & 0x7FFFFFFFU) == 0) {
+				words[i] = 0;
+				zeros++;
+			}
+	} else {
+		uint16_t *words = bytes;
+#pragma omp parallel for num_threads(threads) reduction(+ : zeros)
+		for (int64_t i = 0; i < count; i++)
+			if ((words[i] & 0x7FFFU) == 0) {
+				words[i] = 0;
+				zeros++;
+			}
+	}
+	return zeros;
+}
+
+/* A finished operator on its way to the host. */
+typedef struct outgoing {
+	char *bytes;      /* the tensor's, in the space of task->behind or in `own` */
+	char *own;        /* where there is no such space */
+	fp_matrix narrow; /* what is sent, while it is under way */
+} outgoing;
+
+/* Room for an operator's bytes. The largest of the layer is asked for at once: memory that a device reaches is dear to
+ * take. */
+static fp_status take_space(const fp_layer_task *task, const fp_operator_result *result, outgoing *out)
+{
+	int64_t most = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *tensor = fp_model_operator(task->model, result->layer, (fp_role)role);
+		most = tensor && tensor->bytes > most ? tensor->bytes : most;
+	}
+	if (task->behind)
+		return fp_write_behind_space(task->behind, most, &out->bytes);
+	fp_status status = FP_NEW(fp_model_backend(task->model)->ctx, &out->own, result->tensor->bytes);
+	out->bytes = out->own;
+	return status;
+}
+
+/* V through the checkpoint's type and back, and the bytes, by a backend that leaves them to the host. */
+static fp_status round_on_host(fp_backend *be, fp_matrix V, fp_operator_result *result, outgoing *out, int *finite)
+{
+	const fp_tensor_info *tensor = result->tensor;
+	fp_status status;
+	FP_TRY(be->memory->copy(be, out->narrow, V));
+	FP_TRY(be->memory->copy(be, V, out->narrow));
+	FP_TRY(be->linear->finite(be, V, finite));
+	FP_TRY(be->memory->download(be, out->bytes, tensor->dtype, V.cols, out->narrow));
+	result->zeros = clean_zeros(out->bytes, tensor->dtype, tensor->elements, be->threads);
+cleanup:
+	fp_matrix_free(be, &out->narrow);
+	return status;
+}
+
+/* Waits for the bytes. */
+static fp_status end_output(fp_backend *be, outgoing *out)
+{
+	fp_status status = FP_OK;
+	if (!fp_matrix_is_absent(out->narrow)) {
+		fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
+		if (fp_backend_can(be, FP_CAN_DOWNLOAD_ASYNC))
+			status = be->transfer->end_download(be);
+		fp_matrix_free(be, &out->narrow);
+		fp_stage_enter(be->ctx, stage);
+	}
+	return status;
+}
+
+/* V through the checkpoint's type and back, so that everything after it, the error too, sees what the checkpoint holds;
+ * its bytes are on their way then. */
+static fp_status begin_output(const fp_layer_task *task, fp_matrix V, fp_operator_result *result, outgoing *out)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	const fp_tensor_info *tensor = result->tensor;
+	bool async = fp_backend_can(be, FP_CAN_DOWNLOAD_ASYNC);
+	int finite = 0;
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_OUTPUT);
+	fp_status status;
+	FP_TRY(take_space(task, result, out));
+	FP_TRY(fp_matrix_new(be, &out->narrow, V.rows, V.cols, tensor->dtype));
+	if (async)
+		FP_TRY(be->transfer->round_weights(be, V, out->narrow, &result->zeros, &finite));
+	else
+		FP_TRY(round_on_host(be, V, result, out, &finite));
+	if (!finite)
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
+	if (async && task->behind)
+		FP_TRY(be->transfer->begin_download(be, out->bytes, out->narrow));
+	else if (async)
+		FP_TRY(be->memory->download(be, out->bytes, tensor->dtype, V.cols, out->narrow));
+cleanup:
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}
+
+/* At the end of everything, well or not. */
+static void drop_output(fp_backend *be, outgoing *out)
+{
+	(void)end_output(be, out);
+	fp_free(out->own);
+}
+
+static fp_status deliver(const fp_layer_task *task, const fp_operator_result *result, const char *bytes)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	if (!task->done)
+		return FP_OK;
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_OUTPUT);
+	fp_status status = task->done(task->done_data, result, bytes);
+	fp_stage_enter(ctx, stage);
+	return status;
+}
+
+fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	outgoing out = {0};
+	fp_matrix own = {0}, wide;
+	fp_status status;
+	FP_TRY(fp_matrix_widen(be, V, &own, &wide));
+	FP_TRY(begin_output(task, wide, result, &out));
+	FP_TRY(end_output(be, &out));
+	FP_TRY(deliver(task, result, out.bytes));
+cleanup:
+	drop_output(be, &out);
+	fp_matrix_free(be, &own);
+	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
+}
+
+fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
+							fp_gram *gram, const fp_operator *own, fp_operator_result *result)
+{
+	fp_backend *be = fp_model_backend(task->model);
+	const fp_settings *settings = task->settings;
+	bool narrow = own->W.dtype != FP_F32;
+	fp_matrix W, V;
+	operator_space space = {.be = be};
+	outgoing out = {0};
+	double started = fp_clock();
+	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
+	double residual = residual_share(settings, result->role);
+	fp_status status;
+	FP_TRY(fp_matrix_widen(be, own->W, &space.W, &W));
+	FP_TRY(fp_matrix_widen(be, own->V, &space.V, &V));
+	FP_TRY(fp_matrix_new(be, &space.C, W.rows, W.cols, FP_F32));
+	FP_TRY(measure_output(&space, statistics, W));
+	FP_TRY(make_target(&space, statistics, mix, residual));
+	if (last)
+		fp_statistics_forget_targets(last);
+
+	fp_problem problem = {.gram = gram,
+						  .W = W,
+						  .C = space.C,
+						  .R = space.R,
+						  .held = narrow ? own->W : (fp_matrix){0},
+						  .pattern =
+							  fp_allocation_pattern(task->allocation, task->pattern, result->layer, result->role),
+						  .importance = own->importance,
+						  .inverse_importance = own->inverse_importance,
+						  .constant = space.target_error,
+						  .unmeasured = true};
+	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
+
+	problem.R = space.drift.product;
+	problem.constant = space.drift.energy;
+	result->squared_output = space.squared_output;
+	FP_TRY(begin_output(task, V, result, &out));
+	if (narrow)
+		FP_TRY(be->memory->copy(be, own->V, V));
+	FP_TRY(fp_matrix_new(be, &space.work[0], W.rows, W.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &space.work[1], W.rows, W.cols, FP_F32));
+	FP_TRY(fp_problem_error(&problem, V, space.work, &result->squared_error));
+	if (!isfinite(result->squared_error))
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite"));
+	if (statistics->centred)
+		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, own->bias, result));
+	FP_TRY(end_output(be, &out));
+	result->seconds = fp_clock() - started;
+	if (!fp_layer_is_fitted(task))
+		FP_TRY(deliver(task, result, out.bytes));
+cleanup:
+	drop_output(be, &out);
+	space_free(&space);
+	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
+}

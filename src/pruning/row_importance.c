@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * row_importance.c: with y = Vx the output of an operator and h that of the layer, an error e in y moves h by Je, and
+ * Σ‖Je‖² is about Σᵣ eᵣ²·‖J₊ᵣ‖² for errors whose entries have nothing to do with each other. The squared columns of J
+ * need no J: for signs s drawn at random E[(Jᵀs)ᵣ²] = ‖J₊ᵣ‖², and Jᵀs is what a backward pass makes of s. One pass
+ * makes it for all operators of the layer, through attention, rotation, norms and activations; the mean is over some
+ * tokens of the calibration text.
+ */
+#include "pruning/row_importance.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "model/layer_backward.h"
+
+#include <math.h>
+
+enum {
+	PASS_TOKENS = 1024, /* at a time */
+	PASSES = 8,
+};
+static const double FLOOR = 0.0025; /* of the mean square: nothing is wholly without importance */
+
+/* So much of each window, and so many windows, at a time. */
+static int64_t part_length(int64_t length)
+{
+	return length < PASS_TOKENS ? length : PASS_TOKENS;
+}
+
+static int64_t pass_windows(int64_t length)
+{
+	return PASS_TOKENS / part_length(length);
+}
+
+bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pattern, const fp_backend *be)
+{
+	return settings->row_importance && pattern->group == 0 && fp_is(settings->method, "fista") &&
+		   fp_backend_can(be, FP_CAN_DIFFERENTIATE);
+}
+
+int64_t fp_row_importance_bytes(const fp_model *model, int64_t length)
+{
+	int64_t tokens = pass_windows(length) * part_length(length), hidden = fp_model_get_config(model)->hidden;
+	return fp_tape_bytes(model, tokens) + (2 * tokens + length) * hidden * (int64_t)sizeof(float);
+}
+
+typedef struct space {
+	fp_tape *tape;
+	fp_matrix signs, input, window;
+} space;
+
+static void space_free(fp_backend *be, space *s)
+{
+	fp_tape_free(s->tape);
+	fp_matrix_free(be, &s->signs);
+	fp_matrix_free(be, &s->input);
+	fp_matrix_free(be, &s->window);
+}
+
+/* Signs from a generator of 64 bits at a time (Vigna's splitmix64); the same for every layer, device and rank. */
+static fp_status draw_signs(fp_backend *be, fp_matrix out)
+{
+	float *signs = NULL;
+	uint64_t state = 0, bits = 0;
+	int64_t count = fp_matrix_size(out);
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &signs, count));
+	for (int64_t i = 0; i < count; i++, bits >>= 1) {
+		if (i % 64 == 0) {
+			state += 0x9E3779B97F4A7C15U;
+			bits = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9U;
+			bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
+			bits ^= bits >> 31;
+		}
+		signs[i] = bits & 1 ? 1.0F : -1.0F;
+	}
+	FP_TRY(be->memory->upload(be, out, signs, FP_F32, out.cols));
+cleanup:
+	fp_free(signs);
+	return status;
+}
+
+static fp_status space_new(space *s, const fp_model *model, int64_t length)
+{
+	fp_backend *be = fp_model_backend(model);
+	int64_t tokens = pass_windows(length) * part_length(length), hidden = fp_model_get_config(model)->hidden;
+	fp_status status;
+	FP_TRY(fp_tape_new(&s->tape, model, tokens));
+	FP_TRY(fp_matrix_new(be, &s->signs, tokens, hidden, FP_F32));
+	FP_TRY(fp_matrix_new(be, &s->input, tokens, hidden, FP_F32));
+	FP_TRY(fp_matrix_new(be, &s->window, length, hidden, FP_F32));
+	FP_TRY(draw_signs(be, s->signs));
+cleanup:
+	return status;
+}
+
+/* Adds up the energies over windows that lie evenly in the text. */
+static fp_status add_energies(space *s, const fp_layer *dense, fp_streams *streams, fp_matrix energies[FP_ROLE_COUNT])
+{
+	fp_backend *be = fp_model_backend(dense->model);
+	int64_t length = part_length(streams->length), at_once = pass_windows(streams->length);
+	int64_t count = streams->windows < PASSES * at_once ? streams->windows : PASSES * at_once;
+	fp_status status = FP_OK;
+	for (int64_t first = 0; first < count; first += at_once) {
+		int64_t windows = count - first < at_once ? count - first : at_once, rows = windows * length;
+		fp_matrix input = fp_matrix_rows(s->input, 0, rows), output;
+		for (int64_t i = 0; i < windows; i++) {
+			FP_TRY(fp_streams_read(streams, FP_DENSE, (first + i) * streams->windows / count, s->window));
+			FP_TRY(
+				be->memory->copy(be, fp_matrix_rows(input, i * length, length), fp_matrix_rows(s->window, 0, length)));
+		}
+		FP_TRY(fp_layer_forward_taped(dense, windows, length, input, s->tape, &output));
+		FP_TRY(be->memory->copy(be, output, fp_matrix_rows(s->signs, 0, rows)));
+		FP_TRY(fp_layer_backward_energies(dense, s->tape, first > 0, energies));
+	}
+cleanup:
+	return status;
+}
+
+/* weight and inverse ← the roots of the energies, and one over them. */
+static fp_status take_roots(fp_backend *be, fp_matrix energy, fp_matrix *weight, fp_matrix *inverse)
+{
+	float *host = NULL, *over = NULL;
+	int64_t count = energy.cols;
+	double mean = 0;
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &host, count));
+	FP_TRY(FP_NEW(be->ctx, &over, count));
+	FP_TRY(be->memory->download(be, host, FP_F32, count, energy));
+	for (int64_t i = 0; i < count; i++)
+		mean += host[i] / (double)count;
+	if (!isfinite(mean) || mean <= 0) /* the layer does not hear the operator at all: all rows alike */
+		goto cleanup;
+	for (int64_t i = 0; i < count; i++) {
+		host[i] = (float)sqrt((host[i] / mean + FLOOR) / (1 + FLOOR));
+		over[i] = 1 / host[i];
+	}
+	FP_TRY(fp_matrix_new(be, weight, 1, count, FP_F32));
+	FP_TRY(fp_matrix_new(be, inverse, 1, count, FP_F32));
+	FP_TRY(be->memory->upload(be, *weight, host, FP_F32, count));
+	FP_TRY(be->memory->upload(be, *inverse, over, FP_F32, count));
+cleanup:
+	fp_free(host);
+	fp_free(over);
+	return status;
+}
+
+fp_status fp_row_importance_new(fp_row_importance *out, const fp_layer *dense, fp_streams *streams)
+{
+	fp_backend *be = fp_model_backend(dense->model);
+	fp_matrix energies[FP_ROLE_COUNT] = {{0}};
+	space s = {0};
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_STATISTICS);
+	fp_status status;
+	*out = (fp_row_importance){0};
+	FP_TRY(space_new(&s, dense->model, streams->length));
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (!fp_matrix_is_absent(dense->weight[role]))
+			FP_TRY(fp_matrix_new(be, &energies[role], 1, dense->weight[role].rows, FP_F32));
+	FP_TRY(add_energies(&s, dense, streams, energies));
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (!fp_matrix_is_absent(energies[role]))
+			FP_TRY(take_roots(be, energies[role], &out->weight[role], &out->inverse[role]));
+cleanup:
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		fp_matrix_free(be, &energies[role]);
+	space_free(be, &s);
+	if (status != FP_OK)
+		fp_row_importance_free(be, out);
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}
+
+void fp_row_importance_free(fp_backend *be, fp_row_importance *importance)
+{
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		fp_matrix_free(be, &importance->weight[role]);
+		fp_matrix_free(be, &importance->inverse[role]);
+	}
+}

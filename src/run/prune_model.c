@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "run/prune_model.h"
+
+#include "base/memory.h"
+#include "run/layer_journal.h"
+#include "run/layer_line.h"
+#include "run/layer_shares.h"
+#include "run/memory_plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct model_run {
+	const fp_prune_task *task;
+	fp_prune_result *result;
+	fp_write_behind *behind;
+	const fp_tensor_info **replaced; /* of the layer that is being pruned */
+	int64_t replaced_count, replaced_capacity;
+	fp_pattern pattern;
+	int64_t first, end;     /* the layers that are to be pruned, by all ranks */
+	int64_t begin, own_end; /* the layers of this rank; alone from 0 to `end` */
+	int64_t pending;        /* one past the last of its layers that is not finished; beyond it no stream is needed */
+	bool streamed;          /* hidden states are needed, as `plan` says */
+	fp_memory_plan plan;
+	bool onward;          /* the rank after this one waits for the stream */
+	double layer_seconds; /* that the layers of this run took, which are `layer_count` */
+	int64_t layer_count;
+	fp_allocation *allocation; /* NULL: one share for all operators */
+	fp_token_gradients *gradients;
+} model_run;
+
+/* A device works behind the host's back; its time belongs to the stage that asked for the work. */
+static void settle(void *data)
+{
+	fp_backend *be = data;
+	(void)be->memory->synchronize(be); /* a failure comes again with the next operation */
+}
+
+/* Takes note of a tensor whose new bytes are on their way. */
+static fp_status note_replaced(model_run *run, const fp_tensor_info *tensor)
+{
+	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_status status = FP_GROW(ctx, &run->replaced, &run->replaced_capacity, run->replaced_count + 1);
+	if (status == FP_OK)
+		run->replaced[run->replaced_count++] = tensor;
+	return status;
+}
+
+void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *added)
+{
+	result->squared_error += added->squared_error;
+	result->squared_output += added->squared_output;
+	result->zeros += added->zeros;
+	result->entries += added->tensor->elements;
+}
+
+static fp_status operator_done(void *data, const fp_operator_result *done, const void *bytes)
+{
+	model_run *run = data;
+	fp_prune_result *result = run->result;
+	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_status status;
+	if (run->task->overlay)
+		FP_TRY(fp_overlay_replace(run->task->overlay, done->tensor, bytes));
+	FP_TRY(fp_write_behind_put(run->behind, done->tensor)); /* hands the space over that holds the bytes */
+	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
+	FP_TRY(note_replaced(run, done->tensor));
+	result->operators[result->count++] = *done;
+	fp_prune_result_count(result, done);
+	fp_log(ctx, FP_LOG_DEBUG, "layer %lld %s: sparsity %.4f, error %.4f, %.1f s", (long long)done->layer,
+		   fp_role_name(done->role), (double)done->zeros / (double)done->tensor->elements,
+		   done->squared_output > 0 ? sqrt(done->squared_error / done->squared_output) : 0.0, done->seconds);
+	if (run->task->listener)
+		run->task->listener(run->task->listener_data, done);
+cleanup:
+	return status;
+}
+
+static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void *bytes)
+{
+	model_run *run = data;
+	char *space;
+	fp_status status;
+	if (run->task->overlay)
+		FP_TRY(fp_overlay_replace(run->task->overlay, tensor, bytes));
+	FP_TRY(fp_write_behind_space(run->behind, tensor->bytes, &space));
+	memcpy(space, bytes, (size_t)tensor->bytes);
+	FP_TRY(fp_write_behind_put(run->behind, tensor));
+	FP_TRY(note_replaced(run, tensor));
+cleanup:
+	return status;
+}
+
+static fp_status fit_done(void *data, const fp_fit_result *fit)
+{
+	model_run *run = data;
+	fp_prune_result *result = run->result;
+	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_status status = FP_GROW(ctx, &result->fits, &result->fit_capacity, result->fit_count + 1);
+	if (status != FP_OK)
+		return status;
+	result->fits[result->fit_count++] = *fit;
+	fp_log(ctx, FP_LOG_DEBUG, "layer %lld: fit: loss %.5f to %.5f on held-out windows, %s, %.1f s",
+		   (long long)fit->layer + 1, fit->loss_before, fit->loss_after, fit->steps > 0 ? "kept" : "dropped",
+		   fit->seconds);
+	return FP_OK;
+}
+
+static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
+{
+	return (fp_layer_task){.model = run->task->model,
+						   .settings = run->task->settings,
+						   .pattern = run->pattern,
+						   .allocation = run->allocation,
+						   .streams = streams,
+						   .gradients = run->gradients,
+						   .kept = run->task->kept,
+						   .behind = run->behind,
+						   .done = operator_done,
+						   .bias_done = bias_done,
+						   .fit_done = fit_done,
+						   .done_data = run};
+}
+
+/* A layer that an earlier run has finished: its results, and the streams past it. */
+static fp_status restore_layer(model_run *run, const fp_layer_task *layer_task, int64_t layer)
+{
+	const fp_prune_task *task = run->task;
+	fp_overlay *pruned = NULL;
+	int64_t before = run->result->count;
+	fp_status status;
+	FP_TRY(fp_layer_journal_restore(task->journal, layer, run->result));
+	for (int64_t i = before; task->listener && i < run->result->count; i++)
+		task->listener(task->listener_data, &run->result->operators[i]);
+	if (layer_task->streams) {
+		if (fp_feed_chains_layers(fp_feed_of(task->settings)))
+			FP_TRY(fp_layer_journal_overlay(task->journal, layer, &pruned));
+		FP_TRY(fp_pass_layer(layer_task, layer, pruned));
+	}
+cleanup:
+	fp_overlay_free(pruned);
+	return status;
+}
+
+static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int64_t layer)
+{
+	const fp_prune_task *task = run->task;
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	int64_t operators = run->result->count, fits = run->result->fit_count;
+	double started = fp_clock();
+	char name[32];
+	fp_status status;
+	run->replaced_count = 0;
+	FP_TRY(fp_prune_layer(layer_task, layer));
+	snprintf(name, sizeof name, "layer %lld", (long long)layer + 1);
+	fp_memory_log_stages(fp_model_backend(task->model), name);
+	if (task->journal)
+		FP_TRY(fp_layer_journal_add(task->journal, run->behind, layer, run->result, operators, fits, run->replaced,
+									run->replaced_count));
+	double seconds = fp_clock() - started;
+	run->layer_seconds += seconds;
+	run->layer_count++;
+	fp_log_layer(ctx, run->result, layer, fp_model_get_config(task->model)->layers, seconds,
+				 run->layer_seconds / (double)run->layer_count * (double)(run->pending - layer - 1));
+cleanup:
+	return status;
+}
+
+static fp_status prune_layers(model_run *run, fp_streams *streams)
+{
+	const fp_prune_task *task = run->task;
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_layer *ahead = NULL;
+	fp_layer_task layer_task = layer_task_of(run, streams);
+	fp_status status = FP_OK;
+	layer_task.ahead = &ahead;
+	for (int64_t layer = streams || run->begin > run->first ? run->begin : run->first; layer < run->own_end; layer++) {
+		fp_report_progress(ctx, "pruning", layer, run->own_end);
+		if (layer >= run->pending)
+			layer_task.streams = NULL;
+		layer_task.last = layer + 1 == run->pending;
+		if (layer < run->first) {
+			if (layer_task.streams)
+				FP_TRY(fp_pass_layer(&layer_task, layer, NULL));
+		} else if (fp_layer_journal_has(task->journal, layer))
+			FP_TRY(restore_layer(run, &layer_task, layer));
+		else
+			FP_TRY(prune_one(run, &layer_task, layer));
+	}
+	fp_report_progress(ctx, "pruning", run->own_end, run->own_end);
+cleanup:
+	fp_layer_free(ahead);
+	return status;
+}
+
+fp_status fp_prune_check_ranks(const fp_prune_task *task)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	const fp_settings *settings = task->settings;
+	int ranks = task->comm ? task->comm->size : 1;
+	if (ranks == 1 || task->windows->count == 0 || !fp_feed_chains_layers(fp_feed_of(settings)))
+		return FP_OK;
+	if (fp_is(settings->method, "fista"))
+		return fp_fail(
+			ctx, FP_ERROR_USAGE,
+			"%d ranks cannot share layers with --correction cross, where each layer repairs those before it; "
+			"use --correction intra, or one rank",
+			ranks);
+	return fp_fail(ctx, FP_ERROR_USAGE,
+				   "%d ranks cannot share layers with --method %s, which reads what the pruned layers before give; use "
+				   "--method fista --correction intra, or one rank",
+				   ranks, settings->method);
+}
+
+/* Rank 0 says which layers are whose: what is finished already costs a forward pass only. */
+static fp_status take_share(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	fp_comm *comm = task->comm;
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	int64_t *shares = NULL;
+	double *cost = NULL;
+	fp_prune_plan plan;
+	fp_status status = FP_OK;
+	run->begin = 0;
+	run->own_end = run->end;
+	if (comm && comm->size > 1) {
+		FP_TRY(FP_NEW(ctx, &shares, comm->size + 1));
+		FP_TRY(FP_NEW(ctx, &cost, run->end));
+		FP_TRY(fp_prune_estimate(&plan, task));
+		int64_t last = 0; /* what is finished behind the last open layer is nobody's: no stream need go there */
+		for (int64_t layer = run->first; layer < run->end; layer++)
+			if (!fp_layer_journal_has(task->journal, layer)) {
+				cost[layer] = plan.flops / (double)plan.layers;
+				last = layer + 1;
+			}
+		fp_share_layers(shares, comm->size, last, plan.forward_flops, cost);
+		FP_TRY(comm->ops->broadcast(comm, shares, (comm->size + 1) * (int64_t)sizeof *shares));
+		run->begin = shares[comm->rank];
+		run->own_end = shares[comm->rank + 1];
+		run->onward = task->windows->count > 0 && run->own_end > run->begin && run->own_end < shares[comm->size];
+		if (run->own_end > run->begin)
+			fp_log(ctx, FP_LOG_INFO, "rank %d of %d: layers %lld to %lld", comm->rank, comm->size,
+				   (long long)run->begin + 1, (long long)run->own_end);
+	}
+	run->pending = run->own_end;
+	while (run->pending > run->begin && run->pending > run->first &&
+		   fp_layer_journal_has(task->journal, run->pending - 1))
+		run->pending--;
+	if (run->pending <= run->first)
+		run->pending = run->begin;
+cleanup:
+	fp_free(cost);
+	fp_free(shares);
+	return status;
+}
+
+/* On the disk of the output, which has more room than one for temporary files. */
+static const char *scratch_folder(const fp_prune_task *task)
+{
+	const char *folder = task->writer ? fp_writer_folder(task->writer) : getenv("TMPDIR");
+	return folder ? folder : "/tmp";
+}
+
+/* What the fits of this rank's layers weigh errors by. */
+static fp_status make_gradients(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	int64_t first = run->begin > run->first ? run->begin : run->first;
+	while (first < run->pending && fp_layer_journal_has(task->journal, first))
+		first++;
+	if (first >= run->pending || !fp_token_gradients_wanted(task->settings, task->windows))
+		return FP_OK;
+	fp_status status = fp_token_gradients_new(&run->gradients, task->model, task->windows, first, scratch_folder(task));
+	fp_memory_log_stages(fp_model_backend(task->model), "token gradients");
+	return status;
+}
+
+/* Whether hidden states are needed, and how they are kept. Before anything that takes time: a limit of the memory that
+ * no way keeps ends the run here. */
+static fp_status plan_streams(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	const fp_settings *settings = task->settings;
+	bool wanted = run->onward || run->pending > run->begin;
+	bool known = fp_feed_of(settings) == FP_FEED_NONE && settings->fit_steps == 0 && !settings->bias_update &&
+				 fp_dense_statistics_cover(task->kept, run->first, run->end);
+	fp_status status = FP_OK;
+	run->streamed = task->windows->count > 0 && wanted && !known;
+	if (!run->streamed)
+		return FP_OK;
+	FP_TRY(fp_memory_plan_make(&run->plan, task, task->comm && task->comm->size > 1)); /* the same for all ranks */
+	run->plan.streams.folder = scratch_folder(task);
+cleanup:
+	return status;
+}
+
+/* The streams that this rank's layers need, where they need any. */
+static fp_status open_streams(model_run *run, fp_streams *streams)
+{
+	const fp_prune_task *task = run->task;
+	fp_windows windows = *task->windows;
+	fp_status status = FP_OK;
+	if (!run->streamed)
+		return FP_OK;
+	if (run->begin > 0)
+		windows.ids = NULL; /* they come from the rank before */
+	fp_model_backend(task->model)->frugal = run->plan.streams.residence != FP_RESIDENT;
+	FP_TRY(fp_streams_open(streams, task->model, &windows, &run->plan.streams));
+	if (task->comm && task->comm->size > 1)
+		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->onward));
+cleanup:
+	return status;
+}
+
+/* When all ranks are done, rank 0 reads what the others have recorded. */
+static fp_status collect_results(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	fp_status status = FP_OK;
+	if (!task->comm || task->comm->size == 1)
+		return FP_OK;
+	FP_TRY(fp_comm_agree(task->comm, FP_OK));
+	if (task->comm->rank > 0)
+		return FP_OK;
+	FP_TRY(fp_layer_journal_refresh(task->journal));
+	for (int64_t layer = run->own_end > run->first ? run->own_end : run->first; layer < run->end; layer++) {
+		const fp_layer_task nothing = {0};
+		FP_TRY(restore_layer(run, &nothing, layer));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status pattern_of(fp_context *ctx, const fp_settings *settings, fp_pattern *out)
+{
+	return fp_parse_sparsity(ctx, settings->pattern, &out->sparsity, &out->kept, &out->group);
+}
+
+fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	model_run run = {.task = task, .result = out};
+	fp_streams streams = {0};
+	bool calibrated = task->windows->count > 0;
+	double started = fp_clock();
+	fp_status status;
+	memset(out, 0, sizeof *out);
+	ctx->stopwatch = &out->stopwatch;
+	if (fp_model_backend(task->model)->asynchronous) {
+		out->stopwatch.settle = settle;
+		out->stopwatch.settle_data = fp_model_backend(task->model);
+	}
+	fp_stage_enter(ctx, FP_STAGE_OTHER);
+	if (task->settings->fit_steps > 0)
+		FP_TRY(fp_fit_check(fp_model_backend(task->model)));
+	FP_TRY(pattern_of(ctx, task->settings, &run.pattern));
+	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &run.first, &run.end));
+	if (!calibrated && !fp_is(task->settings->method, "magnitude"))
+		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
+					   task->settings->method));
+	FP_TRY(fp_prune_check_ranks(task));
+	FP_TRY(take_share(&run));
+	FP_TRY(plan_streams(&run));
+	if (task->settings->allocate > 0 && run.pending > run.begin)
+		FP_TRY(fp_allocation_new(&run.allocation, &(fp_allocation_request){.model = task->model,
+																		   .settings = task->settings,
+																		   .windows = task->windows,
+																		   .pattern = run.pattern,
+																		   .first = run.first,
+																		   .end = run.end}));
+	FP_TRY(make_gradients(&run));
+	FP_TRY(open_streams(&run, &streams));
+	FP_TRY(fp_write_behind_new(&run.behind, fp_model_backend(task->model), task->writer));
+	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
+	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
+	FP_TRY(fp_write_behind_finish(run.behind));
+	FP_TRY(collect_results(&run));
+cleanup:
+	fp_stage_enter(ctx, FP_STAGE_OTHER);
+	ctx->stopwatch = NULL;
+	fp_write_behind_free(run.behind);
+	fp_free(run.replaced);
+	fp_allocation_free(run.allocation);
+	fp_token_gradients_free(run.gradients);
+	out->seconds = fp_clock() - started;
+	fp_streams_free(&streams);
+	if (status != FP_OK)
+		fp_prune_result_free(out);
+	return status;
+}
+
+void fp_prune_result_free(fp_prune_result *result)
+{
+	fp_free(result->operators);
+	fp_free(result->fits);
+	result->operators = NULL;
+	result->fits = NULL;
+	result->count = result->capacity = result->fit_count = result->fit_capacity = 0;
+}

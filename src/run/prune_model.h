@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prune_model.h: prune a model layer by layer, one layer in memory at a time, and hand each finished operator on. */
+#ifndef FP_RUN_PRUNE_MODEL_H
+#define FP_RUN_PRUNE_MODEL_H
+
+#include "base/clock.h"
+#include "checkpoint/writer.h"
+#include "comm/comm.h"
+#include "pruning/prune_layer.h"
+
+typedef struct fp_prune_result { /* freed with fp_prune_result_free() */
+	fp_operator_result *operators;
+	int64_t count, capacity;
+	fp_fit_result *fits; /* of the layers that were fitted */
+	int64_t fit_count, fit_capacity;
+	double squared_error, squared_output; /* summed over the operators */
+	int64_t zeros, entries;
+	double seconds;
+	fp_stopwatch stopwatch;
+} fp_prune_result;
+void fp_prune_result_free(fp_prune_result *result);
+/* Adds an operator to the sums. */
+void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *added);
+
+/* Called with each finished operator; for --metrics. */
+typedef void (*fp_operator_listener)(void *data, const fp_operator_result *result);
+
+typedef struct fp_layer_journal fp_layer_journal; /* layer_journal.h */
+
+typedef struct fp_prune_task {
+	fp_model *model;
+	const fp_settings *settings;   /* resolved */
+	const fp_windows *windows;     /* count 0: none, for magnitude */
+	fp_writer *writer;             /* NULL: nothing is written */
+	fp_comm *comm;                 /* NULL: alone */
+	fp_layer_journal *journal;     /* needed where there are several ranks; NULL: a run that is killed begins anew */
+	fp_overlay *overlay;           /* NULL: the new tensors are not kept in memory */
+	fp_dense_statistics *kept;     /* from prunes of this model on these windows, and for the next; may be NULL */
+	fp_operator_listener listener; /* may be NULL */
+	void *listener_data;
+} fp_prune_task;
+
+/* With several ranks each prunes its share, and rank 0's result has all layers in the end; the others' have their own.
+ */
+fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task);
+/* Fails when the settings make layers depend on each other, so that several ranks cannot share them. */
+fp_status fp_prune_check_ranks(const fp_prune_task *task);
+
+/* What a run would take, without running it. */
+typedef struct fp_prune_plan {
+	int64_t layers, operators, tokens;
+	int64_t memory_bytes;
+	double flops;
+	double forward_flops; /* of one layer's dense forward pass over all tokens */
+} fp_prune_plan;
+fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "run/report.h"
+
+#include "base/digest.h"
+#include "run/run_identity.h"
+
+#include <math.h>
+
+static double ratio(double error, double output)
+{
+	return output > 0 ? sqrt(error / output) : 0.0;
+}
+
+json_t *fp_report_operator(const fp_operator_result *result, bool with_times)
+{
+	const fp_solution *solution = &result->solution;
+	json_t *entry = json_pack("{s:s, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I}", "name", result->tensor->name, "layer",
+							  (json_int_t)result->layer, "operator", fp_role_name(result->role), "sparsity",
+							  (double)result->zeros / (double)result->tensor->elements, "relative_error",
+							  ratio(result->squared_error, result->squared_output), "lambda", solution->lambda,
+							  "iterations", (json_int_t)solution->iterations, "rounds", (json_int_t)solution->rounds,
+							  "search_steps", (json_int_t)solution->search_steps);
+	if (entry && solution->damping > 0)
+		json_object_set_new(entry, "damping", json_real(solution->damping));
+	if (entry && result->bias_updated)
+		json_object_set_new(entry, "bias_change", json_real(result->bias_change));
+	if (entry && with_times)
+		json_object_set_new(entry, "seconds", json_real(result->seconds));
+	return entry;
+}
+
+json_t *fp_report_settings(const fp_settings *settings, fp_context *ctx)
+{
+	json_t *all = json_object();
+	const fp_setting_info *info;
+	for (size_t i = 0; all && (info = fp_setting_at(i)); i++) {
+		char value[FP_SETTING_TEXT_SIZE];
+		if (fp_settings_get(settings, ctx, info->name, value, sizeof value) == FP_OK)
+			json_object_set_new(all, info->name, json_string(value));
+	}
+	return all;
+}
+
+/* The layers that were fitted; the losses are those of the held-out windows. */
+static json_t *report_fits(const fp_prune_result *result, bool with_times)
+{
+	json_t *layers = json_array();
+	for (int64_t i = 0; layers && i < result->fit_count; i++) {
+		const fp_fit_result *fit = &result->fits[i];
+		json_t *entry =
+			json_pack("{s:I, s:f, s:f, s:I}", "layer", (json_int_t)fit->layer, "fit_loss_before", fit->loss_before,
+					  "fit_loss_after", fit->loss_after, "fit_steps", (json_int_t)fit->steps);
+		if (entry && with_times)
+			json_object_set_new(entry, "fit_seconds", json_real(fit->seconds));
+		json_array_append_new(layers, entry);
+	}
+	return layers;
+}
+
+static json_t *report_times(const fp_prune_result *result)
+{
+	json_t *stages = json_object();
+	for (int stage = 0; stages && stage < FP_STAGE_COUNT; stage++)
+		json_object_set_new(stages, fp_stage_name((fp_stage)stage), json_real(result->stopwatch.seconds[stage]));
+	return stages;
+}
+
+json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *result, const char *model, bool with_times)
+{
+	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	const fp_settings *settings = task->settings;
+	json_t *operators = json_array();
+	json_int_t biases = 0;
+	for (int64_t i = 0; operators && i < result->count; i++) {
+		json_array_append_new(operators, fp_report_operator(&result->operators[i], with_times));
+		biases += result->operators[i].bias_updated;
+	}
+	json_t *report =
+		json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "program", "fistapruner " FP_VERSION, "model",
+				  model, "architecture", fp_model_architecture(task->model), "pattern", settings->pattern, "method",
+				  settings->method, "preset", settings->preset, "sparsity",
+				  result->entries > 0 ? (double)result->zeros / (double)result->entries : 0.0, "relative_error",
+				  ratio(result->squared_error, result->squared_output), "calibration_windows",
+				  (json_int_t)task->windows->count, "sequence_length", (json_int_t)task->windows->length);
+	if (!report) {
+		json_decref(operators);
+		return NULL;
+	}
+	char text[FP_DIGEST_TEXT_SIZE];
+	fp_windows_digest(text, sizeof text, task->windows);
+	json_object_set_new(report, "calibration_digest", json_string(text));
+	json_object_set_new(report, "settings", fp_report_settings(settings, ctx));
+	json_object_set_new(report, "operators", operators);
+	if (biases > 0)
+		json_object_set_new(report, "biases_updated", json_integer(biases));
+	if (result->fit_count > 0)
+		json_object_set_new(report, "layers", report_fits(result, with_times));
+	if (with_times) {
+		json_object_set_new(report, "seconds", json_real(result->seconds));
+		json_object_set_new(report, "stages", report_times(result));
+		json_object_set_new(report, "peak_memory_bytes", json_integer(fp_peak_memory()));
+		if (fp_model_backend(task->model)->peak_bytes > 0)
+			json_object_set_new(report, "peak_device_memory_bytes",
+								json_integer(fp_model_backend(task->model)->peak_bytes));
+		json_object_set_new(report, "device", json_string(fp_model_backend(task->model)->description));
+	}
+	return report;
+}

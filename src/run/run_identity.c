@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "run/run_identity.h"
+
+#include "base/digest.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "run/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void fp_windows_digest(char *out, size_t size, const fp_windows *windows)
+{
+	char text[FP_DIGEST_TEXT_SIZE];
+	int64_t shape[2] = {windows->count, windows->length};
+	uint64_t digest = fp_digest_bytes(FP_DIGEST_START, shape, sizeof shape);
+	if (windows->count > 0)
+		digest =
+			fp_digest_bytes(digest, windows->ids, windows->count * windows->length * (int64_t)sizeof *windows->ids);
+	fp_digest_spell(text, digest);
+	snprintf(out, size, "%s", text);
+}
+
+/* Each file with its size and time of change: reading all of a large model again would take minutes. */
+static json_t *model_files(const fp_checkpoint *checkpoint, fp_context *ctx)
+{
+	int shards = fp_checkpoint_shard_count(checkpoint);
+	json_t *files = json_object();
+	for (int i = 0; files && i <= shards; i++) {
+		const char *name = i < shards ? fp_checkpoint_shard_name(checkpoint, i) : "config.json";
+		char text[FP_DIGEST_TEXT_SIZE];
+		char *path = NULL;
+		if (fp_join_path(&path, ctx, fp_checkpoint_directory(checkpoint), name) != FP_OK) {
+			json_decref(files);
+			return NULL;
+		}
+		fp_digest_spell(text, fp_digest_file(FP_DIGEST_START, path));
+		fp_free(path);
+		json_object_set_new(files, name, json_string(text));
+	}
+	return files;
+}
+
+json_t *fp_run_identity(const fp_prune_task *task)
+{
+	const fp_backend *be = fp_model_backend(task->model);
+	char text[FP_DIGEST_TEXT_SIZE];
+	fp_windows_digest(text, sizeof text, task->windows);
+	json_t *identity = json_pack("{s:s, s:s, s:s, s:s, s:i}", "program", "fistapruner " FP_VERSION, "text", text,
+								 "device", be->name, "processor", be->description, "threads", be->threads);
+	if (!identity)
+		return NULL;
+	json_object_set_new(identity, "files", model_files(fp_model_checkpoint(task->model), be->ctx));
+	json_object_set_new(identity, "settings", fp_report_settings(task->settings, be->ctx));
+	return identity;
+}
+
+/* Settings that say how the work is done, not what comes of it, but for the last bits. */
+static bool is_manner(const char *setting)
+{
+	return fp_is(setting, "threads") || fp_is(setting, "memory") || fp_is(setting, "device");
+}
+
+static const char *text_at(const json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+	return text ? text : "";
+}
+
+fp_status fp_run_identity_compare(fp_context *ctx, const json_t *then, const json_t *now, const char *where)
+{
+	const char *key;
+	json_t *value;
+	const json_t *settings = json_object_get(now, "settings"), *earlier = json_object_get(then, "settings");
+	const json_t *files = json_object_get(now, "files");
+	const char *way_out = "use the same, or remove that folder to begin anew";
+	if (strcmp(text_at(then, "program"), text_at(now, "program")) != 0)
+		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun by %s, and this is %s; %s", where, text_at(then, "program"),
+					   text_at(now, "program"), way_out);
+	json_object_foreach((json_t *)settings, key, value)
+	{
+		if (!is_manner(key) && strcmp(text_at(earlier, key), json_string_value(value)) != 0)
+			return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun with the setting %s '%s', and now it is '%s'; %s", where,
+						   key, text_at(earlier, key), json_string_value(value), way_out);
+	}
+	json_object_foreach((json_t *)files, key, value)
+	{
+		if (strcmp(text_at(json_object_get(then, "files"), key), json_string_value(value)) != 0)
+			return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun with another model: %s has changed since; %s", where,
+						   key, way_out);
+	}
+	if (strcmp(text_at(then, "text"), text_at(now, "text")) != 0)
+		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun with another calibration text; %s", where, way_out);
+	if (strcmp(text_at(then, "device"), text_at(now, "device")) != 0)
+		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun on the device %s, and this is %s; %s", where,
+					   text_at(then, "device"), text_at(now, "device"), way_out);
+	if (strcmp(text_at(then, "processor"), text_at(now, "processor")) != 0 ||
+		strcmp(text_at(earlier, "memory"), text_at(settings, "memory")) != 0)
+		fp_log(ctx, FP_LOG_WARNING,
+			   "the run was begun with other threads, memory or another processor (%s): the last bits may differ",
+			   text_at(then, "processor"));
+	return FP_OK;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "solver/fista_delta.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+
+fp_status fp_delta_new(fp_delta *out, const fp_problem *problem, const fp_settings *settings)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix W = problem->W;
+	fp_status status = FP_OK;
+	*out =
+		(fp_delta){.problem = problem, .W = fp_matrix_is_absent(problem->held) ? W : problem->held, .negligible = -1};
+	if (!fp_backend_can(be, FP_CAN_STEP_DELTA) || be->precision != FP_PRECISION_BF16 || settings->restart)
+		return FP_OK;
+	FP_TRY(fp_gram_narrow(problem->gram, &out->A));
+	FP_TRY(fp_matrix_new(be, &out->D, 2 * W.rows, W.cols, FP_BF16));
+	FP_TRY(fp_matrix_new(be, &out->rounded, 2 * W.rows, W.cols, FP_BF16));
+	FP_TRY(fp_matrix_new(be, &out->G, W.rows, W.cols, FP_BF16));
+	if (!fp_matrix_is_absent(problem->R)) {
+		FP_TRY(fp_matrix_new(be, &out->R, W.rows, W.cols, FP_BF16));
+		FP_TRY(be->memory->copy(be, out->R, problem->R));
+	}
+	out->used = true;
+cleanup:
+	if (status != FP_OK)
+		fp_delta_free(out);
+	return status;
+}
+
+void fp_delta_free(fp_delta *delta)
+{
+	if (!delta->problem)
+		return;
+	fp_backend *be = delta->problem->gram->be;
+	fp_matrix_free(be, &delta->D);
+	fp_matrix_free(be, &delta->rounded);
+	fp_matrix_free(be, &delta->best);
+	fp_matrix_free(be, &delta->R);
+	fp_matrix_free(be, &delta->E);
+	fp_matrix_free(be, &delta->G);
+	*delta = (fp_delta){0};
+}
+
+fp_status fp_delta_set(fp_delta *delta, fp_matrix V)
+{
+	fp_backend *be = delta->problem->gram->be;
+	return be->delta->split(be, V, delta->W, delta->rounded);
+}
+
+fp_status fp_delta_get(const fp_delta *delta, fp_matrix V)
+{
+	fp_backend *be = delta->problem->gram->be;
+	return be->delta->join(be, delta->W, delta->best, V);
+}
+
+/* The room of two halves is that of a float. */
+static fp_matrix work_of(const fp_delta *delta)
+{
+	fp_matrix work = delta->rounded;
+	work.rows /= 2;
+	work.dtype = FP_F32;
+	return work;
+}
+
+/* Two matrices change places; the second is made where it is absent. */
+static fp_status exchange(fp_backend *be, fp_matrix *a, fp_matrix *b)
+{
+	fp_matrix other = *b;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(other))
+		status = fp_matrix_new(be, &other, a->rows, a->cols, a->dtype);
+	if (status == FP_OK) {
+		*b = *a;
+		*a = other;
+	}
+	return status;
+}
+
+fp_status fp_delta_keep(fp_delta *delta, fp_matrix *product)
+{
+	fp_backend *be = delta->problem->gram->be;
+	fp_status status = exchange(be, &delta->rounded, &delta->best);
+	return status == FP_OK ? exchange(be, &delta->G, product) : status;
+}
+
+bool fp_delta_rounds_apart(const fp_delta *delta)
+{
+	const fp_pattern *pattern = &delta->problem->pattern;
+	return pattern->group > 0 && pattern->group <= FP_DELTA_GROUP;
+}
+
+fp_status fp_delta_round(fp_delta *delta, fp_matrix mask)
+{
+	fp_backend *be = delta->problem->gram->be;
+	fp_matrix work = work_of(delta);
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ROUNDING);
+	fp_status status;
+	if (fp_delta_rounds_apart(delta)) {
+		status = be->delta->round(be, &delta->problem->pattern, delta->W, delta->D, delta->rounded);
+	} else {
+		FP_TRY(be->delta->join(be, delta->W, delta->D, work));
+		FP_TRY(fp_round(delta->problem, work, mask));
+		FP_TRY(be->delta->split(be, work, delta->W, delta->D));
+		FP_TRY(exchange(be, &delta->D, &delta->rounded));
+	}
+cleanup:
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}
+
+fp_status fp_delta_multiply(fp_delta *delta, fp_matrix D)
+{
+	fp_backend *be = delta->problem->gram->be;
+	fp_matrix high = fp_matrix_rows(D, 0, delta->G.rows);
+	return be->linear->gemm(be, 1.0F, high, FP_PLAIN, delta->A, FP_TRANSPOSED, 0.0F, delta->G);
+}
+
+fp_status fp_delta_error(fp_delta *delta, fp_matrix D, double *out)
+{
+	fp_backend *be = delta->problem->gram->be;
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ERROR);
+	double sum;
+	fp_status status;
+	FP_TRY(fp_delta_multiply(delta, D));
+	FP_TRY(be->delta->sum(be, D, delta->G, delta->R, &sum));
+	sum += delta->problem->constant;
+	*out = sum < 0.0 ? 0.0 : sum; /* as fp_problem_error() */
+cleanup:
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}
+
+/* A change that is so many times the tolerance does not fall below it in a later round. */
+static const double NEVER_CONVERGES = 1e3;
+
+/* On a device a number for the host costs a wait: a few steps too many cost less. Nothing depends on the last. */
+static bool checks_change(const fp_delta *delta, const fp_settings *settings, int64_t k)
+{
+	enum { CHECK_EVERY = 10 };
+	return !delta->skip_checks && k % CHECK_EVERY == CHECK_EVERY - 1 && k + 1 < settings->iterations;
+}
+
+/* A step as the rule in `rule` has it, from `from` where that is not absent. */
+static fp_status plain_step(fp_delta *delta, fp_delta_step *rule, double momentum, fp_matrix G, double *change,
+							double *bound)
+{
+	fp_backend *be = delta->problem->gram->be;
+	rule->momentum = (float)momentum;
+	fp_status status = be->delta->step(be, rule, G, change, bound);
+	rule->from = (fp_matrix){0};
+	return status;
+}
+
+/* E ← what `count` steps make of D = 0; D is overwritten. */
+static fp_status make_start(fp_delta *delta, double L, int64_t count)
+{
+	fp_backend *be = delta->problem->gram->be;
+	fp_matrix whole = delta->D;
+	double t = 1;
+	fp_delta_step rule = {
+		.rule = FP_MOMENTUM_LITERAL, .step = (float)(1.0 / L), .W = delta->W, .R = delta->R, .D = delta->D};
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(delta->R))
+		return FP_OK;
+	whole.rows /= 2;
+	whole.dtype = FP_F32; /* two halves are as large as a float, and all bits are zero in both */
+	FP_TRY(be->memory->fill(be, whole, 0.0F));
+	for (int64_t k = 0; k < count; k++) {
+		FP_TRY(fp_delta_multiply(delta, delta->D));
+		FP_TRY(plain_step(delta, &rule, fp_fista_momentum(&t), delta->G, NULL, NULL));
+	}
+	FP_TRY(fp_matrix_new(be, &delta->E, delta->W.rows, delta->W.cols, FP_BF16));
+	FP_TRY(be->memory->copy(be, delta->E, fp_matrix_rows(delta->D, 0, delta->W.rows)));
+cleanup:
+	return status;
+}
+
+/*
+ * True when all steps but the last can be made at once (fista_batched_steps.c): shrinkage by θ in each of them moves no weight by a
+ * millionth of their root mean square, where the checkpoint's type rounds by a thousandth and more. Where memory is
+ * short a Gram matrix that is much larger than the operator is spared it. Then delta->batched and delta->E are there.
+ */
+static fp_status can_batch(fp_delta *delta, const fp_settings *settings, double lambda, double L, bool *out)
+{
+	enum { FEWEST = 4 };
+	fp_gram *gram = delta->problem->gram;
+	fp_backend *be = gram->be;
+	fp_matrix W = delta->problem->W;
+	int64_t count = settings->iterations - 1;
+	fp_status status = FP_OK;
+	*out = false;
+	if (!fp_is(settings->momentum, "literal") || count < FEWEST)
+		return FP_OK;
+	if (gram->batched_count != count && be->frugal && W.cols > 2 * W.rows)
+		return FP_OK;
+	if (delta->negligible < 0) {
+		double squares;
+		FP_TRY(be->linear->dot(be, W, W, &squares));
+		delta->negligible = 1e-6 * sqrt(squares / (double)(fp_matrix_size(W) > 0 ? fp_matrix_size(W) : 1));
+	}
+	if (!(lambda / L * (double)count <= delta->negligible))
+		return FP_OK;
+	if (fp_matrix_is_absent(delta->batched)) {
+		FP_TRY(fp_gram_batched_steps(gram, count, &delta->batched));
+		FP_TRY(make_start(delta, L, count));
+	}
+	*out = true;
+cleanup:
+	return status;
+}
+
+/* D ← best(I − S) + E, the first steps of a descent at once; *t moves on. */
+static fp_status take_batched_steps(fp_delta *delta, const fp_delta_step *rule, int64_t count, double *t)
+{
+	fp_backend *be = delta->problem->gram->be;
+	fp_matrix high = fp_matrix_rows(delta->best, 0, delta->G.rows);
+	fp_delta_step at_once = *rule;
+	at_once.step = 1;
+	at_once.threshold = at_once.momentum = 0;
+	at_once.R = delta->E;
+	fp_status status;
+	for (int64_t k = 0; k < count; k++)
+		(void)fp_fista_momentum(t);
+	FP_TRY(be->linear->gemm(be, 1.0F, high, FP_PLAIN, delta->batched, FP_TRANSPOSED, 0.0F, delta->G));
+	FP_TRY(be->delta->step(be, &at_once, delta->G, NULL, NULL));
+cleanup:
+	return status;
+}
+
+fp_status fp_delta_fista(fp_delta *delta, const fp_settings *settings, double lambda, double L, fp_matrix product,
+						 double *least, int64_t *steps)
+{
+	fp_backend *be = delta->problem->gram->be;
+	fp_matrix work = work_of(delta);
+	bool literal = fp_is(settings->momentum, "literal");
+	bool batches;
+	int64_t k = 0;
+	double t = 1;
+	fp_delta_step rule = {.rule = literal ? FP_MOMENTUM_LITERAL : FP_MOMENTUM_STANDARD,
+						  .step = (float)(1.0 / L),
+						  .threshold = (float)(lambda / L),
+						  .W = delta->W,
+						  .R = delta->R,
+						  .D = delta->D,
+						  .from = delta->best};
+	fp_status status = FP_OK;
+	*least = -INFINITY;
+	if (L <= 0) /* all inputs are zero: nothing to fit */
+		return be->memory->copy(be, delta->D, delta->best);
+	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_FISTA);
+	FP_TRY(can_batch(delta, settings, lambda, L, &batches));
+	if (batches) {
+		k = settings->iterations - 1;
+		FP_TRY(take_batched_steps(delta, &rule, k, &t));
+		*steps += k;
+		rule.from = (fp_matrix){0};
+	}
+	if (!literal) /* P = Y to begin with */
+		FP_TRY(be->delta->join(be, delta->W, delta->best, work));
+	for (; k < settings->iterations; k++) {
+		double change = INFINITY;
+		double bound = -INFINITY;
+		fp_matrix G = delta->G;
+		if (k == 0)
+			G = product;
+		else
+			FP_TRY(fp_delta_multiply(delta, delta->D));
+		/* the literal rule goes without P, but for the step before one that measures the change of it */
+		bool look = checks_change(delta, settings, k), last = literal && k + 1 == settings->iterations;
+		rule.P = !literal || look || checks_change(delta, settings, k + 1) ? work : (fp_matrix){0};
+		FP_TRY(plain_step(delta, &rule, fp_fista_momentum(&t), G, look ? &change : NULL, last ? &bound : NULL));
+		++*steps;
+		*least = bound + delta->problem->constant;
+		if (isfinite(change))
+			delta->skip_checks = sqrt(change) > NEVER_CONVERGES * settings->step_tolerance;
+		if (sqrt(change) < settings->step_tolerance)
+			break;
+	}
+	if (!literal) /* the result is P, not Y */
+		FP_TRY(be->delta->split(be, work, delta->W, delta->D));
+cleanup:
+	fp_stage_enter(be->ctx, stage);
+	return status;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * inverse_cache.c: inverses of A + ρI for a ladder of penalties ρ, which all operators of a Gram matrix share.
+ *
+ * On a CPU an inverse costs little more than a product, so each is made anew. On a device it costs many: there a level's
+ * inverse X' follows from the one below it, X, since A + ρ'I = X⁻¹ + δI:
+ *     X' = X(I + δX)⁻¹ = X p(δX) + …,   the eigenvalues of δX in (0, r − 1] for ρ' = rρ
+ * with p of degree 3 such that 1 − (1 + y)p(y) is Chebyshev's polynomial on that interval: at most 2·10⁻⁵ of each
+ * eigenvalue is lost on a level, and errors of the rungs below do not grow. That is two products.
+ */
+#include "base/memory.h"
+#include "solver/problem.h"
+
+#include <math.h>
+
+enum { LEVELS_KEPT = 16, LEVELS_PER_REFUSAL = 3 };
+static const double FIRST_RHO = 0.1; /* of a diagonal of ones */
+static const double RATIO = 1.25;
+
+double fp_penalty(int64_t level)
+{
+	return FIRST_RHO * pow(RATIO, (double)level);
+}
+
+static fp_status invert(fp_gram *gram, double rho, fp_matrix out, int64_t *refused)
+{
+	fp_backend *be = gram->be;
+	fp_matrix diagonal = {0};
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &diagonal, 1, gram->A.rows, FP_F32));
+	FP_TRY(be->memory->fill(be, diagonal, (float)rho));
+	FP_TRY(be->memory->copy(be, out, gram->A));
+	FP_TRY(be->linear->add_diagonal(be, out, diagonal));
+	FP_TRY(be->linear->inverse(be, out, refused));
+cleanup:
+	fp_matrix_free(be, &diagonal);
+	return status;
+}
+
+/* out ← out + square·high, two terms that are small compared with what is there */
+static fp_status add_product(fp_backend *be, fp_matrix square, fp_matrix high, fp_matrix out)
+{
+	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
+	return be->linear->gemm(be, 1.0F, square, FP_PLAIN, high, FP_TRANSPOSED, 1.0F, out);
+}
+
+/* out ← the inverse one level above X, which is at ρ. out may be X. */
+static fp_status raise_penalty(fp_backend *be, double rho, fp_matrix X, fp_matrix out)
+{
+	/* p(y) = (51840 − 51712y + 49152y² − 32768y³)/51841 for r = 1.25: (1 + y)p(y) = 1 − T₄(8y − 1)/T₄(−9) */
+	const double delta = (RATIO - 1) * rho;
+	const float a1 = (float)(51840.0 / 51841.0);
+	const float a2 = (float)(-51712.0 / 51841.0 * delta);
+	const float a3 = (float)(49152.0 / 51841.0 * delta * delta);
+	const float a4 = (float)(-32768.0 / 51841.0 * delta * delta * delta);
+	fp_matrix square = {0};
+	fp_matrix high = {0};
+	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &square, X.rows, X.cols, FP_F32));
+	FP_TRY(be->linear->gram(be, X, 0.0F, square)); /* X is symmetric: XᵀX = X² */
+	FP_TRY(be->linear->mirror(be, square));
+	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, FP_F32)); /* not before: the product takes room of its own */
+	FP_TRY(be->memory->copy(be, high, square));
+	FP_TRY(be->linear->axpby(be, a3, X, a4, high));
+	if (out.buffer != X.buffer)
+		FP_TRY(be->memory->copy(be, out, X));
+	FP_TRY(be->linear->axpby(be, a2, square, a1, out));
+	FP_TRY(add_product(be, square, high, out));
+	FP_TRY(be->linear->mirror(be, out));
+cleanup:
+	fp_matrix_free(be, &square);
+	fp_matrix_free(be, &high);
+	return status;
+}
+
+/* Whether all rungs that a search climbs find room beside everything else. */
+static fp_status may_keep(const fp_gram *gram, fp_dtype type, bool *out)
+{
+	int64_t available;
+	int64_t total;
+	int64_t wanted = LEVELS_KEPT * fp_matrix_size(gram->A) * fp_dtype_size(type);
+	*out = false;
+	if (!gram->shared || gram->be->frugal)
+		return FP_OK;
+	fp_status status = gram->be->memory->available(gram->be, &available, &total);
+	*out = wanted < available / 4;
+	return status;
+}
+
+/* The inverse at *level, or at the first above it that Cholesky does not refuse. */
+static fp_status start(fp_gram *gram, int64_t *level, fp_matrix out)
+{
+	int64_t refused = 1;
+	fp_status status = FP_OK;
+	while (*level < FP_PENALTY_LEVELS) {
+		FP_TRY(invert(gram, fp_penalty(*level), out, &refused));
+		if (!refused)
+			return FP_OK;
+		*level += LEVELS_PER_REFUSAL; /* rank-deficient beyond rounding: a larger ρ mends it */
+	}
+	status = fp_fail(gram->be->ctx, FP_ERROR_NUMERIC, "the Gram matrix is not positive semidefinite");
+cleanup:
+	return status;
+}
+
+static bool holds_newest(const fp_gram *gram)
+{
+	return !fp_matrix_is_absent(gram->newest) && gram->inverses[gram->newest_level].buffer == gram->newest.buffer;
+}
+
+void fp_gram_free_inverses(fp_gram *gram)
+{
+	if (!gram->inverses)
+		return;
+	if (!holds_newest(gram))
+		fp_matrix_free(gram->be, &gram->newest);
+	for (int64_t i = 0; i < FP_PENALTY_LEVELS; i++)
+		fp_matrix_free(gram->be, &gram->inverses[i]);
+	fp_free(gram->inverses);
+}
+
+/* gram->newest ← the inverse at *level, in the place of the last one unless that is kept. */
+static fp_status compute_newest(fp_gram *gram, int64_t *level)
+{
+	fp_backend *be = gram->be;
+	fp_matrix below = gram->newest;
+	int64_t from = gram->newest_level;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(below) || holds_newest(gram))
+		FP_TRY(fp_matrix_new(be, &gram->newest, gram->A.rows, gram->A.cols, FP_F32));
+	gram->newest_level = *level;
+	if (be->asynchronous && !fp_matrix_is_absent(below) && from == *level - 1)
+		FP_TRY(raise_penalty(be, fp_penalty(from), below, gram->newest));
+	else
+		FP_TRY(start(gram, level, gram->newest));
+	gram->newest_level = *level;
+cleanup:
+	return status;
+}
+
+/* gram->inverses[level] ← gram->newest itself or, in the type of products, a copy: beside the others, or in the place of
+ * the one there is. */
+static fp_status keep_newest(fp_gram *gram, fp_dtype type, bool all)
+{
+	fp_backend *be = gram->be;
+	fp_matrix *held = &gram->inverses[gram->newest_level];
+	if (type == FP_F32) {
+		fp_matrix_free(be, held); /* where a level below was refused again */
+		*held = gram->newest;
+		return FP_OK;
+	}
+	for (int64_t i = 0; i < FP_PENALTY_LEVELS && !all && fp_matrix_is_absent(*held); i++) {
+		*held = gram->inverses[i];
+		if (i != gram->newest_level)
+			gram->inverses[i] = (fp_matrix){0};
+	}
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(*held))
+		status = fp_matrix_new(be, held, gram->A.rows, gram->A.cols, type);
+	return status == FP_OK ? be->memory->copy(be, *held, gram->newest) : status;
+}
+
+fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out)
+{
+	fp_backend *be = gram->be;
+	fp_dtype type = fp_backend_operand(be, FP_USE_ITERATION);
+	bool keep;
+	FP_PRODUCTS_FOR(be, FP_USE_EXACT);
+	fp_status status = FP_OK;
+	FP_REQUIRE(be, *level >= 0 && *level < FP_PENALTY_LEVELS);
+	if (!gram->inverses)
+		FP_TRY(FP_NEW(be->ctx, &gram->inverses, FP_PENALTY_LEVELS));
+	if (fp_matrix_is_absent(gram->inverses[*level])) {
+		FP_TRY(may_keep(gram, type, &keep));
+		if (!keep && holds_newest(gram)) /* its place is wanted */
+			gram->inverses[gram->newest_level] = (fp_matrix){0};
+		FP_TRY(compute_newest(gram, level));
+		FP_TRY(keep_newest(gram, type, keep));
+	}
+	*out = gram->inverses[*level];
+cleanup:
+	return status;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many steps in one product against the steps one by one. */
+#include "solver_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Where the settings' steps without shrinkage lead from `start`, in float. */
+static double *walk(solver_fixture *f, const double *start)
+{
+	int64_t steps = 0;
+	double L;
+	fixture_put(f, f->V, start);
+	assert_ok(f->ctx, fp_gram_largest(&f->gram, &L));
+	assert_ok(f->ctx, fp_fista(&f->problem, f->settings, 0.0, L, f->V, &steps));
+	return fixture_doubles(f, f->V);
+}
+
+/* The difference of two walks is that of their starts times I − S: what else a walk adds does not depend on its start.
+ */
+static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
+{
+	solver_fixture f;
+	fp_matrix S, wide;
+	char setting[64];
+	make_fixture(&f, m, n, 3 * n, 0.3, seed, "50%");
+	fixture_set(&f, "momentum=literal");
+	fixture_set(&f, "step_tolerance=0");
+	snprintf(setting, sizeof setting, "iterations=%lld", (long long)count);
+	fixture_set(&f, setting);
+	double *start = calloc((size_t)(m * n), sizeof *start);
+	for (int64_t k = 0; k < m * n; k++)
+		start[k] = k % 3 == 0 ? 0 : f.W[k];
+	double *here = walk(&f, start), *dense = walk(&f, f.W);
+	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, &S));
+	assert_int_equal(S.dtype, FP_BF16);
+	assert_ok(f.ctx, fp_matrix_new(f.be, &wide, n, n, FP_F32));
+	assert_ok(f.ctx, f.be->memory->copy(f.be, wide, S));
+	double *s = fixture_doubles(&f, wide);
+	double off = 0, size = 0;
+	for (int64_t i = 0; i < m; i++)
+		for (int64_t j = 0; j < n; j++) {
+			double want = here[i * n + j] - dense[i * n + j], got = start[i * n + j] - f.W[i * n + j];
+			for (int64_t k = 0; k < n; k++)
+				got -= (start[i * n + k] - f.W[i * n + k]) * s[k * n + j];
+			off += (got - want) * (got - want);
+			size += (start[i * n + j] - f.W[i * n + j]) * (start[i * n + j] - f.W[i * n + j]);
+		}
+	if (!(sqrt(off) <= ldexp(sqrt(size), -8))) /* S has 8 bits */
+		fail_msg("%lld steps of %lld inputs: off by %g of %g", (long long)count, (long long)n, sqrt(off), sqrt(size));
+	fp_matrix again; /* kept */
+	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, &again));
+	assert_ptr_equal(again.buffer, S.buffer);
+	free(start);
+	free(here);
+	free(dense);
+	free(s);
+	fp_matrix_free(f.be, &wide);
+	free_fixture(&f);
+}
+
+static void makes_the_same_steps(void **unused)
+{
+	(void)unused;
+	static const int64_t counts[] = {1, 2, 3, 4, 7, 19, 40};
+	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+		for (uint64_t seed = 1; seed < 3; seed++) {
+			check(6, 24, counts[i], seed);
+			check(3, 65, counts[i], seed);
+			check(2, 1, counts[i], seed);
+		}
+}
+
+/* Inputs that are all zero have no step length. */
+static void refuses_nothing(void **unused)
+{
+	(void)unused;
+	solver_fixture f;
+	fp_matrix S;
+	double W[8] = {1, 2, 3, 4, 5, 6, 7, 8}, X[12] = {0};
+	make_fixture_from(&f, 2, 4, 3, W, X, X, "50%");
+	assert_fails(f.ctx, FP_ERROR_INTERNAL, "no steps", fp_gram_batched_steps(&f.gram, 19, &S));
+	free_fixture(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(makes_the_same_steps), cmocka_unit_test(refuses_nothing)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
