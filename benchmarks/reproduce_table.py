@@ -5,10 +5,10 @@
     reproduce_table.py wikitext2|ptb|c4 --calibration C4_SHARD --text FILE MODEL_DIR... [-- FLAG...]
     reproduce_table.py zero-shot --calibration C4_SHARD --task NAME=FILE... MODEL_DIR... [-- FLAG...]
 
-A model is known by the name of its directory (opt-125m, llama-2-7b, Meta-Llama-3-8B, ...), which also gives the length of
-the windows; one that the paper does not have is run at --length and printed without published figures. Flags after --
-go to every command, such as --device cuda. Finished cells of the tables of perplexity are kept in --work, and a stopped
-run goes on. docs/reproducing.md says which files to download.
+A model is identified by the name of its directory (opt-125m, llama-2-7b, Meta-Llama-3-8B, ...), which also gives the
+length of the windows; a model that is not in the paper is run at --length and printed without published figures. Flags
+after -- go to every command, such as --device cuda. Finished cells of the perplexity tables are kept in --work, and a
+stopped run continues. docs/reproducing.md says which files to download.
 """
 import argparse
 import json
@@ -17,7 +17,9 @@ import re
 import subprocess
 import sys
 
-NAMES = {"dense": "Dense", "sparsegpt": "SparseGPT", "wanda": "Wanda", "fista": "FISTAPruner"}
+TITLES = {"dense": "Dense", "sparsegpt": "SparseGPT", "wanda": "Wanda", "paper": "FISTAPruner (paper)",
+          "fast": "ADMM search + refit (fast)", "best": "... + layer fit (best)"}
+LINE = "{:<28} {:<26} {:>8} {:>10} {:>10}"
 
 
 def published():
@@ -91,7 +93,7 @@ def accuracies(options, directory, length):
             if not model.exists():  # a directory under its name is whole
                 run(options, "prune", directory, "-o", model, *calibration(options, length), "--method", method,
                     "--pattern", pattern, *(["--preset", preset] if preset else []))
-        document = run(options, "eval", model, *tasks)
+        document = run(options, "eval", model, *tasks, "--limit", options.limit)
         found[method, preset, pattern] = {task["name"]: task["acc"] for task in document["tasks"]}
     return found
 
@@ -100,11 +102,11 @@ def print_lines(options, name, column, values, digits):
     figures = published()
     model = f"{name}:{column}" if column else name
     for (method, preset, pattern), ours in values.items():
-        theirs = figures.get((options.table, model, method, pattern))
-        title = NAMES[method] + (f" ({preset})" if preset else "")
-        cells = [model, title, pattern or "-"]
+        # The published FISTAPruner is the preset paper; the other presets are not in the paper.
+        theirs = figures.get((options.table, model, method, pattern)) if preset in (None, "paper") else None
+        cells = [model, TITLES[preset or method], pattern or "-"]
         cells += ["-" if number is None else f"{number:.{digits}f}" for number in (theirs, ours)]
-        print("{:<28} {:<22} {:>8} {:>10} {:>10}".format(*cells), flush=True)
+        print(LINE.format(*cells), flush=True)
 
 
 def main():
@@ -122,6 +124,8 @@ def main():
     parser.add_argument("--samples", default=128, type=int)
     parser.add_argument("--seed", default=0, type=int)
     parser.add_argument("--length", default=0, type=int, help="tokens in a window; 0: the paper's for this model")
+    parser.add_argument("--limit", default=2000, type=int,
+                        help="zero-shot: examples of each task; 2000 is what the published table was scored on, 0: all")
     parser.add_argument("--work", default="reproduce")
     options = parser.parse_args(words[:words.index("--")] if "--" in words else words)
     options.flags = flags
@@ -130,7 +134,7 @@ def main():
     if options.table != "zero-shot" and not options.text:
         parser.error(f"{options.table} needs --text FILE")
     pathlib.Path(options.work).mkdir(parents=True, exist_ok=True)
-    print("{:<28} {:<22} {:>8} {:>10} {:>10}".format("model", "method", "pattern", "published", "ours"))
+    print(LINE.format("model", "method", "pattern", "published", "ours"))
     for directory in options.models:
         name = known_name(directory)
         length = window_length(name, options.length)
