@@ -6,8 +6,8 @@
 
 Runs `compare` on every model with the flags of each side, and prints a Markdown table: the dense model, and each preset and
 pattern with the first seed, how far apart the two are, the same for the means over all seeds, and the root mean square of
-single runs' distances, which says what one run can be held to (docs/research/precision.md, "Noise"). Finished cells are kept in
---work, and flags after -- go to both sides, such as --threads 1.
+single runs' distances, which says what one run can be held to (docs/research/precision.md, "Noise"). Finished cells are
+kept in --work, and flags after -- go to both sides, such as --threads 1.
 """
 import json
 import math
