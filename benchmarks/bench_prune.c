@@ -176,7 +176,8 @@ static fp_status run(fp_context *ctx, fp_settings *settings, const char *directo
 	FP_TRY(FP_NEW(ctx, &windows->ids, windows->count * windows->length));
 	fill_windows(windows, fp_model_get_config(model)->vocabulary);
 	FP_TRY(fp_writer_open(&writer, ctx, checkpoint, output));
-	fp_prune_task task = {.model = model, .settings = settings, .windows = windows, .writer = writer};
+	fp_prune_task task = {
+		.be = be, .ctx = ctx, .model = model, .settings = settings, .windows = windows, .writer = writer};
 	wrap(&timed, be);
 	double start = bench_now();
 	status = fp_prune_model(&result, &task);

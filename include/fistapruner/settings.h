@@ -7,11 +7,16 @@
 #define FISTAPRUNER_SETTINGS_H
 
 #include <fistapruner/context.h>
+#include <fistapruner/methods.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* "magnitude|wanda|…", without the '|' that comes first */
+#define FP_METHOD_WORD(name, ...) "|" #name
+#define FP_METHOD_WORDS (&(FP_METHOD_LIST(FP_METHOD_WORD))[1])
 
 /*
  * X(kind, name, default, minimum, maximum, choices, commands, help)
@@ -23,8 +28,7 @@ extern "C" {
 #define FP_SETTINGS_TABLE(X)                                                                                           \
 	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M", "p",                                                                  \
 	  "what to prune to: a share of zeros in each matrix, or N:M = N kept of M consecutive entries of a row")          \
-	X(CHOICE, method, "fista", 0, 0, "fista|admm|sparsegpt|wanda|magnitude", "p",                                      \
-	  "how to choose and fit the weights that stay")                                                                   \
+	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p", "how to choose and fit the weights that stay")              \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
 	  "best: fast, then a fit of each layer's output; fast: support search and refit; paper: the published algorithm " \
 	  "to the letter. Flags after it override it")                                                                     \

@@ -54,10 +54,9 @@ static const char *family_of(const fp_checkpoint *checkpoint)
 static fp_status check_request(prune_session *session)
 {
 	const fp_prune_request *request = session->request;
-	bool magnitude = fp_is(session->settings.method, "magnitude");
 	if (!request->output && !request->dry_run)
 		return fp_fail(session->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
-	if (request->calibration_count == 0 && !magnitude)
+	if (request->calibration_count == 0 && fp_method_of(&session->settings)->needs_text)
 		return fp_fail(session->ctx, FP_ERROR_USAGE,
 					   "calibration text is needed: --calibration FILE (only --method magnitude works without)");
 	return FP_OK;
@@ -305,7 +304,9 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 		*request->kept = 0;
 	FP_TRY(open_quietly(&session));
 	bool leads = session.comm->rank == 0;
-	fp_prune_task task = {.model = session.model,
+	fp_prune_task task = {.be = session.be,
+						  .ctx = ctx,
+						  .model = session.model,
 						  .settings = &session.settings,
 						  .windows = &session.windows,
 						  .comm = session.comm,

@@ -2,6 +2,7 @@
 #include "comparison/cells.h"
 
 #include "base/memory.h"
+#include "solver/method.h"
 
 #include <string.h>
 
@@ -110,12 +111,12 @@ static fp_status add_cell(planning *p, const char *method, const char *preset, c
 	FP_TRY(FP_GROW(ctx, &p->cells, &p->capacity, p->count + 1));
 	fp_cell *cell = &p->cells[p->count];
 	cell->settings = *p->settings;
-	cell->fista = fp_is(method, "fista");
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "method", method));
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "pattern", pattern));
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "samples", samples));
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "seed", seed));
-	if (cell->fista) {
+	cell->has_presets = fp_method_of(&cell->settings)->has_presets;
+	if (cell->has_presets) {
 		FP_TRY(fp_settings_set(&cell->settings, ctx, "preset", preset));
 		FP_TRY(assign_recipe(&cell->settings, ctx, p->recipe));
 		if (correction)
@@ -129,8 +130,9 @@ cleanup:
 
 static fp_status add_method(planning *p, const char *method, const char *pattern, const char *samples, const char *seed)
 {
+	const fp_method *row = fp_method_named(method);
 	fp_status status = FP_OK;
-	if (!fp_is(method, "fista"))
+	if (!row || !row->has_presets) /* an unknown one fails there, with a message */
 		return add_cell(p, method, NULL, NULL, pattern, samples, seed);
 	for (int i = 0; i < p->presets.count; i++)
 		for (int j = 0; j < (p->corrected ? p->corrections.count : 1); j++)

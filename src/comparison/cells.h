@@ -16,7 +16,7 @@ typedef struct fp_cell_lists {
 
 typedef struct fp_cell {
 	fp_settings settings; /* resolved for the model's family */
-	bool fista;           /* presets and corrections mean something */
+	bool has_presets;     /* its preset and correction mean something */
 } fp_cell;
 
 /* In the order in which they are run: those with the same calibration windows side by side. The caller frees *out with

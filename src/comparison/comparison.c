@@ -166,9 +166,9 @@ static json_t *row_of_report(const fp_cell *cell, const json_t *report)
 										"seconds",  "stages",         "operators"};
 	const fp_settings *settings = &cell->settings;
 	json_t *row = json_pack("{s:s, s:s?, s:s, s:s?, s:I, s:I}", "method", settings->method, "preset",
-							cell->fista ? settings->preset : NULL, "pattern", settings->pattern, "correction",
-							cell->fista ? settings->correction : NULL, "samples", (json_int_t)settings->samples, "seed",
-							(json_int_t)settings->seed);
+							cell->has_presets ? settings->preset : NULL, "pattern", settings->pattern, "correction",
+							cell->has_presets ? settings->correction : NULL, "samples", (json_int_t)settings->samples,
+							"seed", (json_int_t)settings->seed);
 	for (size_t i = 0; row && i < sizeof taken / sizeof taken[0]; i++)
 		json_object_set(row, taken[i], json_object_get(report, taken[i]));
 	return row;
@@ -182,7 +182,9 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 	fp_status status;
 	FP_TRY(draw_windows(c, &cell->settings));
 	FP_TRY(fp_overlay_new(&overlay, c->ctx));
-	const fp_prune_task task = {.model = c->model,
+	const fp_prune_task task = {.be = c->be,
+								.ctx = c->ctx,
+								.model = c->model,
 								.settings = &cell->settings,
 								.windows = &c->calibration,
 								.overlay = overlay,
@@ -206,7 +208,7 @@ static void spell_cell(char *out, size_t size, const fp_cell *cell)
 {
 	if (!cell)
 		snprintf(out, size, "dense");
-	else if (!cell->fista)
+	else if (!cell->has_presets)
 		snprintf(out, size, "%.16s at %.16s", cell->settings.method, cell->settings.pattern);
 	else
 		snprintf(out, size, "%.16s (%.16s, correction %.16s) at %.16s", cell->settings.method, cell->settings.preset,

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "solver/problem.h"
+#include "solver/steps.h"
 #include "statistics/statistics.h"
 
 #include <math.h>

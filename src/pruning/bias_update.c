@@ -96,7 +96,7 @@ cleanup:
 fp_status fp_update_bias(const fp_layer_task *task, const fp_bias_target *target, fp_matrix V, fp_matrix bias,
 						 fp_operator_result *result)
 {
-	bias_space space = {.be = fp_model_backend(task->model)};
+	bias_space space = {.be = task->be};
 	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, result->layer, result->role);
 	fp_status status;
 	FP_TRY(space_new(&space, bias, tensor->dtype));

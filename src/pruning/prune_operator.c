@@ -116,7 +116,7 @@ static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count, int threa
 
 /* A finished operator on its way to the host. */
 typedef struct outgoing {
-	char *bytes;      /* the tensor's, in the space of task->behind or in `own` */
+	char *bytes;      /* the tensor's, in the space of task->output or in `own` */
 	char *own;        /* where there is no such space */
 	fp_matrix narrow; /* what is sent, while it is under way */
 } outgoing;
@@ -130,9 +130,9 @@ static fp_status take_space(const fp_layer_task *task, const fp_operator_result 
 		const fp_tensor_info *tensor = fp_model_operator(task->model, result->layer, (fp_role)role);
 		most = tensor && tensor->bytes > most ? tensor->bytes : most;
 	}
-	if (task->behind)
-		return fp_write_behind_space(task->behind, most, &out->bytes);
-	fp_status status = FP_NEW(fp_model_backend(task->model)->ctx, &out->own, result->tensor->bytes);
+	if (task->output.space)
+		return task->output.space(task->output.data, most, &out->bytes);
+	fp_status status = FP_NEW(task->ctx, &out->own, result->tensor->bytes);
 	out->bytes = out->own;
 	return status;
 }
@@ -170,7 +170,7 @@ static fp_status end_output(fp_backend *be, outgoing *out)
  * its bytes are on their way then. */
 static fp_status begin_output(const fp_layer_task *task, fp_matrix V, fp_operator_result *result, outgoing *out)
 {
-	fp_backend *be = fp_model_backend(task->model);
+	fp_backend *be = task->be;
 	const fp_tensor_info *tensor = result->tensor;
 	bool async = fp_backend_can(be, FP_CAN_DOWNLOAD_ASYNC);
 	int finite = 0;
@@ -184,7 +184,7 @@ static fp_status begin_output(const fp_layer_task *task, fp_matrix V, fp_operato
 		FP_TRY(round_on_host(be, V, result, out, &finite));
 	if (!finite)
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
-	if (async && task->behind)
+	if (async && task->output.space)
 		FP_TRY(be->transfer->begin_download(be, out->bytes, out->narrow));
 	else if (async)
 		FP_TRY(be->memory->download(be, out->bytes, tensor->dtype, V.cols, out->narrow));
@@ -202,18 +202,18 @@ static void drop_output(fp_backend *be, outgoing *out)
 
 static fp_status deliver(const fp_layer_task *task, const fp_operator_result *result, const char *bytes)
 {
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
-	if (!task->done)
+	fp_context *ctx = task->ctx;
+	if (!task->output.operator_done)
 		return FP_OK;
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_OUTPUT);
-	fp_status status = task->done(task->done_data, result, bytes);
+	fp_status status = task->output.operator_done(task->output.data, result, bytes);
 	fp_stage_enter(ctx, stage);
 	return status;
 }
 
 fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result)
 {
-	fp_backend *be = fp_model_backend(task->model);
+	fp_backend *be = task->be;
 	outgoing out = {0};
 	fp_matrix own = {0}, wide;
 	fp_status status;
@@ -230,7 +230,7 @@ cleanup:
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
 							fp_gram *gram, const fp_operator *own, fp_operator_result *result)
 {
-	fp_backend *be = fp_model_backend(task->model);
+	fp_backend *be = task->be;
 	const fp_settings *settings = task->settings;
 	bool narrow = own->W.dtype != FP_F32;
 	fp_matrix W, V;

@@ -33,7 +33,7 @@ static int64_t pass_windows(int64_t length)
 
 bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pattern, const fp_backend *be)
 {
-	return settings->row_importance && pattern->group == 0 && fp_is(settings->method, "fista") &&
+	return settings->row_importance && pattern->group == 0 && fp_method_of(settings)->has_presets &&
 		   fp_backend_can(be, FP_CAN_DIFFERENTIATE);
 }
 

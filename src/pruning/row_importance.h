@@ -8,6 +8,7 @@
 
 #include "base/settings.h"
 #include "pruning/streams.h"
+#include "solver/method.h"
 
 /* By role; 1 × outputs; absent where it is not known. Freed with fp_row_importance_free(). */
 typedef struct fp_row_importance {

@@ -133,7 +133,7 @@ cleanup:
 
 fp_status fp_layer_journal_open(fp_layer_journal **out, const fp_prune_task *task, bool begun)
 {
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_context *ctx = task->ctx;
 	fp_layer_journal *journal = NULL;
 	fp_status status;
 	*out = NULL;

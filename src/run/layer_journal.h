@@ -14,6 +14,7 @@
 
 #include "checkpoint/overlay.h"
 #include "run/prune_model.h"
+#include "run/write_behind.h"
 
 /* Everything is borrowed. begun: the writer goes on with an earlier run, which must have been the same one. */
 fp_status fp_layer_journal_open(fp_layer_journal **out, const fp_prune_task *task, bool begun);

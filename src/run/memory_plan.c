@@ -21,10 +21,7 @@
 #define PROGRAM_BYTES ((int64_t)18 << 20)
 #define BUFFER_BYTES ((int64_t)2 << 20) /* a thread's */
 
-enum {
-	SHARED_INVERSES = 12, /* that a search climbs, as a rule */
-	MARGIN = 50,          /* a limit has so many parts, and one is left free: the estimate is one */
-};
+enum { MARGIN = 50 }; /* one part in so many of a limit is left free, since this is an estimate */
 
 typedef struct group_size {
 	int64_t inputs, largest; /* n, and the largest operator's mn */
@@ -69,89 +66,21 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 	}
 }
 
-/* Floats that a product V·A of an operator takes beside it. */
-static double product_floats(const fp_backend *be, fp_use use, const group_size *group)
+/* The group as the solver's estimates see it. */
+static fp_solve_size solve_size(const group_size *group, bool has_R, bool frugal)
 {
-	int64_t square = group->inputs * group->inputs;
-	return (double)fp_product_bytes(be, use, group->largest, square) / sizeof(float);
-}
-
-/* What a solve takes, in floats. */
-typedef struct solver_room {
-	double kept; /* with the Gram matrix until the group is done */
-	double most; /* beside it, of what comes one after the other */
-} solver_room;
-
-static void at_least(solver_room *room, double mn, double other)
-{
-	room->most = fmax(room->most, mn + other);
-}
-
-/* FISTA: the factor of its start, the steps, the search, the refit. */
-static void fista_room(solver_room *room, const fp_backend *be, const fp_settings *settings, const group_size *group,
-					   bool drifts, bool frugal)
-{
-	bool searches = !fp_is(settings->support_search, "none") && settings->search_steps > 0;
-	bool scaled = settings->scaling || searches || settings->ridge > 0;
-	bool factor = fp_is(settings->warm_start, "sparsegpt");
-	bool convex = settings->iterations > 0, compares = convex || !fp_is(settings->warm_start, "dense");
-	bool near = be->asynchronous && be->precision == FP_PRECISION_BF16 && !settings->restart;
-	bool leaps = convex && near && fp_is(settings->momentum, "literal") &&
-				 (!frugal || group->inputs * group->inputs <= 2 * group->largest);
-	double mn = (double)group->largest, square = (double)(group->inputs * group->inputs);
-	double own = scaled ? 2 + drifts : 0, work = searches ? 2 + (compares ? 1.25 : 0) : 0;
-	double iterated = product_floats(be, FP_USE_ITERATION, group),
-		   refined = product_floats(be, FP_USE_REFINEMENT, group);
-	/* the scaled Gram matrix, the factor, and inverses: operators of a group share them where there is room; and on a
-	 * device A in 16 bits, and what makes many steps at once */
-	bool halves = fp_backend_operand(be, FP_USE_ITERATION) == FP_F16;
-	double inverses = group->operators > 1 && !frugal ? SHARED_INVERSES : 1;
-	if (halves) /* and the last of them as it was made */
-		inverses = 0.5 * inverses + 1;
-	double kept = scaled + factor + (searches ? inverses : 0);
-	kept += settings->refit_steps > 0 && settings->scaling && halves ? 0.5 : 0;
-	room->kept = (kept + (convex && near ? (leaps ? 1 : 0.5) : 0)) * square;
-	at_least(room, own * mn, factor && be->asynchronous ? square : 0); /* turned round while it is made */
-	if (convex) {
-		double steps = settings->restart ? 7 : 5; /* in halves near the dense weights, too */
-		at_least(room, (own + steps) * mn, near ? (leaps ? 4 * square : 0) : iterated);
-	}
-	if (searches) {
-		/* on a device an inverse is made from the one before: its square, and that in pieces or once more; then those
-		 * two are multiplied */
-		int64_t entries = group->inputs * group->inputs;
-		double last = (double)fp_product_bytes(be, FP_USE_ITERATION, entries, entries) / sizeof(float);
-		double climb = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 4 : 2) * square, 2 * square + last);
-		at_least(room, (own + work + (halves ? 2.25 : 3.25)) * mn, be->asynchronous ? fmax(climb, iterated) : 0);
-		at_least(room, (own + work + 2.75) * mn, 0); /* the first operand, before it is narrow */
-	}
-	if (settings->refit_steps > 0)
-		at_least(room, (own + work + (halves ? 3.5 : 3)) * mn, refined);
-}
-
-/* Floats of the solve of a group's largest operator, beside its target. */
-static double solver_floats(const fp_backend *be, const fp_settings *settings, const group_size *group, bool drifts,
-							bool frugal)
-{
-	double mn = (double)group->largest, square = (double)(group->inputs * group->inputs);
-	solver_room room = {0};
-	if (fp_is(settings->method, "fista")) {
-		fista_room(&room, be, settings, group, drifts, frugal);
-	} else if (fp_is(settings->method, "admm")) {
-		room = (solver_room){.kept = 2 * square, .most = 5 * mn};
-	} else if (fp_is(settings->method, "sparsegpt")) {
-		room = (solver_room){.kept = square, .most = be->asynchronous ? square : 0};
-	}
-	/* in the end the error of the result takes two, beside what a device sends out meanwhile */
-	at_least(&room, (be->asynchronous ? 3 : 2) * mn, product_floats(be, FP_USE_REFINEMENT, group));
-	return 0.25 * mn + room.kept + room.most; /* a mask of bytes */
+	return (fp_solve_size){.inputs = group->inputs,
+						   .entries = group->largest,
+						   .operators = group->operators,
+						   .has_R = has_R,
+						   .frugal = frugal};
 }
 
 /* Floats that the products of a pass take, one after the other: attention, the group's operators, its statistics. Where
  * products round, one of their operands is in 16 bits already. */
 static double pass_floats(const fp_prune_task *task, const group_size *size, const fp_streams_plan *plan)
 {
-	const fp_backend *be = fp_model_backend(task->model);
+	const fp_backend *be = task->be;
 	fp_attention_shape shape = fp_model_attention_shape(task->model, plan->batch, task->windows->length);
 	int64_t tokens = plan->batch * task->windows->length, outputs = size->largest / size->inputs;
 	bool split = fp_operand_bytes(be, FP_USE_ACTIVATION) > 2;
@@ -170,10 +99,10 @@ static void group_floats(const fp_prune_task *task, const sizes *s, int group, c
 						 double floats[PHASE_COUNT])
 {
 	const fp_settings *settings = task->settings;
-	const fp_backend *be = fp_model_backend(task->model);
+	const fp_backend *be = task->be;
 	const group_size *size = &s->groups[group];
 	fp_feed feed = fp_feed_of(settings);
-	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
+	bool corrected = fp_feed_is_corrected(feed);
 	bool two = fp_group_is_corrected(settings, group);
 	double n = (double)size->inputs, batch = (double)(plan->batch * task->windows->length);
 	double mn = (double)size->largest, hidden = (double)fp_model_get_config(task->model)->hidden;
@@ -197,8 +126,9 @@ static void group_floats(const fp_prune_task *task, const sizes *s, int group, c
 	/* C, the drift, and R where that is more than the drift; what targets are made of goes with the last operator's */
 	bool own = residual > 0 || (two && feed == FP_FEED_CROSS && settings->mix != 1);
 	double target = (1 + (two && !outputs ? 1 : 0) + (own ? 1 : 0)) * mn;
-	double solve = target + solver_floats(be, settings, size, two || own, plan->residence != FP_RESIDENT);
-	double making = target + (two && !outputs ? mn : 0) + product_floats(be, FP_USE_REFINEMENT, size);
+	fp_solve_size solved = solve_size(size, two || own, plan->residence != FP_RESIDENT);
+	double solve = target + fp_solve_floats(be, settings, &solved);
+	double making = target + (two && !outputs ? mn : 0) + fp_product_floats(be, FP_USE_REFINEMENT, &solved);
 	double solving = fmax(targets + making, size->operators > 1 ? targets + solve : solve);
 	if (s->narrow) /* W and V themselves */
 		solving += 2 * mn;
@@ -221,7 +151,7 @@ static double outer_bytes(const fp_model *model)
  * weight, whose left side is in 16 bits where products round. */
 static double fit_product_bytes(const fp_prune_task *task, const sizes *s, const fp_streams_plan *plan, bool metric)
 {
-	const fp_backend *be = fp_model_backend(task->model);
+	const fp_backend *be = task->be;
 	const fp_model_config *c = fp_model_get_config(task->model);
 	int64_t length = task->windows->length, tokens = plan->batch * length, rounded = 0;
 	int64_t drawn = fp_fit_batch(task->settings, task->windows->count, length);
@@ -255,8 +185,7 @@ static double rows_bytes(const fp_prune_task *task, const fp_streams_plan *plan)
 {
 	int64_t length = task->windows->length;
 	fp_attention_shape shape = fp_model_attention_shape(task->model, 1, length);
-	int64_t bytes = fp_row_importance_bytes(task->model, length) +
-					fp_attention_backward_bytes(fp_model_backend(task->model), &shape);
+	int64_t bytes = fp_row_importance_bytes(task->model, length) + fp_attention_backward_bytes(task->be, &shape);
 	if (plan->residence == FP_RESIDENT)
 		bytes += fp_streams_pass_bytes(task->model, length, plan);
 	return (double)bytes;
@@ -266,7 +195,7 @@ static double rows_bytes(const fp_prune_task *task, const fp_streams_plan *plan)
 static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_streams_plan *plan,
 						  double bytes[PHASE_COUNT])
 {
-	const fp_backend *be = fp_model_backend(task->model);
+	const fp_backend *be = task->be;
 	int64_t windows = task->windows->count, length = task->windows->length;
 	bool fitted = windows > 0 && task->settings->fit_steps > 0;
 	bool metric = fitted && fp_token_gradients_wanted(task->settings, task->windows);
@@ -325,7 +254,7 @@ static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, const size
 
 fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool onward)
 {
-	fp_backend *be = fp_model_backend(task->model);
+	fp_backend *be = task->be;
 	int64_t limit, available, total, first, end;
 	double bytes[PHASE_COUNT] = {0};
 	sizes s;

@@ -8,43 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Whether all steps of FISTA's rounds but the last are made at once (solver/fista_batched_steps.c), as far as settings tell: whether
- * the shrinkage is felt depends on the inputs, too, but from the paper's λ downwards it never was. */
-static bool leaps(const fp_backend *be, const fp_settings *settings)
-{
-	const double felt_from = 2e-5;
-	return be->asynchronous && be->precision == FP_PRECISION_BF16 && fp_is(settings->momentum, "literal") &&
-		   settings->iterations > 4 && !settings->restart && fp_is(settings->lambda_search, "bisection") &&
-		   settings->lambda_start < felt_from;
-}
-
-/* Rounds of the λ search, as seen: 8 on small models and 15 at 7B with the paper's ε of 1e-3, 56 with 1e-6. */
-static double rounds_for(const fp_settings *settings)
-{
-	double digits = -log10(fmax(settings->tolerance, 1e-12));
-	return settings->iterations > 0 ? 12 + 15 * fmax(digits - 3, 0) : 0;
-}
-
-/* GEMMs (or their like) that one operator's solve takes, roughly. */
-static double solver_products(const fp_backend *be, const fp_settings *settings)
-{
-	const double usual_search = 72; /* six steps on each of eleven rungs, and their inverses */
-	if (!fp_is(settings->method, "fista"))
-		return 2;
-	double rounds = rounds_for(settings), steps = (double)settings->iterations;
-	double search = fp_is(settings->support_search, "none") ? 0 : fmin((double)settings->search_steps, usual_search);
-	/* at once: a product for them, one for the last step, one for the error; and the steps themselves from zero */
-	double fista = leaps(be, settings) ? rounds * 3 + steps : rounds * (steps + 2);
-	return fista + search + (double)settings->refit_steps + 6;
-}
-
-/* Products n × n × n that a Gram matrix takes beside those of its operators. */
-static double gram_products(const fp_backend *be, const fp_settings *settings)
-{
-	/* pairs of steps, of which half of each product is made */
-	return fp_is(settings->method, "fista") && leaps(be, settings) ? (double)settings->iterations / 4 : 0;
-}
-
 /* What the statistics of a group take for a token beside A: the drift and what the residual's error adds. role: of the
  * group's first operator */
 static double target_products(const fp_settings *settings, fp_role role, int64_t outputs, int64_t inputs)
@@ -62,11 +25,11 @@ static double target_products(const fp_settings *settings, fp_role role, int64_t
 fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 {
 	const fp_model_config *config = fp_model_get_config(task->model);
-	const fp_backend *be = fp_model_backend(task->model);
-	fp_context *ctx = be->ctx;
+	fp_context *ctx = task->ctx;
 	fp_feed feed = fp_feed_of(task->settings);
 	bool both = fp_feed_needs_both(feed);
-	bool corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
+	fp_solve_products products = fp_method_of(task->settings)->products(task->be, task->settings);
+	bool corrected = fp_feed_is_corrected(feed);
 	double tokens = (double)(task->windows->count * task->windows->length);
 	int64_t first;
 	int64_t end;
@@ -90,8 +53,8 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		if (!shares)
 			flops +=
 				tokens * (n * n + target_products(task->settings, (fp_role)role, tensor->shape[0], tensor->shape[1])) +
-				gram_products(be, task->settings) * 2 * n * n * n;
-		flops += solver_products(be, task->settings) * 2 * m * n * n;
+				products.gram * 2 * n * n * n;
+		flops += (products.operators + 2) * 2 * m * n * n; /* and WA, and the error of the result */
 	}
 	out->layers = end - first;
 	out->tokens = (int64_t)tokens;

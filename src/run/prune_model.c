@@ -6,6 +6,7 @@
 #include "run/layer_line.h"
 #include "run/layer_shares.h"
 #include "run/memory_plan.h"
+#include "run/write_behind.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ static void settle(void *data)
 /* Takes note of a tensor whose new bytes are on their way. */
 static fp_status note_replaced(model_run *run, const fp_tensor_info *tensor)
 {
-	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_context *ctx = run->task->ctx;
 	fp_status status = FP_GROW(ctx, &run->replaced, &run->replaced_capacity, run->replaced_count + 1);
 	if (status == FP_OK)
 		run->replaced[run->replaced_count++] = tensor;
@@ -56,15 +57,21 @@ void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *ad
 	result->entries += added->tensor->elements;
 }
 
+static fp_status space_for_operator(void *data, int64_t bytes, char **out)
+{
+	model_run *run = data;
+	return fp_write_behind_space(run->behind, bytes, out);
+}
+
 static fp_status operator_done(void *data, const fp_operator_result *done, const void *bytes)
 {
 	model_run *run = data;
 	fp_prune_result *result = run->result;
-	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_context *ctx = run->task->ctx;
 	fp_status status;
 	if (run->task->overlay)
 		FP_TRY(fp_overlay_replace(run->task->overlay, done->tensor, bytes));
-	FP_TRY(fp_write_behind_put(run->behind, done->tensor)); /* hands the space over that holds the bytes */
+	FP_TRY(fp_write_behind_put(run->behind, done->tensor)); /* hands over the space that holds the bytes */
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
 	FP_TRY(note_replaced(run, done->tensor));
 	result->operators[result->count++] = *done;
@@ -97,7 +104,7 @@ static fp_status fit_done(void *data, const fp_fit_result *fit)
 {
 	model_run *run = data;
 	fp_prune_result *result = run->result;
-	fp_context *ctx = fp_model_backend(run->task->model)->ctx;
+	fp_context *ctx = run->task->ctx;
 	fp_status status = FP_GROW(ctx, &result->fits, &result->fit_capacity, result->fit_count + 1);
 	if (status != FP_OK)
 		return status;
@@ -110,18 +117,20 @@ static fp_status fit_done(void *data, const fp_fit_result *fit)
 
 static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 {
-	return (fp_layer_task){.model = run->task->model,
+	return (fp_layer_task){.be = run->task->be,
+						   .ctx = run->task->ctx,
+						   .model = run->task->model,
 						   .settings = run->task->settings,
 						   .pattern = run->pattern,
 						   .allocation = run->allocation,
 						   .streams = streams,
 						   .gradients = run->gradients,
 						   .kept = run->task->kept,
-						   .behind = run->behind,
-						   .done = operator_done,
-						   .bias_done = bias_done,
-						   .fit_done = fit_done,
-						   .done_data = run};
+						   .output = {.space = space_for_operator,
+									  .operator_done = operator_done,
+									  .bias_done = bias_done,
+									  .fit_done = fit_done,
+									  .data = run}};
 }
 
 /* A layer that an earlier run has finished: its results, and the streams past it. */
@@ -147,7 +156,7 @@ cleanup:
 static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int64_t layer)
 {
 	const fp_prune_task *task = run->task;
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_context *ctx = task->ctx;
 	int64_t operators = run->result->count, fits = run->result->fit_count;
 	double started = fp_clock();
 	char name[32];
@@ -155,7 +164,7 @@ static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int6
 	run->replaced_count = 0;
 	FP_TRY(fp_prune_layer(layer_task, layer));
 	snprintf(name, sizeof name, "layer %lld", (long long)layer + 1);
-	fp_memory_log_stages(fp_model_backend(task->model), name);
+	fp_memory_log_stages(task->be, name);
 	if (task->journal)
 		FP_TRY(fp_layer_journal_add(task->journal, run->behind, layer, run->result, operators, fits, run->replaced,
 									run->replaced_count));
@@ -171,7 +180,7 @@ cleanup:
 static fp_status prune_layers(model_run *run, fp_streams *streams)
 {
 	const fp_prune_task *task = run->task;
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_context *ctx = task->ctx;
 	fp_layer *ahead = NULL;
 	fp_layer_task layer_task = layer_task_of(run, streams);
 	fp_status status = FP_OK;
@@ -197,12 +206,12 @@ cleanup:
 
 fp_status fp_prune_check_ranks(const fp_prune_task *task)
 {
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_context *ctx = task->ctx;
 	const fp_settings *settings = task->settings;
 	int ranks = task->comm ? task->comm->size : 1;
 	if (ranks == 1 || task->windows->count == 0 || !fp_feed_chains_layers(fp_feed_of(settings)))
 		return FP_OK;
-	if (fp_is(settings->method, "fista"))
+	if (fp_method_of(settings)->has_presets)
 		return fp_fail(
 			ctx, FP_ERROR_USAGE,
 			"%d ranks cannot share layers with --correction cross, where each layer repairs those before it; "
@@ -219,7 +228,7 @@ static fp_status take_share(model_run *run)
 {
 	const fp_prune_task *task = run->task;
 	fp_comm *comm = task->comm;
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_context *ctx = task->ctx;
 	int64_t *shares = NULL;
 	double *cost = NULL;
 	fp_prune_plan plan;
@@ -274,7 +283,7 @@ static fp_status make_gradients(model_run *run)
 	if (first >= run->pending || !fp_token_gradients_wanted(task->settings, task->windows))
 		return FP_OK;
 	fp_status status = fp_token_gradients_new(&run->gradients, task->model, task->windows, first, scratch_folder(task));
-	fp_memory_log_stages(fp_model_backend(task->model), "token gradients");
+	fp_memory_log_stages(task->be, "token gradients");
 	return status;
 }
 
@@ -307,7 +316,7 @@ static fp_status open_streams(model_run *run, fp_streams *streams)
 		return FP_OK;
 	if (run->begin > 0)
 		windows.ids = NULL; /* they come from the rank before */
-	fp_model_backend(task->model)->frugal = run->plan.streams.residence != FP_RESIDENT;
+	task->be->frugal = run->plan.streams.residence != FP_RESIDENT;
 	FP_TRY(fp_streams_open(streams, task->model, &windows, &run->plan.streams));
 	if (task->comm && task->comm->size > 1)
 		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->onward));
@@ -341,7 +350,7 @@ static fp_status pattern_of(fp_context *ctx, const fp_settings *settings, fp_pat
 
 fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 {
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_context *ctx = task->ctx;
 	model_run run = {.task = task, .result = out};
 	fp_streams streams = {0};
 	bool calibrated = task->windows->count > 0;
@@ -349,16 +358,16 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_status status;
 	memset(out, 0, sizeof *out);
 	ctx->stopwatch = &out->stopwatch;
-	if (fp_model_backend(task->model)->asynchronous) {
+	if (task->be->asynchronous) {
 		out->stopwatch.settle = settle;
-		out->stopwatch.settle_data = fp_model_backend(task->model);
+		out->stopwatch.settle_data = task->be;
 	}
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	if (task->settings->fit_steps > 0)
-		FP_TRY(fp_fit_check(fp_model_backend(task->model)));
+		FP_TRY(fp_fit_check(task->be));
 	FP_TRY(pattern_of(ctx, task->settings, &run.pattern));
 	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &run.first, &run.end));
-	if (!calibrated && !fp_is(task->settings->method, "magnitude"))
+	if (!calibrated && fp_method_of(task->settings)->needs_text)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
 	FP_TRY(fp_prune_check_ranks(task));
@@ -373,7 +382,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 																		   .end = run.end}));
 	FP_TRY(make_gradients(&run));
 	FP_TRY(open_streams(&run, &streams));
-	FP_TRY(fp_write_behind_new(&run.behind, fp_model_backend(task->model), task->writer));
+	FP_TRY(fp_write_behind_new(&run.behind, task->be, task->writer));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
 	FP_TRY(fp_write_behind_finish(run.behind));

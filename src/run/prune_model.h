@@ -28,6 +28,8 @@ typedef void (*fp_operator_listener)(void *data, const fp_operator_result *resul
 typedef struct fp_layer_journal fp_layer_journal; /* layer_journal.h */
 
 typedef struct fp_prune_task {
+	fp_backend *be; /* the model's */
+	fp_context *ctx;
 	fp_model *model;
 	const fp_settings *settings;   /* resolved */
 	const fp_windows *windows;     /* count 0: none, for magnitude */

@@ -67,7 +67,7 @@ static json_t *report_times(const fp_prune_result *result)
 
 json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *result, const char *model, bool with_times)
 {
-	fp_context *ctx = fp_model_backend(task->model)->ctx;
+	fp_context *ctx = task->ctx;
 	const fp_settings *settings = task->settings;
 	json_t *operators = json_array();
 	json_int_t biases = 0;
@@ -99,10 +99,9 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 		json_object_set_new(report, "seconds", json_real(result->seconds));
 		json_object_set_new(report, "stages", report_times(result));
 		json_object_set_new(report, "peak_memory_bytes", json_integer(fp_peak_memory()));
-		if (fp_model_backend(task->model)->peak_bytes > 0)
-			json_object_set_new(report, "peak_device_memory_bytes",
-								json_integer(fp_model_backend(task->model)->peak_bytes));
-		json_object_set_new(report, "device", json_string(fp_model_backend(task->model)->description));
+		if (task->be->peak_bytes > 0)
+			json_object_set_new(report, "peak_device_memory_bytes", json_integer(task->be->peak_bytes));
+		json_object_set_new(report, "device", json_string(task->be->description));
 	}
 	return report;
 }

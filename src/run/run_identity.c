@@ -43,7 +43,7 @@ static json_t *model_files(const fp_checkpoint *checkpoint, fp_context *ctx)
 
 json_t *fp_run_identity(const fp_prune_task *task)
 {
-	const fp_backend *be = fp_model_backend(task->model);
+	const fp_backend *be = task->be;
 	char text[FP_DIGEST_TEXT_SIZE];
 	fp_windows_digest(text, sizeof text, task->windows);
 	json_t *identity = json_pack("{s:s, s:s, s:s, s:s, s:i}", "program", "fistapruner " FP_VERSION, "text", text,

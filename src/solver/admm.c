@@ -16,7 +16,7 @@
  * that the mask is fixed. With an N:M pattern these steps prune an entry only if both the pattern and the sparsity of
  * the step prune it.
  */
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 #include <math.h>
 
@@ -25,20 +25,20 @@ static const float RHO = 1.0F;
 static const float DAMPING = 0.1F;
 static const float PROTECTED = 1e12F; /* lifts the scores that N:M keeps above all others */
 
-typedef struct rival_space {
+typedef struct admm_space {
 	fp_backend *be;
 	fp_matrix inverse, shift; /* n × n; 1 × n */
 	fp_matrix C, Z, u;        /* m × n */
-} rival_space;
+} admm_space;
 
-static void space_free(rival_space *space)
+static void space_free(admm_space *space)
 {
 	fp_matrix *all[] = {&space->inverse, &space->shift, &space->C, &space->Z, &space->u};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(space->be, all[i]);
 }
 
-static fp_status space_new(rival_space *space, const fp_problem *problem)
+static fp_status space_new(admm_space *space, const fp_problem *problem)
 {
 	fp_backend *be = space->be;
 	int64_t m = problem->W.rows;
@@ -82,14 +82,16 @@ cleanup:
 	return status;
 }
 
-fp_status fp_rival_admm(const fp_problem *problem, fp_matrix V, fp_matrix mask, int64_t *steps)
+static fp_status solve_unit(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							fp_solution *solution)
 {
 	fp_backend *be = problem->gram->be;
-	rival_space space = {.be = be};
+	admm_space space = {.be = be};
 	fp_status status;
+	(void)settings;
 	FP_TRY(space_new(&space, problem));
 	FP_TRY(be->memory->copy(be, V, problem->W));
-	for (int k = 0; k < STEPS; k++, ++*steps) {
+	for (int k = 0; k < STEPS; k++, solution->search_steps++) {
 		FP_TRY(fp_check_interrupt(be->ctx));
 		FP_TRY(be->linear->axpby(be, 1.0F, V, 1.0F, space.u)); /* u ← V + u; then Z its masked part, u the rest */
 		if (k < MASK_STEPS) {
@@ -109,3 +111,35 @@ cleanup:
 	space_free(&space);
 	return status;
 }
+
+static fp_status solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+					   fp_solution *solution)
+{
+	fp_backend *be = problem->gram->be;
+	fp_status status = be->memory->copy(be, V, problem->W);
+	if (status != FP_OK)
+		return status;
+	return fp_solve_scaled(problem, settings, FP_SCALING_COLUMNS, solve_unit, V, mask, solution);
+}
+
+static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
+{
+	double n = (double)size->inputs, mn = (double)size->entries;
+	(void)be, (void)settings;
+	return (fp_solve_memory){.kept = fp_scaled_memory(size).kept,
+							 .peak = fp_scaled_copies(size) + n * n + 3 * mn}; /* the inverse; C', Z, u */
+}
+
+static fp_solve_products products(const fp_backend *be, const fp_settings *settings)
+{
+	(void)be, (void)settings;
+	return (fp_solve_products){.operators = STEPS, .gram = 1};
+}
+
+const fp_method fp_method_admm = {
+	.needs_text = true,
+	.feed = fp_feed_sequential,
+	.solve = solve,
+	.memory = memory,
+	.products = products,
+};

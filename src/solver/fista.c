@@ -7,7 +7,7 @@
  *     Y  = P₊ + (t − 1)/t₊ · (P₊ − P)       the paper prints (P₊ − Y) and returns Y: momentum "literal"
  */
 #include "base/clock.h"
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 #include <math.h>
 

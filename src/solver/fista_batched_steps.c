@@ -10,7 +10,7 @@
  * factors, I − (I − aA)(I − bA) = (a + b)A − abA², and always as the distance from I: what it does to directions of
  * small eigenvalues is small, and would drown in a rounding of I.
  */
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 /* C ← α ST + β C for symmetric S and T that commute, so that C is symmetric too: only what is right of the diagonal is
  * multiplied, in panels of rows. */

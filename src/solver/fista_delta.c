@@ -5,6 +5,18 @@
 
 #include <math.h>
 
+bool fp_delta_serves(const fp_backend *be, const fp_settings *settings)
+{
+	return fp_backend_can(be, FP_CAN_STEP_DELTA) && be->precision == FP_PRECISION_BF16 && !settings->restart;
+}
+
+bool fp_delta_batches(const fp_backend *be, const fp_settings *settings)
+{
+	const double negligible_below = 2e-5; /* the paper's λ of 1e-5 always was */
+	return fp_delta_serves(be, settings) && fp_is(settings->momentum, "literal") && settings->iterations > 4 &&
+		   fp_is(settings->lambda_search, "bisection") && settings->lambda_start < negligible_below;
+}
+
 fp_status fp_delta_new(fp_delta *out, const fp_problem *problem, const fp_settings *settings)
 {
 	fp_backend *be = problem->gram->be;
@@ -12,7 +24,7 @@ fp_status fp_delta_new(fp_delta *out, const fp_problem *problem, const fp_settin
 	fp_status status = FP_OK;
 	*out =
 		(fp_delta){.problem = problem, .W = fp_matrix_is_absent(problem->held) ? W : problem->held, .negligible = -1};
-	if (!fp_backend_can(be, FP_CAN_STEP_DELTA) || be->precision != FP_PRECISION_BF16 || settings->restart)
+	if (!fp_delta_serves(be, settings))
 		return FP_OK;
 	FP_TRY(fp_gram_narrow(problem->gram, &out->A));
 	FP_TRY(fp_matrix_new(be, &out->D, 2 * W.rows, W.cols, FP_BF16));

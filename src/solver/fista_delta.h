@@ -10,7 +10,7 @@
 #ifndef FP_SOLVER_FISTA_DELTA_H
 #define FP_SOLVER_FISTA_DELTA_H
 
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 typedef struct fp_delta {
 	const fp_problem *problem; /* borrowed */
@@ -28,7 +28,11 @@ typedef struct fp_delta {
 	fp_matrix G;               /* BF16: DA of the last product */
 } fp_delta;
 
-/* Room for one operator, where it serves. Freed with fp_delta_free(). */
+/* True when the device and the settings allow this form. */
+bool fp_delta_serves(const fp_backend *be, const fp_settings *settings);
+/* True when a round's steps can be expected to be taken in one product, as far as the settings tell. */
+bool fp_delta_batches(const fp_backend *be, const fp_settings *settings);
+/* Work space for one operator; delta->used says whether the form serves. Freed with fp_delta_free(). */
 fp_status fp_delta_new(fp_delta *out, const fp_problem *problem, const fp_settings *settings);
 void fp_delta_free(fp_delta *delta);
 

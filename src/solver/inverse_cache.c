@@ -8,8 +8,10 @@
  * with p of degree 3 such that 1 − (1 + y)p(y) is Chebyshev's polynomial on that interval: at most 2·10⁻⁵ of each
  * eigenvalue is lost on a level, and errors of the rungs below do not grow. That is two products.
  */
+#include "solver/inverse_cache.h"
+
+#include "backend/work_space.h"
 #include "base/memory.h"
-#include "solver/problem.h"
 
 #include <math.h>
 
@@ -181,4 +183,17 @@ fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out)
 	*out = gram->inverses[*level];
 cleanup:
 	return status;
+}
+
+fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_size *size)
+{
+	enum { USUAL_LEVELS = 12 }; /* that a search visits */
+	int64_t entries = size->inputs * size->inputs;
+	double square = (double)entries, inverses = size->operators > 1 && !size->frugal ? USUAL_LEVELS : 1;
+	if (fp_backend_operand(be, FP_USE_ITERATION) == FP_F16)
+		inverses = 0.5 * inverses + 1; /* copies in F16, and the newest in F32 */
+	/* raise_penalty(): the square, split into pieces or copied; then the product of the two */
+	double product = (double)fp_product_bytes(be, FP_USE_ITERATION, entries, entries) / sizeof(float);
+	double raise = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 4 : 2) * square, 2 * square + product);
+	return (fp_solve_memory){.kept = inverses * square, .peak = be->asynchronous ? raise : 0};
 }

@@ -58,13 +58,7 @@ fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_matrix *out);
 /* The factor for SparseGPT, damped harder (×10) while Cholesky refuses; kept (sparsegpt.c). */
 fp_status fp_gram_factor(fp_gram *gram, double damping);
 
-/* (A + ρI)⁻¹ on a ladder of ρ that all operators of a Gram matrix climb together (inverse_cache.c). *out ← the inverse at
- * ρ = fp_penalty(level), in the type of operands for FP_USE_ITERATION, borrowed until the next call. A matrix so
- * deficient that Cholesky refuses it has none on the lowest rungs: *level goes up to the first that has one. */
-enum { FP_PENALTY_LEVELS = 64 };
-double fp_penalty(int64_t level);
-fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out);
-void fp_gram_free_inverses(fp_gram *gram); /* for fp_gram_free() */
+void fp_gram_free_inverses(fp_gram *gram); /* for fp_gram_free(); inverse_cache.c */
 
 typedef struct fp_problem {
 	fp_gram *gram;  /* borrowed */
@@ -98,39 +92,7 @@ fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix 
 /* V ← V with the pattern: the smallest magnitudes become +0.0. mask (m × n, U8) is written. */
 fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask);
 
-/* Starts (warm_start.c): V and mask ← a first solution with the pattern, by name; "dense" gives V = W and a full mask.
- */
-fp_status fp_warm_start(const fp_problem *problem, const char *name, const fp_settings *settings, fp_matrix V,
-						fp_matrix mask);
-/* SparseGPT's sweep over the problem's own Gram matrix (sparsegpt.c). */
-fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask);
-
-/* FISTA (fista.c): P ← the result of at most settings->iterations steps for λ from P. L = λ_max(A). *steps += those
- * made. */
-fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_matrix P,
-				   int64_t *steps);
-
-/* The factor on the next step's momentum, (t − 1)/t₊, from *t, which moves on; it starts at 1. */
-double fp_fista_momentum(double *t);
-
-/* The λ search (lambda_search.c): V ← the best rounded solution, from the start in V (which has the pattern where
- * `feasible`). */
-fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
-						   fp_matrix mask, fp_solution *solution);
-
-/* Refit (refit.c): V ← least squares on the support given by mask, by `steps` conjugate-gradient steps of all rows at
- * once. */
-fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_matrix V);
-
-/* Support search past ℓ₁ (support_admm.c): V and mask ← a better solution with the pattern, started from V. The problem
- * should be scaled to a unit diagonal. *steps += those made. */
-fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
-						  int64_t *steps);
-
-/* The published ADMM rival (admm.c; Boža 2024): gradually sparser masks, then the weights on the last one. */
-fp_status fp_rival_admm(const fp_problem *problem, fp_matrix V, fp_matrix mask, int64_t *steps);
-
-/* The whole of it (solve.c): V ← the pruned operator, by settings->method and what belongs to it. */
+/* V ← the pruned operator, by settings->method (method.c). */
 fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_solution *solution);
 
 #endif

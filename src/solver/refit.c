@@ -13,7 +13,7 @@
  */
 #include "base/clock.h"
 #include "base/memory.h"
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 #include <math.h>
 
@@ -129,4 +129,13 @@ cleanup:
 	space_free(&space);
 	fp_stage_enter(be->ctx, stage);
 	return status;
+}
+
+fp_solve_memory fp_refit_memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
+{
+	double n = (double)size->inputs, mn = (double)size->entries;
+	bool half = fp_backend_operand(be, FP_USE_ITERATION) == FP_F16;
+	/* r, p and q, and p in F16; A in F16 if its columns are scaled to a unit diagonal */
+	return (fp_solve_memory){.kept = settings->scaling && half ? 0.5 * n * n : 0,
+							 .peak = (half ? 3.5 : 3) * mn + fp_product_floats(be, FP_USE_REFINEMENT, size)};
 }

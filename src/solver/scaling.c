@@ -10,7 +10,7 @@
  * search, whose ρ needs a scale, and else 1.
  */
 #include "base/memory.h"
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 #include <math.h>
 
@@ -80,4 +80,86 @@ cleanup:
 	fp_matrix_free(be, &delta);
 	fp_matrix_free(be, &scaled);
 	return status;
+}
+
+/* X ← each row times its entry of s (1 × rows) */
+static fp_status scale_rows(fp_backend *be, fp_matrix s, fp_matrix X)
+{
+	fp_matrix none = {0};
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &none, 1, s.cols, FP_F32));
+	FP_TRY(be->memory->fill(be, none, 0.0F));
+	FP_TRY(be->linear->row_axpby(be, none, X, s, X));
+cleanup:
+	fp_matrix_free(be, &none);
+	return status;
+}
+
+/* Scales the rows by their importance. Least squares solves each row by itself, so the solution for a given support is
+ * the same as before; what changes is how an unstructured pattern distributes its zeros over the rows. */
+static fp_status weigh_rows(const fp_problem *problem, fp_matrix W, fp_matrix C, fp_matrix R, fp_matrix V)
+{
+	fp_backend *be = problem->gram->be;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(problem->importance))
+		return FP_OK;
+	FP_TRY(scale_rows(be, problem->importance, W));
+	FP_TRY(scale_rows(be, problem->importance, C));
+	FP_TRY(scale_rows(be, problem->importance, V));
+	if (!fp_matrix_is_absent(R))
+		FP_TRY(scale_rows(be, problem->importance, R));
+cleanup:
+	return status;
+}
+
+fp_status fp_solve_scaled(const fp_problem *problem, const fp_settings *settings, fp_scaling kind,
+						  fp_solve_function solve, fp_matrix V, fp_matrix mask, fp_solution *solution)
+{
+	fp_gram *gram = problem->gram;
+	fp_backend *be = gram->be;
+	fp_matrix W = {0};
+	fp_matrix C = {0};
+	fp_matrix R = {0};
+	fp_status status;
+	FP_TRY(fp_gram_scaled(gram, settings->ridge, kind));
+	FP_TRY(fp_matrix_new(be, &W, V.rows, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &C, V.rows, V.cols, FP_F32));
+	FP_TRY(be->memory->copy(be, C, problem->C));
+	FP_TRY(be->linear->axpby(be, (float)(settings->ridge * gram->mean_diagonal), problem->W, 1.0F, C));
+	FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, C, C));
+	FP_TRY(be->linear->scale_columns(be, gram->scale, problem->W, W));
+	if (!fp_matrix_is_absent(problem->R)) {
+		FP_TRY(fp_matrix_new(be, &R, V.rows, V.cols, FP_F32));
+		FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, problem->R, R));
+	}
+	FP_TRY(be->linear->scale_columns(be, gram->scale, V, V));
+	FP_TRY(weigh_rows(problem, W, C, R, V));
+	fp_problem scaled = *problem;
+	scaled.gram = gram->scaled;
+	scaled.W = W;
+	scaled.C = C;
+	scaled.R = R;
+	scaled.held = (fp_matrix){0};
+	FP_TRY(solve(&scaled, settings, V, mask, solution));
+	FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, V, V));
+	if (!fp_matrix_is_absent(problem->importance))
+		FP_TRY(scale_rows(be, problem->inverse_importance, V));
+	FP_TRY(be->pruning->apply_mask(be, mask, V));
+cleanup:
+	fp_matrix_free(be, &W);
+	fp_matrix_free(be, &C);
+	fp_matrix_free(be, &R);
+	return status;
+}
+
+double fp_scaled_copies(const fp_solve_size *size)
+{
+	return (2 + size->has_R) * (double)size->entries; /* W', C' and R' */
+}
+
+fp_solve_memory fp_scaled_memory(const fp_solve_size *size)
+{
+	double square = (double)(size->inputs * size->inputs);
+	return (fp_solve_memory){.kept = square,
+							 .peak = fmax(fp_scaled_copies(size), square)}; /* A'; scale_gram()'s half */
 }

@@ -7,7 +7,7 @@
  * Cholesky refuses is damped ten times harder, and the report says so.
  */
 #include "base/memory.h"
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 static const double STRONGEST_DAMPING = 10.0; /* ten times the mean diagonal: harder than that H says nothing of A */
 
@@ -91,3 +91,37 @@ cleanup:
 	fp_matrix_free(be, &alive);
 	return status;
 }
+
+fp_solve_memory fp_sparsegpt_memory(const fp_backend *be, const fp_solve_size *size)
+{
+	double n = (double)size->inputs;
+	return (fp_solve_memory){.kept = n * n, .peak = be->asynchronous ? n * n : 0}; /* U; a device transposes it */
+}
+
+static fp_status solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+					   fp_solution *solution)
+{
+	(void)solution;
+	return fp_warm_start(problem, "sparsegpt", settings, V, mask);
+}
+
+static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
+{
+	(void)settings;
+	return fp_sparsegpt_memory(be, size);
+}
+
+static fp_solve_products products(const fp_backend *be, const fp_settings *settings)
+{
+	(void)be, (void)settings;
+	return (fp_solve_products){.operators = 0.5,
+							   .gram = 1}; /* the sweep is triangular; Cholesky, an inverse, Cholesky */
+}
+
+const fp_method fp_method_sparsegpt = {
+	.needs_text = true,
+	.feed = fp_feed_sequential,
+	.solve = solve,
+	.memory = memory,
+	.products = products,
+};

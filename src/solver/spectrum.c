@@ -8,7 +8,7 @@
  */
 #include "base/memory.h"
 #include "base/mersenne.h"
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 #include <math.h>
 

@@ -12,7 +12,8 @@
  * on a problem with a unit diagonal, where ρ has a scale.
  */
 #include "base/clock.h"
-#include "solver/problem.h"
+#include "solver/inverse_cache.h"
+#include "solver/steps.h"
 
 #include <math.h>
 
@@ -157,4 +158,23 @@ cleanup:
 	fp_stage_enter(be->ctx, stage);
 	space_free(&space);
 	return status;
+}
+
+fp_solve_memory fp_support_admm_memory(const fp_backend *be, const fp_solve_size *size)
+{
+	const double mask = 0.25;
+	double mn = (double)size->entries;
+	bool half = fp_backend_operand(be, FP_USE_ITERATION) == FP_F16;
+	fp_solve_memory inverses = fp_inverse_cache_memory(be, size);
+	double steps = (half ? 2 : 3) * mn + mask * mn; /* S, T and G, the mask before */
+	if (be->asynchronous)
+		steps += fmax(inverses.peak, fp_product_floats(be, FP_USE_ITERATION, size));
+	/* S, the mask before, and T before and after it is rounded */
+	return (fp_solve_memory){.kept = inverses.kept, .peak = fmax(steps, 2.75 * mn)};
+}
+
+double fp_support_admm_products(const fp_settings *settings)
+{
+	const double usual = 72; /* six steps at each of eleven penalties, and the inverses */
+	return fmin((double)settings->search_steps, usual);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warm_start.c: first solutions, one row of a table each. Stand-alone they are the rivals; inside FISTAPruner its
- * starts. */
+/* warm_start.c: first solutions, a row of a table each. FISTAPruner starts from them; by themselves they are methods. */
 #include "base/clock.h"
 #include "base/memory.h"
-#include "solver/problem.h"
+#include "solver/steps.h"
 
 #include <math.h>
 
@@ -23,7 +22,7 @@ static fp_status start_magnitude(const fp_problem *problem, const fp_settings *s
 static fp_status start_wanda(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
 {
 	bool by_rows = problem->pattern.group == 0;
-	bool alone = fp_is(settings->method, "wanda");
+	bool alone = fp_method_of(settings) == &fp_method_wanda;
 	fp_backend *be = problem->gram->be;
 	int64_t n = V.cols;
 	float *norms = NULL;
@@ -85,3 +84,44 @@ fp_status fp_warm_start(const fp_problem *problem, const char *name, const fp_se
 	}
 	return fp_fail(ctx, FP_ERROR_USAGE, "warm start '%s': must be wanda, sparsegpt, magnitude or dense", name);
 }
+
+static fp_status solve_magnitude(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+								 fp_solution *solution)
+{
+	(void)solution;
+	return fp_warm_start(problem, "magnitude", settings, V, mask);
+}
+
+/* It reads no inputs. Its error is reported for the dense model's, which needs one stream; a fit needs both. */
+static fp_feed feed_magnitude(const fp_settings *settings)
+{
+	return settings->fit_steps > 0 ? FP_FEED_SEQUENTIAL : FP_FEED_NONE;
+}
+
+const fp_method fp_method_magnitude = {
+	.feed = feed_magnitude,
+	.solve = solve_magnitude,
+	.memory = fp_no_memory,
+	.products = fp_no_products,
+};
+
+static fp_status solve_wanda(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							 fp_solution *solution)
+{
+	(void)solution;
+	return fp_warm_start(problem, "wanda", settings, V, mask);
+}
+
+static fp_solve_memory memory_wanda(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
+{
+	(void)be, (void)settings;
+	return (fp_solve_memory){.peak = (double)size->entries}; /* the scores */
+}
+
+const fp_method fp_method_wanda = {
+	.needs_text = true,
+	.feed = fp_feed_sequential,
+	.solve = solve_wanda,
+	.memory = memory_wanda,
+	.products = fp_no_products,
+};

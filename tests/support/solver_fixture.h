@@ -3,7 +3,8 @@
 #ifndef FP_TESTS_SOLVER_FIXTURE_H
 #define FP_TESTS_SOLVER_FIXTURE_H
 
-#include "solver/problem.h"
+#include "solver/inverse_cache.h"
+#include "solver/steps.h"
 #include "support.h"
 #include "verify.h"
 

@@ -506,14 +506,14 @@ static void a_pruned_layer_hands_on_what_was_fitted(void **unused)
 		fp_streams streams;
 		fp_feed feed = fp_feed_of(run.settings);
 		assert_ok(run.f.ctx, fp_streams_new(&streams, run.f.model, &run.windows, fp_feed_needs_both(feed)));
-		const fp_layer_task task = {.model = run.f.model,
-									.settings = run.settings,
-									.pattern = {.kept = 2, .group = 4, .sparsity = 0.5},
-									.streams = &streams,
-									.done = take_operator,
-									.bias_done = take_bias,
-									.fit_done = take_fit,
-									.done_data = &r};
+		const fp_layer_task task = {
+			.be = run.f.be,
+			.ctx = run.f.ctx,
+			.model = run.f.model,
+			.settings = run.settings,
+			.pattern = {.kept = 2, .group = 4, .sparsity = 0.5},
+			.streams = &streams,
+			.output = {.operator_done = take_operator, .bias_done = take_bias, .fit_done = take_fit, .data = &r}};
 		forward(&run, run.layer, run.target);
 		assert_ok(run.f.ctx, fp_prune_layer(&task, 0));
 		assert_int_equal(r.fits, 1);

@@ -123,7 +123,8 @@ static void open_tiny(tiny_run *run, const char *name, const char *const *assign
 	open_fixture(&run->f, name);
 	run->windows = read_windows(name);
 	run->settings = resolved_settings(run->f.ctx, "llama", assignments);
-	run->task = (fp_prune_task){.model = run->f.model, .settings = run->settings, .windows = &run->windows};
+	run->task = (fp_prune_task){
+		.be = run->f.be, .ctx = run->f.ctx, .model = run->f.model, .settings = run->settings, .windows = &run->windows};
 }
 
 static void close_tiny(tiny_run *run)

@@ -70,12 +70,12 @@ static void start(layer_run *run, const char *const *assignments)
 	run->settings = resolved_settings(ctx, "llama", assignments);
 	assert_ok(
 		ctx, fp_streams_new(&run->streams, run->f.model, &run->windows, fp_feed_needs_both(fp_feed_of(run->settings))));
-	run->task = (fp_layer_task){.model = run->f.model,
+	run->task = (fp_layer_task){.be = run->f.be,
+								.ctx = run->f.ctx,
+								.model = run->f.model,
 								.settings = run->settings,
 								.streams = &run->streams,
-								.done = take,
-								.bias_done = take_bias,
-								.done_data = run};
+								.output = {.operator_done = take, .bias_done = take_bias, .data = run}};
 	fp_pattern *pattern = &run->task.pattern;
 	assert_ok(ctx, fp_parse_sparsity(ctx, run->settings->pattern, &pattern->sparsity, &pattern->kept, &pattern->group));
 }

@@ -53,13 +53,13 @@ static outcome prune_all(const char *name, const char *const *assignments, fp_re
 								  .folder = "/tmp"};
 	assert_true(windows.count > 1); /* several batches */
 	assert_ok(f.ctx, fp_streams_open(&streams, f.model, &windows, &plan));
-	const fp_layer_task task = {.model = f.model,
+	const fp_layer_task task = {.be = f.be,
+								.ctx = f.ctx,
+								.model = f.model,
 								.settings = settings,
 								.pattern = {.sparsity = 0.5},
 								.streams = &streams,
-								.done = take,
-								.fit_done = take_fit,
-								.done_data = &o};
+								.output = {.operator_done = take, .fit_done = take_fit, .data = &o}};
 	assert_ok(f.ctx, fp_pass_layer(&task, 0, NULL));
 	for (int64_t layer = 0; layer < fp_model_get_config(f.model)->layers; layer++)
 		assert_ok(f.ctx, fp_prune_layer(&task, layer));
@@ -107,7 +107,7 @@ static void plans_keep_to_the_limit(void **unused)
 	fp_windows windows = {.count = 4096, .length = 16}; /* of no text: only counted */
 	open_fixture(&f, "llama-gqa");
 	settings = resolved_settings(f.ctx, "llama", recipe);
-	const fp_prune_task task = {.model = f.model, .settings = settings, .windows = &windows};
+	const fp_prune_task task = {.be = f.be, .ctx = f.ctx, .model = f.model, .settings = settings, .windows = &windows};
 	fp_memory_plan free_plan, plan;
 	assert_ok(f.ctx, fp_memory_plan_make(&free_plan, &task, false));
 	assert_int_equal(free_plan.streams.residence, FP_RESIDENT);

@@ -62,7 +62,9 @@ static fp_status attempt(journal_run *run)
 	fp_layer_journal *journal = NULL;
 	bool begun;
 	fp_status status;
-	fp_prune_task task = {.model = run->f.model,
+	fp_prune_task task = {.be = run->f.be,
+						  .ctx = run->f.ctx,
+						  .model = run->f.model,
 						  .settings = run->settings,
 						  .windows = &run->windows,
 						  .listener = listen,

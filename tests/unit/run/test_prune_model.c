@@ -35,7 +35,9 @@ static void open_run(model_run *run, const char *name, const char *const *assign
 	open_fixture(&run->f, name);
 	run->windows = read_windows(name);
 	run->settings = resolved_settings(run->f.ctx, strncmp(name, "opt", 3) ? "llama" : "opt", assignments);
-	run->task = (fp_prune_task){.model = run->f.model,
+	run->task = (fp_prune_task){.be = run->f.be,
+								.ctx = run->f.ctx,
+								.model = run->f.model,
 								.settings = run->settings,
 								.windows = &run->windows,
 								.listener = listen,
@@ -331,6 +333,8 @@ static void kept_statistics_change_nothing(void **unused)
 				fp_model *own = run.task.model;
 				for (int t = 0; t < 2; t++) {
 					run.task.model = t ? shared.f.model : own;
+					run.task.be = t ? shared.f.be : run.f.be;
+					run.task.ctx = t ? shared.f.ctx : run.f.ctx;
 					run.task.kept = t ? kept : NULL;
 					assert_ok(shared.f.ctx, fp_prune_model(&run.result, &run.task));
 					if (t && k == RECIPES - 1)

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fit_pruned_layer.c: what a layer fit reads from the streams, and what follows from its result. */
+#include "pruning/layer_job.h"
+#include "pruning/prune_operator.h"
+
+/* PRUNED ← mix·DENSE + (1 − mix)·PRUNED */
+static fp_status mix_streams(const fp_layer_task *task, float mix)
+{
+	fp_streams *streams = task->streams;
+	fp_backend *be = task->be;
+	fp_status status;
+	FP_TRY(fp_streams_begin_pass(streams));
+	fp_streams_begin_store(streams, FP_PRUNED);
+	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+		fp_matrix dense = fp_streams_batch(streams, FP_DENSE, first).hidden;
+		FP_TRY(fp_streams_fetch(streams, FP_DENSE, first));
+		FP_TRY(fp_streams_fetch(streams, FP_PRUNED, first));
+		FP_TRY(be->linear->axpby(be, mix, dense, 1 - mix, fp_streams_batch(streams, FP_PRUNED, first).hidden));
+		FP_TRY(fp_streams_store(streams, FP_PRUNED, first));
+	}
+	fp_streams_stored(streams, FP_PRUNED);
+cleanup:
+	fp_streams_end_pass(streams);
+	return status;
+}
+
+/* Called with both streams at the layer's end. *target ← the stream that holds the output that the fitted layer should
+ * give: the dense stream, which holds the dense layer's output for the same input; but if errors of earlier layers are
+ * repaired too, a mixture of that and the dense model's output, made in place of the pruned stream. */
+static fp_status fit_target(const fp_layer_job *job, int *target)
+{
+	fp_streams *streams = job->task->streams;
+	float mix = (float)job->task->settings->fit_mix;
+	fp_status status = FP_OK;
+	*target = FP_DENSE;
+	if (job->feed != FP_FEED_CROSS || mix == 1.0F)
+		return FP_OK;
+	*target = FP_PRUNED;
+	FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_LAYER_INPUT));
+	FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->dense));
+	FP_TRY(mix_streams(job->task, mix));
+cleanup:
+	return status;
+}
+
+typedef struct fit_reader {
+	const fp_layer_task *task;
+	int target;
+	int64_t layer;
+	fp_matrix gradients; /* the layer's, where hidden states are kept in memory too */
+} fit_reader;
+
+static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_matrix target)
+{
+	const fit_reader *reader = data;
+	fp_streams *streams = reader->task->streams;
+	fp_status status = fp_streams_read(streams, FP_LAYER_INPUT, window, input);
+	return status == FP_OK ? fp_streams_read(streams, reader->target, window, target) : status;
+}
+
+static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
+{
+	const fit_reader *reader = data;
+	fp_backend *be = reader->task->be;
+	if (fp_matrix_is_absent(reader->gradients))
+		return fp_token_gradients_read(reader->task->gradients, reader->layer, window, 1, out);
+	return be->memory->copy(be, out, fp_matrix_rows(reader->gradients, window * out.rows, out.rows));
+}
+
+static fp_status open_gradients(fit_reader *reader, fp_fit_task *fit)
+{
+	const fp_layer_task *task = reader->task;
+	fp_streams *streams = task->streams;
+	int64_t windows = fp_token_gradients_count(task->gradients);
+	fp_status status = FP_OK;
+	fit->read_gradients = read_gradients;
+	fit->gradient_windows = windows;
+	if (streams->residence == FP_PARKED)
+		return FP_OK;
+	FP_TRY(fp_matrix_new(task->be, &reader->gradients, windows * streams->length,
+						 fp_model_get_config(task->model)->hidden, FP_F32));
+	FP_TRY(fp_token_gradients_read(task->gradients, reader->layer, 0, windows, reader->gradients));
+cleanup:
+	return status;
+}
+
+/* Hands the operators, biases and the fit's result to the task's output. */
+static fp_status finish(fp_layer_job *job, const fp_fit_result *result)
+{
+	const fp_layer_task *task = job->task;
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		if (fp_matrix_is_absent(job->pruned->weight[role]))
+			continue;
+		FP_TRY(fp_finish_operator(task, job->pruned->weight[role], &job->results[role]));
+		if (result->steps > 0 || job->results[role].bias_updated)
+			FP_TRY(fp_finish_bias(job, (fp_role)role));
+	}
+	if (task->output.fit_done)
+		FP_TRY(task->output.fit_done(task->output.data, result));
+cleanup:
+	return status;
+}
+
+fp_status fp_fit_pruned_layer(fp_layer_job *job)
+{
+	const fp_layer_task *task = job->task;
+	fp_streams *streams = task->streams;
+	fit_reader reader = {.task = task, .layer = job->pruned->index};
+	fp_fit_result result;
+	fp_status status;
+	fp_fit_task fit = {.settings = task->settings,
+					   .layer = job->pruned,
+					   .read = read_window,
+					   .read_data = &reader,
+					   .windows = streams->windows,
+					   .length = streams->length,
+					   .batch = streams->batch};
+	FP_TRY(fit_target(job, &reader.target));
+	if (streams->residence != FP_RESIDENT) { /* the dense layer is not needed any more */
+		fp_layer_free(job->dense);
+		job->dense = NULL;
+	}
+	if (task->gradients)
+		FP_TRY(open_gradients(&reader, &fit));
+	FP_TRY(fp_fit_layer(&fit, &result));
+	fp_matrix_free(task->be, &reader.gradients); /* before the stream needs its work space */
+	FP_TRY(finish(job, &result));
+	if (!task->last && fp_feed_chains_layers(job->feed)) {
+		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_LAYER_INPUT));
+		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->pruned));
+	}
+cleanup:
+	fp_matrix_free(task->be, &reader.gradients);
+	return status;
+}

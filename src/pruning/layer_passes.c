@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* layer_passes.c: passes over all batches of the streams, which fold the inputs of a layer's groups into statistics. */
+#include "base/clock.h"
+#include "pruning/layer_job.h"
+
+/* The weights that a stream runs through. */
+static const fp_layer *layer_of(const fp_layer_job *job, int stream)
+{
+	return stream == FP_PRUNED ? job->pruned : job->dense;
+}
+
+/* Moves one batch of a stream past `group`. */
+static fp_status advance(const fp_layer_job *job, int stream, int group, int64_t first)
+{
+	const fp_layer *layer = layer_of(job, stream);
+	fp_streams *streams = job->task->streams;
+	fp_layer_state state = fp_streams_batch(streams, stream, first);
+	fp_matrix input;
+	fp_status status = fp_layer_input(layer, group, &state, streams->workspace[stream], &input);
+	return status == FP_OK ? fp_layer_advance(layer, group, input, &state, streams->workspace[stream]) : status;
+}
+
+/* Folds the inputs of `group` for one batch of both streams. The dense stream then moves past the group at once, since
+ * its inputs are at hand and pruning does not change them; but not past the first group, because attention's outputs
+ * would have to be kept for all batches. */
+static fp_status fold(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics)
+{
+	fp_streams *streams = job->task->streams;
+	fp_context *ctx = job->task->ctx;
+	fp_layer_state state[FP_STREAM_COUNT];
+	fp_matrix X[FP_STREAM_COUNT];
+	fp_status status;
+	for (int s = 0; s < FP_STREAM_COUNT; s++) {
+		state[s] = fp_streams_batch(streams, s, first);
+		FP_TRY(fp_layer_input(layer_of(job, s), group, &state[s], streams->workspace[s], &X[s]));
+	}
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_STATISTICS);
+	status = fp_statistics_fold(statistics, X[FP_DENSE], X[FP_PRUNED]);
+	if (status == FP_OK && !fp_matrix_is_absent(statistics->residual))
+		status = fp_statistics_fold_residual(statistics, state[FP_DENSE].hidden, state[FP_PRUNED].hidden, X[FP_PRUNED]);
+	fp_stage_enter(ctx, stage);
+	if (status == FP_OK && group > 0)
+		status = fp_layer_advance(job->dense, group, X[FP_DENSE], &state[FP_DENSE], streams->workspace[FP_DENSE]);
+cleanup:
+	return status;
+}
+
+/* What a pass does with each batch of windows; `statistics`: one, or one for each group. */
+typedef fp_status (*batch_step)(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics);
+
+/* True when a pass over the inputs of `group` changes the hidden states of a stream: the dense stream moves past the
+ * group, the pruned one past the group before. */
+static bool changes(const fp_layer_job *job, int group, int stream, bool folds)
+{
+	const int output = fp_role_group(FP_OUTPUT), down = fp_role_group(FP_DOWN);
+	if (!job->corrected)
+		return job->feed == FP_FEED_NONE || fp_layer_is_fitted(job->task); /* the fit's target */
+	if (stream == FP_PRUNED)
+		return group == output + 1 || group == down + 1;
+	return folds && (group == output || group == down);
+}
+
+/* Runs a pass over both streams with correction, else over the dense one. */
+static fp_status each_batch(const fp_layer_job *job, batch_step step, int group, fp_statistics *statistics)
+{
+	fp_streams *streams = job->task->streams;
+	fp_context *ctx = job->task->ctx;
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
+	FP_PRODUCTS_FOR(job->task->be, FP_USE_ACTIVATION);
+	int count = job->corrected ? FP_STREAM_COUNT : 1;
+	bool stores[FP_STREAM_COUNT];
+	fp_status status;
+	FP_TRY(fp_streams_begin_pass(streams));
+	for (int s = 0; s < count; s++)
+		stores[s] = changes(job, group, s, statistics != NULL);
+	for (int s = 0; s < count; s++)
+		if (stores[s])
+			fp_streams_begin_store(streams, s);
+	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+		FP_TRY(fp_check_interrupt(ctx));
+		for (int s = 0; s < count; s++)
+			FP_TRY(fp_streams_fetch(streams, s, first));
+		FP_TRY(step(job, group, first, statistics));
+		for (int s = 0; s < count; s++)
+			if (stores[s])
+				FP_TRY(fp_streams_store(streams, s, first));
+	}
+	for (int s = 0; s < count; s++)
+		if (stores[s])
+			fp_streams_stored(streams, s);
+cleanup:
+	fp_streams_end_pass(streams);
+	fp_stage_enter(ctx, stage);
+	return status;
+}
+
+/* Recomputes the pruned stream's attention outputs, the input of `group`, where they are not kept between passes. */
+static fp_status renew_context(const fp_layer_job *job, int group, int64_t first)
+{
+	if (group != fp_role_group(FP_OUTPUT) || job->task->streams->residence == FP_RESIDENT)
+		return FP_OK;
+	return advance(job, FP_PRUNED, group - 1, first);
+}
+
+/* One batch of fp_pass_group() or, without statistics, of fp_pass_end(). Past the layer the pruned stream is needed
+ * only if the next layer reads it. */
+static fp_status pass_batch(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics)
+{
+	bool pruned = group < FP_GROUP_COUNT || (job->feed == FP_FEED_CROSS && !fp_layer_is_fitted(job->task));
+	fp_status status = FP_OK;
+	if (job->dense_past < group)
+		FP_TRY(advance(job, FP_DENSE, group - 1, first));
+	if (group > 0 && pruned) {
+		FP_TRY(renew_context(job, group - 1, first));
+		FP_TRY(advance(job, FP_PRUNED, group - 1, first));
+	}
+	if (statistics)
+		FP_TRY(fold(job, group, first, statistics));
+cleanup:
+	return status;
+}
+
+fp_status fp_pass_group(fp_layer_job *job, int group, fp_statistics *statistics)
+{
+	fp_status status = each_batch(job, pass_batch, group, statistics);
+	job->dense_past = group > 0 ? group + 1 : 0;
+	return status;
+}
+
+fp_status fp_pass_end(fp_layer_job *job)
+{
+	return each_batch(job, pass_batch, FP_GROUP_COUNT, NULL);
+}
+
+static fp_status fold_all_groups(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics)
+{
+	fp_streams *streams = job->task->streams;
+	fp_context *ctx = job->task->ctx;
+	fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
+	fp_status status = FP_OK;
+	for (; group < FP_GROUP_COUNT; group++) {
+		fp_matrix X;
+		FP_TRY(fp_layer_input(job->dense, group, &state, streams->workspace[FP_DENSE], &X));
+		fp_stage stage = fp_stage_enter(ctx, FP_STAGE_STATISTICS);
+		status = fp_statistics_fold(&statistics[group], X, X);
+		fp_stage_enter(ctx, stage);
+		if (status == FP_OK)
+			status = fp_layer_advance(job->dense, group, X, &state, streams->workspace[FP_DENSE]);
+		if (status != FP_OK)
+			goto cleanup;
+	}
+cleanup:
+	return status;
+}
+
+fp_status fp_pass_uncorrected(fp_layer_job *job, fp_statistics *statistics)
+{
+	return each_batch(job, fold_all_groups, 0, statistics);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fista_pruner.c: --method fista, the steps that its presets put together.
+ *
+ *     paper        a warm start, then the λ search around FISTA
+ *     fast, best   from the dense weights: the support search, then the refit. No FISTA
+ * Every step can also be asked for by itself (--set).
+ */
+#include "solver/method.h"
+#include "solver/steps.h"
+
+#include <math.h>
+
+static bool searches(const fp_settings *settings)
+{
+	return !fp_is(settings->support_search, "none") && settings->search_steps > 0;
+}
+
+/* The start already has the pattern. */
+static bool starts_feasible(const fp_settings *settings)
+{
+	return !fp_is(settings->warm_start, "dense");
+}
+
+static fp_scaling scaling_of(const fp_settings *settings)
+{
+	if (settings->scaling)
+		return FP_SCALING_COLUMNS;
+	return searches(settings) ? FP_SCALING_MEAN : FP_SCALING_NONE;
+}
+
+/* V and mask ← the support search's solution, unless V already has the pattern (`feasible`) and a refit of it is
+ * better. */
+static fp_status search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
+						fp_matrix mask, fp_solution *solution)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix work[2] = {{0}, {0}};
+	fp_matrix before = {0};
+	fp_matrix before_mask = {0};
+	double error_before = INFINITY;
+	double error;
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
+	if (feasible) {
+		FP_TRY(fp_matrix_new(be, &before, V.rows, V.cols, FP_F32));
+		FP_TRY(fp_matrix_new(be, &before_mask, V.rows, V.cols, FP_U8));
+		FP_TRY(be->memory->copy(be, before, V));
+		FP_TRY(be->memory->copy(be, before_mask, mask));
+		FP_TRY(fp_refit(problem, settings->refit_steps, before_mask, before));
+		FP_TRY(fp_problem_error(problem, before, work, &error_before));
+	}
+	FP_TRY(fp_support_admm(problem, settings, V, mask, &solution->search_steps));
+	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
+	if (feasible) {
+		FP_TRY(fp_problem_error(problem, V, work, &error));
+		if (error_before < error) {
+			FP_TRY(be->memory->copy(be, V, before));
+			FP_TRY(be->memory->copy(be, mask, before_mask));
+		}
+	}
+cleanup:
+	fp_matrix_free(be, &work[0]);
+	fp_matrix_free(be, &work[1]);
+	fp_matrix_free(be, &before);
+	fp_matrix_free(be, &before_mask);
+	return status;
+}
+
+/* The convex solve, the support search and the refit, whichever the settings ask for. */
+static fp_status solve_steps(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							 fp_solution *solution)
+{
+	bool feasible = starts_feasible(settings);
+	bool convex = settings->iterations > 0;
+	fp_status status = FP_OK;
+	if (convex)
+		FP_TRY(fp_lambda_search(problem, settings, feasible, V, mask, solution));
+	if (searches(settings))
+		return search(problem, settings, convex || feasible, V, mask, solution);
+	if (!convex && !feasible)
+		FP_TRY(fp_round(problem, V, mask));
+	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
+cleanup:
+	return status;
+}
+
+static fp_status solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+					   fp_solution *solution)
+{
+	fp_scaling kind = scaling_of(settings);
+	bool scaled = kind != FP_SCALING_NONE || settings->ridge > 0 || !fp_matrix_is_absent(problem->importance);
+	fp_status status = fp_warm_start(problem, settings->warm_start, settings, V, mask);
+	if (status != FP_OK)
+		return status;
+	return scaled ? fp_solve_scaled(problem, settings, kind, solve_steps, V, mask, solution)
+				  : solve_steps(problem, settings, V, mask, solution);
+}
+
+static fp_feed feed(const fp_settings *settings)
+{
+	if (fp_is(settings->correction, "none"))
+		return FP_FEED_NONE;
+	return fp_is(settings->correction, "cross") ? FP_FEED_CROSS : FP_FEED_INTRA;
+}
+
+/* Counts a step that holds `before` floats of its caller besides its own. */
+static void add_step(fp_solve_memory *all, fp_solve_memory step, double before)
+{
+	all->kept += step.kept;
+	all->peak = fmax(all->peak, before + step.peak);
+}
+
+static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
+{
+	double mn = (double)size->entries;
+	bool scaled = settings->scaling || searches(settings) || settings->ridge > 0;
+	bool compares = settings->iterations > 0 || starts_feasible(settings);
+	fp_solve_memory all = {0};
+	double held = scaled ? fp_scaled_copies(size) : 0;
+	if (scaled)
+		add_step(&all, fp_scaled_memory(size), 0);
+	if (fp_is(settings->warm_start, "sparsegpt"))
+		add_step(&all, fp_sparsegpt_memory(be, size), held);
+	if (settings->iterations > 0)
+		add_step(&all, fp_lambda_search_memory(be, settings, size), held);
+	if (searches(settings)) {
+		held += (2 + (compares ? 1.25 : 0)) * mn; /* search(): work space, and what it compares with */
+		add_step(&all, fp_support_admm_memory(be, size), held);
+	}
+	if (settings->refit_steps > 0)
+		add_step(&all, fp_refit_memory(be, settings, size), held);
+	return all;
+}
+
+static fp_solve_products products(const fp_backend *be, const fp_settings *settings)
+{
+	fp_solve_products all = fp_lambda_search_products(be, settings);
+	if (searches(settings))
+		all.operators += fp_support_admm_products(settings);
+	all.operators += (double)settings->refit_steps + 4; /* residuals and errors before and after */
+	return all;
+}
+
+const fp_method fp_method_fista = {
+	.needs_text = true,
+	.has_presets = true,
+	.feed = feed,
+	.solve = solve,
+	.memory = memory,
+	.products = products,
+};

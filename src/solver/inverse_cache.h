@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * inverse_cache.h: the inverses (A + ρI)⁻¹ that the support search needs, at a series of growing penalties ρ that is the
+ * same for all operators of a Gram matrix, so that they share them.
+ */
+#ifndef FP_SOLVER_INVERSE_CACHE_H
+#define FP_SOLVER_INVERSE_CACHE_H
+
+#include "solver/method.h"
+
+enum { FP_PENALTY_LEVELS = 64 };
+/* ρ at a level: 0.1 at level 0, each 1.25 times the one before. */
+double fp_penalty(int64_t level);
+
+/* *out ← the inverse at *level, in the type of operands for FP_USE_ITERATION; borrowed until the next call. If Cholesky
+ * refuses a rank-deficient matrix at the lowest levels, *level goes up to the first that it accepts. */
+fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out);
+fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_size *size);
+
+#endif
