@@ -1,13 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the scripts here: expectations on exit code, stdout and stderr. $1 is the program, $2 the source folder.
+# Sourced by test scripts: expectations on exit code, stdout and stderr. $1 is the program, $2 the source folder, $3 the
+# part to run; without it the script runs everything that is in no part.
 set -u
 program=$1
 source=$2
+wanted_part=${3-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 "$source/tests/cli/make_material.py" "$work/material" || exit 1
 cd "$work/material" || exit 1
 failures=0
+
+# part NAME: true if this part is to run. A part that runs ends with `finish`. tests/CMakeLists.txt looks for lines that
+# begin with `if part NAME; then` and makes each of them a test of its own.
+part() {
+	[ "$wanted_part" = "$1" ]
+}
+
+# skip REASON...: ends the script; CTest shows the test as skipped.
+skip() {
+	echo "SKIPPED: $*"
+	exit 77
+}
+
+# sanitized: true for a build with AddressSanitizer or ThreadSanitizer.
+sanitized() {
+	grep -q 'FP_SANITIZE:[A-Z]*=\(ON\|thread\)' "$(dirname "$program")/CMakeCache.txt"
+}
 
 complain() {
 	echo "FAILED: $*"
@@ -16,7 +35,7 @@ complain() {
 	failures=$((failures + 1))
 }
 
-# expect CODE PATTERN ARGUMENT...: the program ends with this exit code and says something like this on stderr.
+# expect CODE PATTERN ARGUMENT...: the program ends with this exit code and its stderr matches the pattern.
 expect() {
 	wanted=$1
 	pattern=$2
@@ -32,7 +51,7 @@ expect() {
 	fi
 }
 
-# expect_output PATTERN ARGUMENT...: the program succeeds and its stdout has a line like this.
+# expect_output PATTERN ARGUMENT...: the program succeeds and a line of its stdout matches the pattern.
 expect_output() {
 	pattern=$1
 	shift
@@ -57,4 +76,5 @@ sys.exit(0 if $expression else 1)" "$work/out" || complain "'$*': not $expressio
 finish() {
 	[ "$failures" -eq 0 ] || exit 1
 	echo "all as expected"
+	exit 0
 }

@@ -3,14 +3,8 @@
 # Several ranks under mpirun: the same bytes as one, resumed after SIGKILL, refused where layers depend on each other, and
 # a rank that fails ends the job with its message.
 . "$2/tests/cli/common.sh"
-command -v mpirun >/dev/null || {
-	echo "skipped: no mpirun here"
-	exit 77
-}
-[ -e "$(dirname "$program")/libfistapruner_mpi.so" ] || {
-	echo "skipped: the program was built without MPI"
-	exit 77
-}
+command -v mpirun >/dev/null || skip "there is no mpirun"
+[ -e "$(dirname "$program")/libfistapruner_mpi.so" ] || skip "the program was built without MPI"
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 text=$source/models/calibration.jsonl
 

@@ -58,16 +58,18 @@ double *new_doubles(int64_t count);
 /* By the definition. */
 double plain_activation(fp_activation kind, double x);
 
-/* One list of tests per file. */
-extern const struct CMUnitTest contract_memory_tests[], contract_linear_tests[], contract_factor_tests[],
-	contract_transformer_tests[], contract_attention_tests[], contract_pruning_tests[], contract_delta_tests[],
-	contract_sweep_tests[], contract_gradients_tests[], contract_precision_tests[];
-extern const size_t contract_memory_test_count, contract_linear_test_count, contract_factor_test_count,
-	contract_transformer_test_count, contract_attention_test_count, contract_pruning_test_count,
-	contract_delta_test_count, contract_sweep_test_count, contract_gradients_test_count, contract_precision_test_count;
-
-#define CONTRACT_TESTS(name, ...)                                                                                      \
-	const struct CMUnitTest contract_##name##_tests[] = {__VA_ARGS__};                                                 \
-	const size_t contract_##name##_test_count = sizeof contract_##name##_tests / sizeof *contract_##name##_tests
+/* A named list of tests; test_contract.c has the table of them. */
+typedef struct contract_group {
+	const char *name;
+	const struct CMUnitTest *tests;
+	size_t count;
+} contract_group;
+#define CONTRACT_TESTS(group, ...)                                                                                     \
+	static const struct CMUnitTest group##_tests[] = {__VA_ARGS__};                                                    \
+	const contract_group contract_##group = {#group, group##_tests, sizeof group##_tests / sizeof group##_tests[0]}
+extern const contract_group contract_memory, contract_linear, contract_factor, contract_transformer, contract_attention,
+	contract_pruning, contract_sweep, contract_precision;
+/* Tests of optional operations. */
+extern const contract_group contract_upload, contract_output, contract_delta, contract_gradients, contract_bf16;
 
 #endif

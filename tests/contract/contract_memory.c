@@ -113,8 +113,6 @@ static void test_memory_and_defects(void **state)
 static void test_upload_async(void **state)
 {
 	contract *c = *state;
-	if (!fp_backend_can(c->be, FP_CAN_UPLOAD_ASYNC))
-		skip();
 	enum { N = 1500, TIMES = 40 };
 	static const fp_dtype types[] = {FP_F32, FP_F16, FP_BF16};
 	static float numbers[N * N], back[N * N], in[N * N];
@@ -147,4 +145,5 @@ static void test_upload_async(void **state)
 
 CONTRACT_TESTS(memory, cmocka_unit_test(test_upload_and_download), cmocka_unit_test(test_conversions),
 			   cmocka_unit_test(test_rounding), cmocka_unit_test(test_copy_and_fill),
-			   cmocka_unit_test(test_memory_and_defects), cmocka_unit_test(test_upload_async));
+			   cmocka_unit_test(test_memory_and_defects));
+CONTRACT_TESTS(upload, cmocka_unit_test(test_upload_async));

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prune when reads and writes fail, the disk is full, memory runs out, or the model's file is cut short: a message, an exit
-# code, nothing under the final name, and a resume gives the bytes of an undisturbed run. A third argument says at how
-# many moments reads and writes fail (each); 14 or more for the full count.
-points=${3:-4}
+# prune when reads and writes fail, the disk is full, memory runs out, or the model's file is truncated: it ends with a message
+# and an exit code, leaves nothing under the final name, and a resumed run gives the bytes of an undisturbed one.
+# FP_FAULT_POINTS says how many of the reads, and of the writes, fail in turn (default: 4).
+points=${FP_FAULT_POINTS:-4}
 . "$2/tests/cli/common.sh"
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 injector=$(dirname "$program")/tests/libfp_faults.so
@@ -17,7 +17,7 @@ prune() { # prune FOLDER ARGUMENT...
 		--preset fast --layers 0-2 --quiet "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
-# recover WHAT FOLDER: after a failure nothing stands there, and a resume gives the whole.
+# recover WHAT FOLDER: the failed run left no such folder, and a resumed run gives the bytes of an undisturbed one.
 recover() {
 	[ -e "$2" ] && complain "$1: left something under the final name"
 	[ -s "$work/err" ] || complain "$1: no message"
@@ -25,9 +25,10 @@ recover() {
 	diff -r whole "$2" >/dev/null || complain "$1: the resume gives other bytes"
 	rm -rf "$2"
 }
+! sanitized || skip "a sanitized build runs neither with the fault injector nor with little address space"
 prune whole || complain "the undisturbed run"
 
-if [ -e "$injector" ]; then
+if part input_output; then
 	LD_PRELOAD=$injector FP_FAIL_COUNT=$work/count prune counted || complain "the injector disturbs"
 	read -r reads writes <"$work/count"
 	[ "$reads" -gt 3 ] && [ "$writes" -gt 20 ] || complain "the injector sees too little: $reads reads, $writes writes"
@@ -53,11 +54,37 @@ if [ -e "$injector" ]; then
 		done
 	done
 	[ $failed -ge "$points" ] || complain "only $failed faults made a run fail"
-else
-	echo "skipped: no fault injector in this build"
+	finish
 fi
 
-# A model's file that is cut short while it is read.
+# A disk that fills up: before the run, and after each layer.
+if part full_disk; then
+	mkdir disk
+	mount -t tmpfs -o size=24m fistapruner-test disk 2>/dev/null || skip "mounting a tmpfs is not permitted"
+	trap 'umount "$work/material/disk" 2>/dev/null; rm -rf "$work"' EXIT
+	prune whole-32 --samples 32 || complain "the undisturbed run"
+	for layer in none 0 1 2; do
+		rm -rf disk/* disk/.[!.]*
+		[ $layer = none ] && dd if=/dev/zero of=disk/filler bs=64k >/dev/null 2>&1
+		prune disk/full --samples 32 &
+		child=$!
+		while [ $layer != none ] && kill -0 $child 2>/dev/null && [ ! -e "disk/.full.partial/layer-0000$layer" ]; do sleep 0.01; done
+		[ $layer = none ] || dd if=/dev/zero of=disk/filler bs=4k >/dev/null 2>&1
+		wait $child
+		code=$?
+		rm -f disk/filler
+		if [ $code -ne 0 ]; then
+			[ $code -eq 1 ] || complain "a full disk gives exit code $code"
+			[ -e disk/full ] && complain "a full disk: something under the final name"
+		fi
+		prune disk/full --samples 32 --resume || complain "a full disk ($layer): the resumed run fails"
+		diff whole-32/model.safetensors disk/full/model.safetensors >/dev/null || complain "a full disk ($layer): other bytes"
+	done
+	umount disk
+	finish
+fi
+
+# A model's file that is truncated while it is read.
 cp -r "$model" cut
 model=cut
 prune whole-cut --samples 32 || complain "the undisturbed run of a copy"
@@ -90,31 +117,4 @@ for limit in 100000 170000 200000 240000 300000 340000 360000 400000 500000; do 
 	[ $code -eq 4 ] && grep -q "memory" "$work/err" || complain "ulimit -v $limit: exit code $code"
 	[ -e starved ] && complain "ulimit -v $limit: left something under the final name"
 done
-rm -rf starved .starved.partial
-
-# A disk that fills up: before the run, and behind each finished layer.
-mkdir disk
-if mount -t tmpfs -o size=24m fistapruner-test disk 2>/dev/null; then
-	trap 'umount "$work/material/disk" 2>/dev/null; rm -rf "$work"' EXIT
-	for layer in none 0 1 2; do
-		rm -rf disk/* disk/.[!.]*
-		[ $layer = none ] && dd if=/dev/zero of=disk/filler bs=64k >/dev/null 2>&1
-		prune disk/full --samples 32 &
-		child=$!
-		while [ $layer != none ] && kill -0 $child 2>/dev/null && [ ! -e "disk/.full.partial/layer-0000$layer" ]; do sleep 0.01; done
-		[ $layer = none ] || dd if=/dev/zero of=disk/filler bs=4k >/dev/null 2>&1
-		wait $child
-		code=$?
-		rm -f disk/filler
-		if [ $code -ne 0 ]; then
-			[ $code -eq 1 ] || complain "a full disk gives exit code $code"
-			[ -e disk/full ] && complain "a full disk: something under the final name"
-		fi
-		prune disk/full --samples 32 --resume || complain "a full disk ($layer): the resume fails"
-		diff whole-cut/model.safetensors disk/full/model.safetensors >/dev/null || complain "a full disk ($layer): other bytes"
-	done
-	umount disk
-else
-	echo "skipped: no tmpfs can be mounted here, so no disk is filled"
-fi
 finish

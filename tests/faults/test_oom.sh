@@ -1,12 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prune killed for the memory that it takes: nothing under the final name, and --resume gives the bytes of an undisturbed run.
-# First by a watcher that kills at a resident size, as the kernel would. Then by the kernel, in a control group: FP_TEST_CGROUP
-# names a folder of the memory hierarchy in which groups may be made, such as /sys/fs/cgroup (version 2, memory in its
-# cgroup.subtree_control) or /sys/fs/cgroup/memory (version 1). Without it that part is skipped: a test must not move itself out
-# of the group that it was started in unasked.
+# prune killed because it takes too much memory: it leaves nothing under the final name, and --resume gives the bytes of an
+# undisturbed run. The test kills it at a resident size; in the part control_group the kernel does. For that part
+# FP_TEST_CGROUP names a folder of the memory hierarchy in which groups may be created, such as /sys/fs/cgroup (version 2,
+# memory in its cgroup.subtree_control) or /sys/fs/cgroup/memory (version 1). Without it the part is skipped, because a test
+# must not leave its control group unless somebody asks for it.
 . "$2/tests/cli/common.sh"
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+! part control_group || [ -n "${FP_TEST_CGROUP-}" ] || skip "FP_TEST_CGROUP names no control group"
+! sanitized || skip "a sanitized build takes memory that the program does not count"
 group=
 trap '[ -z "$group" ] || rmdir "$group"; rm -rf "$work"' EXIT
 
@@ -28,6 +30,38 @@ resume() { # resume WHAT FOLDER
 
 words whole | xargs -d '\n' env >"$work/out" 2>"$work/err" || complain "the undisturbed run"
 peak=$(python3 -c "import json; print(json.load(open('$work/out'))['peak_memory_bytes'] // 1024)")
+
+if part control_group; then
+	group=$FP_TEST_CGROUP/fistapruner-test-$$
+	mkdir "$group" || exit 1
+	if [ -e "$group/memory.max" ]; then
+		limit=$group/memory.max events=$group/memory.events swap=$group/memory.swap.max
+	else
+		limit=$group/memory.limit_in_bytes events=$group/memory.oom_control swap=$group/memory.swappiness
+	fi
+	[ -w "$limit" ] || {
+		echo "$group has no limit of memory: is the controller enabled there?"
+		exit 1
+	}
+	[ -e "$swap" ] && echo 0 >"$swap"
+
+	# grouped KIB FOLDER ARGUMENT...: in the group, with this limit
+	grouped() {
+		echo $(($1 * 1024)) >"$limit"
+		shift
+		# shellcheck disable=SC2016 # for the shell that is started
+		words "$@" | xargs -d '\n' sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" >"$work/out" 2>"$work/err"
+	}
+
+	# a program that believes that it has all the memory is killed
+	grouped $((peak * 80 / 100)) crowded --memory 64G
+	grep -q "oom_kill [1-9]" "$events" || complain "the kernel has killed nothing: $(tr '\n' ' ' <"$events")"
+	resume "killed by the kernel" crowded
+	# one that keeps to a limit is not, and the limit of the group counts as one
+	grouped $((peak * 80 / 100)) modest --memory $((peak * 75 / 100))K || complain "a run that keeps to --memory fails"
+	grouped $((peak * 80 / 100)) aware || complain "a run that sees the group's limit fails"
+	finish
+fi
 
 # watched KIB FOLDER: runs until the resident size passes the limit; 137 when it was killed.
 watched() {
@@ -60,38 +94,4 @@ for share in 50 70 80 90 95; do
 done
 [ $killed -ge 3 ] || complain "only $killed runs were killed"
 echo "$killed runs killed at a resident size"
-
-if [ -z "${FP_TEST_CGROUP-}" ]; then
-	echo "skipped: the kernel's own killing (FP_TEST_CGROUP names no control group)"
-	finish
-	exit 0
-fi
-group=$FP_TEST_CGROUP/fistapruner-test-$$
-mkdir "$group" || exit 1
-if [ -e "$group/memory.max" ]; then
-	limit=$group/memory.max events=$group/memory.events swap=$group/memory.swap.max
-else
-	limit=$group/memory.limit_in_bytes events=$group/memory.oom_control swap=$group/memory.swappiness
-fi
-[ -w "$limit" ] || {
-	echo "$group has no limit of memory: is the controller enabled there?"
-	exit 1
-}
-[ -e "$swap" ] && echo 0 >"$swap"
-
-# grouped KIB FOLDER ARGUMENT...: in the group, with this limit
-grouped() {
-	echo $(($1 * 1024)) >"$limit"
-	shift
-	# shellcheck disable=SC2016 # for the shell that is started
-	words "$@" | xargs -d '\n' sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" >"$work/out" 2>"$work/err"
-}
-
-# a program that believes that it has all the memory is killed
-grouped $((peak * 80 / 100)) crowded --memory 64G
-grep -q "oom_kill [1-9]" "$events" || complain "the kernel has killed nothing: $(tr '\n' ' ' <"$events")"
-resume "killed by the kernel" crowded
-# one that keeps to a limit is not, and the limit of the group counts as one
-grouped $((peak * 80 / 100)) modest --memory $((peak * 75 / 100))K || complain "a run that keeps to --memory fails"
-grouped $((peak * 80 / 100)) aware || complain "a run that sees the group's limit fails"
 finish

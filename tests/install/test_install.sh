@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install` into a folder of its own, moved afterwards, and projects that use what is there: by pkg-config, by find_package,
-# from C and C++, shared and static. $1 is the program in its build folder, $2 the source folder.
+# `cmake --install` into a new folder, which is then moved, and projects that use it: by pkg-config and by find_package, from C and
+# C++, shared and static. $1 is the program in its build folder, $2 the source folder.
 set -u
 export LC_ALL=C
 build=$(dirname "$1")
 source=$2
 here=$source/tests/install
 if grep -q 'FP_SANITIZE:STRING=ON\|FP_SANITIZE:STRING=thread\|FP_STATIC:BOOL=ON' "$build/CMakeCache.txt"; then
-	echo "skipped: consumers of a sanitized or static build would need its flags"
+	echo "SKIPPED: programs that link a sanitized or static library need the flags of its build"
 	exit 77
 fi
 work=$(mktemp -d)

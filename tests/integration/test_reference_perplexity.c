@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Perplexities of real models against the figures that transformers gave, from text to number. Skipped without the
- * shared material. */
+/* Perplexities of real models against the figures of transformers, from text to number. */
 #include "model_fixture.h"
 
 #include "evaluation/perplexity.h"
@@ -8,7 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { LENGTH = 256, SKIPPED = 77 };
+enum { LENGTH = 256 };
 
 static void check(const char *name, double perplexity, int64_t count)
 {
@@ -20,11 +19,8 @@ static void check(const char *name, double perplexity, int64_t count)
 	fp_perplexity_result result;
 	char inside[256];
 	snprintf(inside, sizeof inside, "models/%s", name);
-	const char *found = shared_path(inside);
-	if (!found)
-		skip();
-	snprintf(directory, sizeof directory, "%s", found);
-	snprintf(text, sizeof text, "%s", shared_path("data/tinystories-eval.jsonl"));
+	snprintf(directory, sizeof directory, "%s", need_shared_path(inside));
+	snprintf(text, sizeof text, "%s", need_shared_path("data/tinystories-eval.jsonl"));
 	fp_status status = open_directory(&f, directory);
 	assert_ok(f.ctx, status);
 	assert_ok(f.ctx, fp_tokenizer_open(&tokenizer, f.ctx, directory));
@@ -64,9 +60,5 @@ int main(void)
 		cmocka_unit_test(stories15m),
 		cmocka_unit_test(opt_stories_26m),
 	};
-	if (!shared_path("data/tinystories-eval.jsonl")) {
-		printf("skipped: the shared models and texts are not there\n");
-		return SKIPPED;
-	}
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

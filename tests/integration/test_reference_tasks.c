@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first 200 examples of real task files on real models, against lm-evaluation-harness's figures
- * (tests/fixtures/tasks/shared.json, made by generate.py there). Skipped without the shared material. */
+/* The first 200 examples of real task files on real models, against the figures of lm-evaluation-harness
+ * (tests/fixtures/tasks/shared.json, made by generate.py there). */
 #include "model_fixture.h"
 
 #include "evaluation/tasks.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EXAMPLES = 200, SKIPPED = 77 };
+enum { EXAMPLES = 200 };
 
 static const struct {
 	const char *task, *file;
@@ -62,10 +62,8 @@ static void check(const char *name)
 	fp_tokenizer *tokenizer;
 	json_error_t error;
 	snprintf(inside, sizeof inside, "models/%s", name);
-	const char *found = shared_path(inside);
-	if (!found)
-		skip();
-	snprintf(directory, sizeof directory, "%s", found);
+	need_shared_path("data/tasks");
+	snprintf(directory, sizeof directory, "%s", need_shared_path(inside));
 	json_t *expected = json_load_file(source_path("tests/fixtures/tasks/shared.json"), 0, &error);
 	assert_non_null(expected);
 	const json_t *tasks = json_object_get(json_object_get(expected, "models"), name);
@@ -102,9 +100,5 @@ int main(void)
 		cmocka_unit_test(stories15m),
 		cmocka_unit_test(opt_stories_26m),
 	};
-	if (!shared_path("data/tasks")) {
-		printf("skipped: the shared models and task files are not there\n");
-		return SKIPPED;
-	}
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,27 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const real_source real_sources[] = {
-	{"stories260K", "models/stories260K", "data/tinystories-calibration.jsonl", 1},
 	{"llama-demo", "models/llama-demo", "models/calibration.jsonl", 0},
 	{"opt-demo", "models/opt-demo", "models/calibration.jsonl", 0},
 };
 const int real_source_count = sizeof real_sources / sizeof real_sources[0];
+const real_source shared_source = {"stories260K", "models/stories260K", "data/tinystories-calibration.jsonl", 1};
 
-int open_real(model_fixture *f, fp_windows *windows, const real_source *source, int64_t samples, int64_t length)
+void open_real(model_fixture *f, fp_windows *windows, const real_source *source, int64_t samples, int64_t length)
 {
-	char model[4096] = "";
-	char text[4096] = "";
-	const char *path = source->shared ? shared_path(source->model) : source_path(source->model);
-	snprintf(model, sizeof model, "%s", path ? path : "");
-	path = source->shared ? shared_path(source->text) : source_path(source->text);
-	snprintf(text, sizeof text, "%s", path ? path : "");
-	if (access(model, R_OK) != 0 || access(text, R_OK) != 0) {
-		print_message("[  SKIPPED ] %s is not here\n", source->name);
-		return 0;
-	}
+	char model[4096];
+	char text[4096];
+	snprintf(model, sizeof model, "%s", source->shared ? need_shared_path(source->model) : source_path(source->model));
+	snprintf(text, sizeof text, "%s", source->shared ? need_shared_path(source->text) : source_path(source->text));
 	const char *paths[] = {text};
 	fp_tokenizer *tokenizer;
 	fp_status status = open_directory(f, model);
@@ -35,7 +28,6 @@ int open_real(model_fixture *f, fp_windows *windows, const real_source *source, 
 	assert_ok(f->ctx, fp_tokenizer_open(&tokenizer, f->ctx, model));
 	assert_ok(f->ctx, fp_windows_calibration(windows, f->ctx, tokenizer, paths, 1, "packed", samples, length, 0));
 	fp_tokenizer_free(tokenizer);
-	return 1;
 }
 
 static double *download(model_fixture *f, fp_matrix matrix)

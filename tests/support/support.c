@@ -14,12 +14,40 @@ void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_statu
 				 fp_context_message(ctx), fp_status_name(wanted), text);
 }
 
+static bool skipped;
+
+int finish_tests(int failed)
+{
+	return failed ? 1 : skipped ? 77 : 0;
+}
+
+void record_skip(const char *format, ...)
+{
+	va_list values;
+	skipped = true;
+	fflush(stderr); /* cmocka writes to both */
+	fputs("SKIPPED: ", stdout);
+	va_start(values, format);
+	vprintf(format, values);
+	va_end(values);
+	fputc('\n', stdout);
+	fflush(stdout);
+}
+
 const char *shared_path(const char *name)
 {
 	static char path[4096];
 	const char *root = getenv("FP_SHARED");
 	snprintf(path, sizeof path, "%s/%s", root ? root : FP_SHARED_DEFAULT, name);
 	return access(path, R_OK) == 0 ? path : NULL;
+}
+
+const char *need_shared_path(const char *name)
+{
+	const char *path = shared_path(name);
+	if (!path)
+		skip_because("there is no %s in the folder of shared test material (FP_SHARED)", name);
+	return path;
 }
 
 const char *source_path(const char *name)

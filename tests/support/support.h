@@ -8,12 +8,37 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "base/context.h"
 #include "base/memory.h"
 #include "base/settings.h"
+
+/*
+ * A case that lacks something (a shared model, a processor feature) calls skip_because(). The program then ends with 77,
+ * which CTest shows as "Skipped". So that this does not hide the cases that did run, cases that may be skipped stand in
+ * an array of their own, and main() says TEST_PART(array) before it runs the others: tests/CMakeLists.txt finds these
+ * lines and adds a CTest test "<test>.<array>" for each.
+ */
+#define TEST_PART(tests)                                                                                               \
+	if (argc > 1 && strcmp(argv[1], #tests) == 0)                                                                      \
+	return cmocka_run_group_tests(tests, NULL, NULL)
+/* Ends the test as skipped. The reason is given as for printf(); ctest repeats it in its last lines. */
+#define skip_because(...)                                                                                              \
+	do {                                                                                                               \
+		record_skip(__VA_ARGS__);                                                                                      \
+		_skip(__FILE__, __LINE__);                                                                                     \
+	} while (0)
+void record_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The value for main() to return: 1 after a failure, else 77 after a skip, else 0. */
+int finish_tests(int failed);
+/* cmocka would count a skipped test as passed. */
+#undef skip
+#undef cmocka_run_group_tests
+#define cmocka_run_group_tests(tests, set_up, tear_down)                                                               \
+	finish_tests(_cmocka_run_group_tests(#tests, tests, sizeof(tests) / sizeof((tests)[0]), set_up, tear_down))
 
 /* A context that ends the test with the message when a call fails: assert_ok(ctx, call). */
 #define assert_ok(ctx, call)                                                                                           \
@@ -27,9 +52,10 @@
 void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_status got, const char *call,
 				   const char *file, int line);
 
-/* "<shared>/name" when it exists, else NULL: then the test calls skip() (cmocka) or exits with 77. Borrowed until the
- * next call. */
+/* "<shared>/name", or NULL if there is no such file. Borrowed until the next call. */
 const char *shared_path(const char *name);
+/* The same; skips the test if there is no such file. */
+const char *need_shared_path(const char *name);
 /* A file of the project: "<source>/name". Borrowed until the next call. */
 const char *source_path(const char *name);
 /* A new empty folder; removed with everything in it by remove_folder(). The caller frees the path with free(). */
