@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything that is not ours, as one target: fp_dependencies.
+# All libraries that the project uses, as one target: fp_dependencies.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 if(FP_FUZZ)
-  # The fuzz build runs on one thread: clang has no OpenMP without a package of its own, and threads would hide what an input does.
+  # The fuzz build has one thread: clang needs another package for OpenMP, and threads would make runs hard to repeat.
   add_library(fp_openmp INTERFACE)
   target_include_directories(fp_openmp INTERFACE ${PROJECT_SOURCE_DIR}/tests/fuzz/serial)
 elseif(FP_STATIC)
@@ -14,7 +14,7 @@ else()
   add_library(fp_openmp ALIAS OpenMP::OpenMP_C)
 endif()
 
-# out ← the path of lib<name>.a: in `folder`, where the compiler keeps its own, or where libraries are.
+# out ← the path of lib<name>.a, from `folder` or else from the folders that the compiler searches.
 function(fp_find_archive out name folder)
   set(path "${folder}/lib${name}.a")
   if(NOT EXISTS ${path})
@@ -26,21 +26,22 @@ function(fp_find_archive out name folder)
   set(${out} ${path} PARENT_SCOPE)
 endfunction()
 
-# OpenBLAS comes in forms that are exchangeable by Debian's alternatives; this project wants the OpenMP one and names it by its own
-# folder. Our loops run on OpenMP's threads. The pthread form brings a second pool, and two pools that spin on the same processors
-# slow each other down: on two cores a 512×512×512 product followed by a small parallel loop reached 95 GFLOP/s with one pool and 56
-# with two, a 128×512×64 one 125 against 28. It also knows when it is called inside a parallel region, on which attention relies.
-# Not settled: large products alone read faster in the pthread form (2048³: 197 against 98 GFLOP/s; under heavy load 32 against 26), but
-# on a machine that others used at the same time. Measure again on an idle one.
-set(FP_OPENBLAS_FOLDER "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp" CACHE PATH "The folder of OpenBLAS's OpenMP form")
+# Debian has several builds of OpenBLAS that replace each other. This project needs the OpenMP build and names its folder.
+# The project's own loops run on OpenMP's threads. The pthread build starts a second set of threads, and two sets that spin
+# on the same processors slow each other down: on two cores a 512×512×512 product followed by a small parallel loop reached
+# 95 GFLOP/s with one set and 56 with two, a 128×512×64 one 125 and 28. The OpenMP build also notices when it is called
+# inside a parallel region, which attention relies on.
+# Open: large products alone were faster with the pthread build (2048³: 197 against 98 GFLOP/s; under heavy load 32 against
+# 26), but on a machine that was in use. Measure again on an idle one.
+set(FP_OPENBLAS_FOLDER "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp" CACHE PATH "The folder of OpenBLAS's OpenMP build")
 if(FP_STATIC)
   set(CMAKE_SKIP_RPATH ON)
 else()
-  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON) # an installed program must find the same form again
+  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON) # an installed program must find the same build
 endif()
 find_file(FP_OPENBLAS_PC openblas.pc PATHS "${FP_OPENBLAS_FOLDER}/pkgconfig" NO_DEFAULT_PATH NO_CACHE)
 if(NOT FP_OPENBLAS_PC)
-  message(FATAL_ERROR "${FP_OPENBLAS_FOLDER}/pkgconfig/openblas.pc is not there; run ./setup (libopenblas-openmp-dev), "
+  message(FATAL_ERROR "${FP_OPENBLAS_FOLDER}/pkgconfig/openblas.pc does not exist; run ./setup (libopenblas-openmp-dev), "
                       "or set FP_OPENBLAS_FOLDER to an OpenBLAS built with USE_OPENMP=1")
 endif()
 pkg_check_modules(FP_LIBS REQUIRED IMPORTED_TARGET ${FP_OPENBLAS_PC} jansson libpcre2-8 libutf8proc zlib libzstd)
@@ -48,8 +49,8 @@ pkg_check_modules(FP_LIBS REQUIRED IMPORTED_TARGET ${FP_OPENBLAS_PC} jansson lib
 add_library(fp_dependencies INTERFACE)
 target_link_libraries(fp_dependencies INTERFACE fp_openmp Threads::Threads m ${CMAKE_DL_LIBS})
 if(FP_STATIC)
-  # Everything but glibc as archives, each by its path, so that no shared library is picked up by accident. glibc stays shared: a
-  # program needs it to load the CUDA module, and no system is without it.
+  # Everything but glibc is linked as an archive, by its path, so that no shared library is used by accident. glibc stays
+  # shared, because the program needs it to load the CUDA module and every system has it.
   target_include_directories(fp_dependencies INTERFACE ${FP_LIBS_INCLUDE_DIRS})
   target_compile_definitions(fp_dependencies INTERFACE PCRE2_STATIC UTF8PROC_STATIC)
   foreach(name openblas gfortran quadmath gomp jansson pcre2-8 utf8proc z zstd)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the program, the libraries, what finds them (pkg-config, find_package), the manual page and the demo's models.
-# Everything that is installed finds its neighbours by relative paths, so the prefix may be chosen at install time or moved later.
+# `cmake --install`: the program, the libraries, the files for pkg-config and find_package, the manual page and the demo's models.
+# Installed files refer to each other by relative paths, so that the prefix can be chosen at install time or moved later.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(FP_MODULES "jansson libpcre2-8 libutf8proc zlib libzstd") # what a static library needs beside OpenBLAS and OpenMP, for pkg-config
+set(FP_MODULES "jansson libpcre2-8 libutf8proc zlib libzstd") # what the static library needs besides OpenBLAS and OpenMP
 set(FP_PACKAGE_FOLDER "${CMAKE_INSTALL_LIBDIR}/cmake/fistapruner")
-# With a prefix of /usr the library folder has one level more.
+# With the prefix /usr the library folder is one level deeper.
 file(RELATIVE_PATH FP_PREFIX_FROM_PC "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 string(REGEX REPLACE "/$" "" FP_PREFIX_FROM_PC "${FP_PREFIX_FROM_PC}")
 
@@ -19,7 +19,7 @@ if(FP_HAS_MPI)
 endif()
 install(TARGETS fistapruner_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET fistapruner_shared)
-  # A C++ or C program that uses it needs nothing else, so this one can be exported as it is.
+  # The shared library can be exported as it is, because a program that uses it needs no other library.
   set_target_properties(fistapruner_shared PROPERTIES EXPORT_NAME fistapruner)
   install(TARGETS fistapruner_shared EXPORT fistapruner_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -34,7 +34,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/llama-demo ${PROJECT_SOURCE_DIR}/
 install(FILES ${PROJECT_SOURCE_DIR}/models/calibration.jsonl ${PROJECT_SOURCE_DIR}/models/evaluation.jsonl
         DESTINATION ${CMAKE_INSTALL_DATADIR}/fistapruner/models)
 
-# Completion comes from the program's own tables.
+# The program writes its completion scripts from its own tables.
 if(NOT CMAKE_CROSSCOMPILING)
   set(FP_COMPLETIONS bash:bash-completion/completions:fistapruner zsh:zsh/site-functions:_fistapruner
       fish:fish/vendor_completions.d:fistapruner.fish)
@@ -61,7 +61,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/fistapruner-config-versio
 install(FILES ${PROJECT_BINARY_DIR}/fistapruner-config.cmake ${PROJECT_BINARY_DIR}/fistapruner-config-version.cmake
         DESTINATION ${FP_PACKAGE_FOLDER})
 
-# `cpack` in the build folder of the preset `static` gives one archive that needs nothing but a C library as new as this one's.
+# `cpack` in the build folder of the preset `static` makes one archive. It needs a C library at least as new as this machine's.
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_VENDOR "the FISTAPruner contributors")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)

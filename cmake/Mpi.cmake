@@ -2,7 +2,7 @@
 # Whether the MPI module is built: FP_HAS_MPI. A machine without MPI builds everything else.
 set(FP_HAS_MPI OFF)
 if(FP_MPI STREQUAL "AUTO" AND (FP_SANITIZE OR FP_FUZZ))
-  return() # MPI itself leaks what it never needs again, and the fuzz targets know no ranks
+  return() # MPI itself leaks memory, and the fuzz targets have no ranks
 endif()
 if(NOT FP_MPI STREQUAL "OFF")
   set(MPI_CXX_SKIP_MPICXX ON)

@@ -7,5 +7,8 @@ log=$1/Testing/Temporary/LastTest.log
 [ -e "$log" ] || exit 0
 awk '
 /^[0-9]+\/[0-9]+ Test: / { name = $3 }
-/^SKIPPED: / { if (!count++) print "\nReasons of the skipped tests:"; print "\t" name ": " substr($0, 10) }
+/^SKIPPED: / && !seen[name $0]++ {
+	if (!count++) print "\nReasons of the skipped tests:"
+	print "\t" name ": " substr($0, 10)
+}
 ' "$log"
