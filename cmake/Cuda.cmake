@@ -5,8 +5,8 @@ if(FP_CUDA STREQUAL "AUTO" AND (FP_SANITIZE OR FP_FUZZ))
   return() # the module does not run with the sanitizers of the host
 endif()
 if(NOT FP_CUDA STREQUAL "OFF")
-  # Machine code for the two architectures that were measured, and PTX that the driver compiles for later ones. Must be set
-  # before the language is enabled.
+  # Machine code for the two architectures that were measured, and PTX that the driver compiles for
+  # later ones. Must be set before the language is enabled.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual")
   endif()

@@ -3,7 +3,8 @@
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 if(FP_FUZZ)
-  # The fuzz build has one thread: clang needs another package for OpenMP, and threads would make runs hard to repeat.
+  # The fuzz build has one thread: clang needs another package for OpenMP, and threads would make
+  # runs hard to repeat.
   add_library(fp_openmp INTERFACE)
   target_include_directories(fp_openmp INTERFACE ${PROJECT_SOURCE_DIR}/tests/fuzz/serial)
 elseif(FP_STATIC)
@@ -26,13 +27,14 @@ function(fp_find_archive out name folder)
   set(${out} ${path} PARENT_SCOPE)
 endfunction()
 
-# Debian has several builds of OpenBLAS that replace each other. This project needs the OpenMP build and names its folder.
-# The project's own loops run on OpenMP's threads. The pthread build starts a second set of threads, and two sets that spin
-# on the same processors slow each other down: on two cores a 512×512×512 product followed by a small parallel loop reached
-# 95 GFLOP/s with one set and 56 with two, a 128×512×64 one 125 and 28. The OpenMP build also notices when it is called
-# inside a parallel region, which attention relies on.
-# Open: large products alone were faster with the pthread build (2048³: 197 against 98 GFLOP/s; under heavy load 32 against
-# 26), but on a machine that was in use. Measure again on an idle one.
+# Debian has several builds of OpenBLAS that replace each other. This project needs the OpenMP build
+# and names its folder. The project's own loops run on OpenMP's threads. The pthread build starts a
+# second set of threads, and two sets that spin on the same processors slow each other down: on two
+# cores a 512×512×512 product followed by a small parallel loop reached 95 GFLOP/s with one set and
+# 56 with two, a 128×512×64 one 125 and 28. The OpenMP build also notices when it is called inside a
+# parallel region, which attention relies on. Open: large products alone were faster with the
+# pthread build (2048³: 197 against 98 GFLOP/s; under heavy load 32 against 26), but on a machine
+# that was in use. Measure again on an idle one.
 set(FP_OPENBLAS_FOLDER "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp" CACHE PATH "The folder of OpenBLAS's OpenMP build")
 if(FP_STATIC)
   set(CMAKE_SKIP_RPATH ON)
@@ -49,8 +51,9 @@ pkg_check_modules(FP_LIBS REQUIRED IMPORTED_TARGET ${FP_OPENBLAS_PC} jansson lib
 add_library(fp_dependencies INTERFACE)
 target_link_libraries(fp_dependencies INTERFACE fp_openmp Threads::Threads m ${CMAKE_DL_LIBS})
 if(FP_STATIC)
-  # Everything but glibc is linked as an archive, by its path, so that no shared library is used by accident. glibc stays
-  # shared, because the program needs it to load the CUDA module and every system has it.
+  # Everything but glibc is linked as an archive, by its path, so that no shared library is used by
+  # accident. glibc stays shared, because the program needs it to load the CUDA module and every
+  # system has it.
   target_include_directories(fp_dependencies INTERFACE ${FP_LIBS_INCLUDE_DIRS})
   target_compile_definitions(fp_dependencies INTERFACE PCRE2_STATIC UTF8PROC_STATIC)
   foreach(name openblas gfortran quadmath gomp jansson pcre2-8 utf8proc z zstd)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the program, the libraries, the files for pkg-config and find_package, the manual page and the demo's models.
-# Installed files refer to each other by relative paths, so that the prefix can be chosen at install time or moved later.
+# `cmake --install`: the program, the libraries, the files for pkg-config and find_package, the
+# manual page and the demo's models. Installed files refer to each other by relative paths, so that
+# the prefix can be chosen at install time or moved later.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -19,7 +20,8 @@ if(FP_HAS_MPI)
 endif()
 install(TARGETS fistapruner_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET fistapruner_shared)
-  # The shared library can be exported as it is, because a program that uses it needs no other library.
+  # The shared library can be exported as it is, because a program that uses it needs no other
+  # library.
   set_target_properties(fistapruner_shared PROPERTIES EXPORT_NAME fistapruner)
   install(TARGETS fistapruner_shared EXPORT fistapruner_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -61,7 +63,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/fistapruner-config-versio
 install(FILES ${PROJECT_BINARY_DIR}/fistapruner-config.cmake ${PROJECT_BINARY_DIR}/fistapruner-config-version.cmake
         DESTINATION ${FP_PACKAGE_FOLDER})
 
-# `cpack` in the build folder of the preset `static` makes one archive. It needs a C library at least as new as this machine's.
+# `cpack` in the build folder of the preset `static` makes one archive. It needs a C library at
+# least as new as this machine's.
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_VENDOR "the FISTAPruner contributors")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)

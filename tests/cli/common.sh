@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by test scripts: expectations on exit code, stdout and stderr. $1 is the program, $2 the source folder, $3 the
-# part to run; without it the script runs everything that is in no part.
+# Sourced by test scripts: expectations on exit code, stdout and stderr. $1 is the program, $2 the
+# source folder, $3 the part to run; without it the script runs everything that is in no part.
 set -u
 program=$1
 source=$2
@@ -11,8 +11,8 @@ python3 "$source/tests/cli/make_material.py" "$work/material" || exit 1
 cd "$work/material" || exit 1
 failures=0
 
-# part NAME: true if this part is to run. A part that runs ends with `finish`. tests/CMakeLists.txt looks for lines that
-# begin with `if part NAME; then` and makes each of them a test of its own.
+# part NAME: true if this part is to run. A part that runs ends with `finish`. tests/CMakeLists.txt
+# looks for lines that begin with `if part NAME; then` and makes each of them a test of its own.
 part() {
 	[ "$wanted_part" = "$1" ]
 }
@@ -35,7 +35,8 @@ complain() {
 	failures=$((failures + 1))
 }
 
-# expect CODE PATTERN ARGUMENT...: the program ends with this exit code and its stderr matches the pattern.
+# expect CODE PATTERN ARGUMENT...: the program ends with this exit code and its stderr matches the
+# pattern.
 expect() {
 	wanted=$1
 	pattern=$2
@@ -51,7 +52,8 @@ expect() {
 	fi
 }
 
-# expect_output PATTERN ARGUMENT...: the program succeeds and a line of its stdout matches the pattern.
+# expect_output PATTERN ARGUMENT...: the program succeeds and a line of its stdout matches the
+# pattern.
 expect_output() {
 	pattern=$1
 	shift
@@ -62,7 +64,8 @@ expect_output() {
 	fi
 }
 
-# expect_json EXPRESSION ARGUMENT...: stdout is one JSON document d for which the Python expression holds.
+# expect_json EXPRESSION ARGUMENT...: stdout is one JSON document d for which the Python expression
+# holds.
 expect_json() {
 	expression=$1
 	shift

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Completion scripts: every shell's script names all commands, each shell can read its own, and bash and fish complete some
-# command lines as expected.
+# Completion scripts: every shell's script names all commands, each shell can read its own, and bash
+# and fish complete some command lines as expected.
 . "$2/tests/cli/common.sh"
 export LC_ALL=C
 
@@ -20,7 +20,8 @@ can_read() {
 	"$1" -n "$work/completion.$1" 2>"$work/err" || complain "$1 cannot read its script"
 }
 
-# offers WANTED WORD...: what bash offers when the cursor is on the last word; '=' is a word of its own there.
+# offers WANTED WORD...: what bash offers when the cursor is on the last word; '=' is a word of its
+# own there.
 offers() {
 	wanted=$1
 	shift

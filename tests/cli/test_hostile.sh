@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Malicious models are refused within seconds: exit code 3, a message that names the file and the rule, and nothing is written
-# anywhere but under the name that -o gives. All runs but those of a sanitized build have 800 MB of address space.
+# Malicious models are refused within seconds: exit code 3, a message that names the file and the
+# rule, and nothing is written anywhere but under the name that -o gives. All runs but those of a
+# sanitized build have 800 MB of address space.
 . "$2/tests/cli/common.sh"
 export OMP_NUM_THREADS=1
 PYTHONDONTWRITEBYTECODE=1 python3 "$source/tests/cli/make_hostile.py" "$work/hostile" || exit 1
@@ -64,7 +65,8 @@ listing | diff "$work/before" - >"$work/out" || complain "something was written:
 echo "$count hostile models"
 ! part huge_file || finish
 
-# Links of a model that lead elsewhere are read, never written through; a link in the place of the working folder is refused.
+# Links of a model that lead elsewhere are read, never written through; a link in the place of the
+# working folder is refused.
 cp -r "$work/material/good" linked
 mkdir "$work/elsewhere" "$work/elsewhere/templates"
 echo '{"kept": true}' >"$work/elsewhere/generation_config.json"

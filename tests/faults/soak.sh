@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# soak.sh PROGRAM SOURCE_FOLDER SECONDS: prune, inspect and eval in a loop over methods and patterns until the time is over;
-# with a program built under AddressSanitizer any leak ends it. The peak memory of like runs must not grow.
+# soak.sh PROGRAM SOURCE_FOLDER SECONDS: prune, inspect and eval in a loop over methods and patterns
+# until the time is over. With AddressSanitizer a leak ends it. The peak memory of equal runs must
+# not grow.
 set -u
 program=$1
 source=$2

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prune when reads and writes fail, the disk is full, memory runs out, or the model's file is truncated: it ends with a message
-# and an exit code, leaves nothing under the final name, and a resumed run gives the bytes of an undisturbed one.
-# FP_FAULT_POINTS says how many of the reads, and of the writes, fail in turn (default: 4).
+# prune when reads and writes fail, the disk is full, memory runs out, or the model's file is
+# truncated: it ends with a message and an exit code, leaves nothing under the final name, and a
+# resumed run gives the bytes of an undisturbed one. FP_FAULT_POINTS says how many of the reads, and
+# of the writes, fail in turn (default: 4).
 points=${FP_FAULT_POINTS:-4}
 . "$2/tests/cli/common.sh"
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
@@ -17,7 +18,8 @@ prune() { # prune FOLDER ARGUMENT...
 		--preset fast --layers 0-2 --quiet "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
-# recover WHAT FOLDER: the failed run left no such folder, and a resumed run gives the bytes of an undisturbed one.
+# recover WHAT FOLDER: the failed run left no such folder, and a resumed run gives the bytes of an
+# undisturbed one.
 recover() {
 	[ -e "$2" ] && complain "$1: left something under the final name"
 	[ -s "$work/err" ] || complain "$1: no message"
@@ -42,7 +44,7 @@ if part input_output; then
 			prune faulty
 			code=$?
 			unset LD_PRELOAD FP_FAIL_READ FP_FAIL_WRITE
-			if [ $code -ne 0 ] && [ -e faulty ]; then # the sync behind the last rename: all is there
+			if [ $code -ne 0 ] && [ -e faulty ]; then # the sync after the last rename failed: the output is complete
 				diff -r whole faulty >/dev/null || complain "$kind $number: not whole under the final name"
 				rm -rf faulty
 			elif [ $code -ne 0 ]; then
@@ -103,8 +105,8 @@ prune broken --samples 32 --resume || complain "the resume after a cut file"
 diff whole-cut/model.safetensors broken/model.safetensors >/dev/null || complain "a cut file: the resume gives other bytes"
 model=$source/models/llama-demo
 
-# Less and less address space: a message about memory or a run that works, never a crash.
-for limit in 100000 170000 200000 240000 300000 340000 360000 400000 500000; do # the first two: less than OpenBLAS starts with
+# More and more address space: a message about memory or a run that works, never a crash.
+for limit in 100000 170000 200000 240000 300000 340000 360000 400000 500000; do # OpenBLAS does not start with the first two
 	(
 		ulimit -v $limit
 		prune starved --resume

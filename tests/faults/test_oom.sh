@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prune killed because it takes too much memory: it leaves nothing under the final name, and --resume gives the bytes of an
-# undisturbed run. The test kills it at a resident size; in the part control_group the kernel does. For that part
-# FP_TEST_CGROUP names a folder of the memory hierarchy in which groups may be created, such as /sys/fs/cgroup (version 2,
-# memory in its cgroup.subtree_control) or /sys/fs/cgroup/memory (version 1). Without it the part is skipped, because a test
-# must not leave its control group unless somebody asks for it.
+# prune killed because it takes too much memory: it leaves nothing under the final name, and
+# --resume gives the bytes of an undisturbed run. The test kills it at a resident size; in the part
+# control_group the kernel does. For that part FP_TEST_CGROUP names a folder of the memory hierarchy
+# in which groups may be created, such as /sys/fs/cgroup (version 2, memory in its
+# cgroup.subtree_control) or /sys/fs/cgroup/memory (version 1). Without it the part is skipped,
+# because a test must not leave its control group unless somebody asks for it.
 . "$2/tests/cli/common.sh"
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 ! part control_group || [ -n "${FP_TEST_CGROUP-}" ] || skip "FP_TEST_CGROUP names no control group"
@@ -12,7 +13,7 @@ export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 group=
 trap '[ -z "$group" ] || rmdir "$group"; rm -rf "$work"' EXIT
 
-# The words of a prune of three layers into FOLDER: words FOLDER ARGUMENT...
+# words FOLDER ARGUMENT...: the command line, one word a line, that prunes three layers into FOLDER.
 words() {
 	folder=$1
 	shift
@@ -53,11 +54,11 @@ if part control_group; then
 		words "$@" | xargs -d '\n' sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" >"$work/out" 2>"$work/err"
 	}
 
-	# a program that believes that it has all the memory is killed
+	# a program that assumes more memory than the group has is killed
 	grouped $((peak * 80 / 100)) crowded --memory 64G
 	grep -q "oom_kill [1-9]" "$events" || complain "the kernel has killed nothing: $(tr '\n' ' ' <"$events")"
 	resume "killed by the kernel" crowded
-	# one that keeps to a limit is not, and the limit of the group counts as one
+	# one that keeps to a limit is not, and without --memory the limit is the group's
 	grouped $((peak * 80 / 100)) modest --memory $((peak * 75 / 100))K || complain "a run that keeps to --memory fails"
 	grouped $((peak * 80 / 100)) aware || complain "a run that sees the group's limit fails"
 	finish

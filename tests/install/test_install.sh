@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install` into a new folder, which is then moved, and projects that use it: by pkg-config and by find_package, from C and
-# C++, shared and static. $1 is the program in its build folder, $2 the source folder.
+# `cmake --install` into a new folder, which is then moved, and projects that use it: by pkg-config
+# and by find_package, from C and C++, shared and static. $1 is the program in its build folder, $2
+# the source folder.
 set -u
 export LC_ALL=C
 build=$(dirname "$1")
@@ -21,7 +22,7 @@ complain() {
 	failures=$((failures + 1))
 }
 
-# attempt WORDS COMMAND...: the command succeeds; what it printed is shown where it does not.
+# attempt WHAT COMMAND...: the command must succeed; if it fails its output is shown.
 attempt() {
 	what=$1
 	shift
@@ -54,7 +55,8 @@ if grep -rlI -e "$source" "$root" >"$work/log" 2>/dev/null; then
 	complain "installed text files name the source folder: $(cat "$work/log")"
 fi
 
-# What is exported: the public headers' functions and nothing else. The list is kept, so that a change of the interface is seen.
+# The library exports the functions of the public headers and nothing else; symbols.txt lists them,
+# so that a change of the interface is noticed.
 nm -D --defined-only "$library" | awk '{ print $3 }' | sort >"$work/exported"
 cat "$root"/include/fistapruner/*.h | tr '\n' ' ' | grep -o 'FP_API [a-z][^;(#]*(' |
 	grep -v __attribute__ |

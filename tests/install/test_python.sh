@@ -18,7 +18,8 @@ export FISTAPRUNER_LIBRARY="$build/src/libfistapruner.so.0" FISTAPRUNER_PROGRAM=
 
 part pip || PYTHONPATH="$source/python" "$python" -W error -m unittest discover -s "$source/python/tests" || exit 1
 
-# The wheel as pip builds it; then, without the variable and outside of the tree, with its own library.
+# The wheel as pip builds it; then, without the variable and outside of the tree, with its own
+# library.
 (cd "$source/python" && "$python" -c "import build_wheel_from_cmake as b, sys; print(b.build_wheel(sys.argv[1]))" "$work") || exit 1
 unset FISTAPRUNER_LIBRARY
 mkdir "$work/site"

@@ -18,7 +18,7 @@ typedef struct model_fixture {
 
 /* Opens tests/fixtures/model/<name>; ends the test when it cannot. */
 void open_fixture(model_fixture *f, const char *name);
-/* Opens the model in a directory; what fp_model_open() (or the checkpoint) says is returned. */
+/* Opens the model in a directory; returns the status of fp_model_open() or of opening the checkpoint. */
 fp_status open_directory(model_fixture *f, const char *directory);
 void close_fixture(model_fixture *f);
 
@@ -32,11 +32,11 @@ void read_expected(expected_output *out, const char *name);
 /* Its ids alone. Freed with free() of ids. */
 fp_windows read_windows(const char *name);
 
-/* ids through all layers; hidden is the caller's to free with fp_matrix_free(). */
+/* Runs ids through all layers. The caller frees hidden with fp_matrix_free(). */
 void run_model(model_fixture *f, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix *hidden);
 
-/* A copy of a fixture in a new temporary folder with config.json's `key` set to a JSON text, or removed where it is
- * NULL. The caller frees the path after remove_folder(). */
+/* A copy of a fixture in a new temporary folder with config.json's `key` set to a JSON text, or removed if that
+ * is NULL. The caller frees the path after remove_folder(). */
 char *copy_fixture(const char *name, const char *key, const char *value);
 
 /* The whole file; the caller frees it with free(). */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* real_layer.h: inputs and weights of one operator of a trained model on real text, captured through the model layer.
- */
+/* real_layer.h: inputs and weights of one operator of a trained model on real text. */
 #ifndef FP_TESTS_REAL_LAYER_H
 #define FP_TESTS_REAL_LAYER_H
 
@@ -24,7 +23,7 @@ typedef struct real_operator {
 	int64_t m, n, p;
 	double *W, *X; /* m × n; p × n */
 } real_operator;
-/* The operator and what it reads in the dense model. Freed with free() of W and X. */
+/* The operator and its inputs in the dense model. The caller frees W and X with free(). */
 void capture_real(real_operator *out, model_fixture *f, const fp_windows *windows, int64_t layer, fp_role role);
 
 #endif

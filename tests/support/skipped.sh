@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# skipped.sh BUILD_FOLDER: the reasons of the tests that the last run of ctest skipped. ctest runs it at its end, before it
-# gives its log the final name.
+# skipped.sh BUILD_FOLDER: the reasons of the tests that the last run of ctest skipped. ctest runs
+# it at its end, before it gives its log the final name.
 log=$1/Testing/Temporary/LastTest.log
 [ ! -e "$log.tmp" ] || log=$log.tmp
 [ -e "$log" ] || exit 0

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* solver_fixture.h: a pruning problem on the device together with everything it was made of, in double on the host. */
+/* solver_fixture.h: a pruning problem on the device, and the matrices it was made from, in double on the host. */
 #ifndef FP_TESTS_SOLVER_FIXTURE_H
 #define FP_TESTS_SOLVER_FIXTURE_H
 
@@ -21,7 +21,7 @@ typedef struct solver_fixture {
 	fp_problem problem;
 } solver_fixture;
 
-/* Inputs that are correlated and of different size, weights about normal; X* = X + drift·noise (0: one stream). */
+/* Correlated inputs of different scale, about normal weights, X* = X + drift·noise (drift 0: X* = X). */
 void make_fixture(solver_fixture *f, int64_t m, int64_t n, int64_t p, double drift, uint64_t seed, const char *pattern);
 /* From given activations and weights, which are copied. */
 void make_fixture_from(solver_fixture *f, int64_t m, int64_t n, int64_t p, const double *W, const double *X,
