@@ -24,12 +24,14 @@ static const registry_row registry[] = {
 	{"cuda", fp_cuda_module_open},
 };
 
-/* The GPU where there is one; what keeps it from being used is worth a line only where a module was installed. */
+/* The GPU if there is one, else the CPU. A module that is there but of no use deserves a warning; a machine without a
+ * GPU does not. */
 static fp_status open_auto(fp_backend **out, fp_context *ctx, int threads)
 {
 	fp_status status = fp_cuda_module_open(out, ctx, NULL, threads);
 	if (status != FP_OK) {
-		fp_log(ctx, FP_LOG_DEBUG, "device auto: not cuda: %s", fp_context_message(ctx));
+		fp_log(ctx, status == FP_ERROR_DEVICE ? FP_LOG_DEBUG : FP_LOG_WARNING, "device auto: not cuda: %s",
+			   fp_context_message(ctx));
 		status = fp_cpu_open(out, ctx, threads);
 	}
 	if (status == FP_OK)

@@ -5,7 +5,6 @@
 #include "base/module_file.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,8 +12,12 @@
 static const fp_module_file mpi_module = {
 	.name = "libfistapruner_mpi.so",
 	.variable = "FISTAPRUNER_MPI_MODULE",
-	.advice = "this program was started as one of several ranks but built without MPI; build it where OpenMPI is "
-			  "(libopenmpi-dev), name the module in FISTAPRUNER_MPI_MODULE, or start it once, without mpirun",
+	.entry = FP_COMM_MODULE_ENTRY,
+	.if_missing = "this program was started as one of several ranks but built without MPI; build it where OpenMPI is "
+				  "installed (libopenmpi-dev), set FISTAPRUNER_MPI_MODULE to the module's path, or start one process "
+				  "without mpirun",
+	.if_unloadable = "",
+	.scope = RTLD_GLOBAL, /* OpenMPI's own modules look up its symbols */
 };
 
 /* --- one process ---------------------------------------------------------------------------------------------- */
@@ -93,19 +96,12 @@ static bool is_one_of_several(void)
 
 static fp_status open_module(fp_comm **out, fp_context *ctx)
 {
-	const fp_comm_abi abi = FP_COMM_ABI;
-	char path[PATH_MAX];
 	fp_comm_module_function open;
+	void *entry;
 	fp_status status;
-	FP_TRY(fp_module_find(path, sizeof path, ctx, &mpi_module));
-	void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE); /* OpenMPI's own modules look for its names */
-	if (!module)
-		FP_TRY(fp_fail(ctx, FP_ERROR_DEVICE, "the MPI module cannot be loaded: %s", dlerror()));
-	void *entry = dlsym(module, FP_COMM_MODULE_ENTRY);
-	if (!entry)
-		FP_TRY(fp_fail(ctx, FP_ERROR_DEVICE, "%s is not a module of this program", path));
+	FP_TRY(fp_module_load(&entry, ctx, &mpi_module));
 	memcpy(&open, &entry, sizeof open);
-	FP_TRY(open(&abi, out, ctx));
+	FP_TRY(open(out, ctx));
 cleanup:
 	return status;
 }

@@ -39,15 +39,8 @@ void fp_comm_close(fp_comm *comm, bool failed); /* NULL is allowed */
  * rank that failed. Only that one keeps its message; the others' is "". */
 fp_status fp_comm_agree(fp_comm *comm, fp_status status);
 
-/* --- the border to the module ------------------------------------------------------------------------------- */
-typedef struct fp_comm_abi {
-	uint32_t version, comm, context; /* the version, and sizes */
-} fp_comm_abi;
-#define FP_COMM_ABI                                                                                                    \
-	{                                                                                                                  \
-		1, (uint32_t)(sizeof(fp_comm) + sizeof(fp_comm_operations)), (uint32_t)sizeof(fp_context)                      \
-	}
+/* What the MPI module exports. */
 #define FP_COMM_MODULE_ENTRY "fp_comm_module_open"
-typedef fp_status (*fp_comm_module_function)(const fp_comm_abi *abi, fp_comm **out, fp_context *ctx);
+typedef fp_status (*fp_comm_module_function)(fp_comm **out, fp_context *ctx);
 
 #endif

@@ -289,12 +289,9 @@ static fp_status open_device(fp_backend *be, const char *device)
 }
 
 extern "C" __attribute__((visibility("default"))) fp_status
-fp_backend_module_open(const fp_backend_abi *abi, fp_backend **out, fp_context *ctx, const char *device, int threads)
+fp_backend_module_open(fp_backend **out, fp_context *ctx, const char *device, int threads)
 {
-	const fp_backend_abi own = FP_BACKEND_ABI;
 	*out = nullptr;
-	if (memcmp(abi, &own, sizeof own) != 0) /* before anything of ctx is touched: its shape may differ */
-		return FP_ERROR_INTERNAL;
 	fp_backend *be = nullptr;
 	fp_cuda_state *state = nullptr;
 	FP_OR_RETURN(FP_NEW(ctx, &be, 1));

@@ -5,7 +5,6 @@
 #include "base/memory.h"
 
 #include <mpi.h>
-#include <string.h>
 #include <time.h>
 
 enum { BLOCK = 1 << 30, TAG = 1, SHORTEST_NAP = 20000, LONGEST_NAP = 2000000 }; /* bytes; nanoseconds */
@@ -134,20 +133,15 @@ cleanup:
 	return status;
 }
 
-__attribute__((visibility("default"))) fp_status fp_comm_module_open(const fp_comm_abi *abi, fp_comm **out,
-																	 fp_context *ctx);
+__attribute__((visibility("default"))) fp_status fp_comm_module_open(fp_comm **out, fp_context *ctx);
 
-fp_status fp_comm_module_open(const fp_comm_abi *abi, fp_comm **out, fp_context *ctx)
+fp_status fp_comm_module_open(fp_comm **out, fp_context *ctx)
 {
-	const fp_comm_abi mine = FP_COMM_ABI;
 	fp_comm *comm = NULL;
 	mpi_state *state = NULL;
 	int before = 0, level;
 	fp_status status;
 	*out = NULL;
-	if (memcmp(abi, &mine, sizeof mine) != 0)
-		return fp_fail(ctx, FP_ERROR_DEVICE,
-					   "the MPI module belongs to another version of this program; install both again");
 	FP_TRY(FP_NEW(ctx, &comm, 1));
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	*comm = (fp_comm){.ops = &mpi_operations, .ctx = ctx, .state = state, .size = 1};
