@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The build identity: a digest of all sources, and the git commit where it is known. A module is loaded and an unfinished run is
-# resumed only by the build that made it (src/base/build_identity.h). There is no timestamp: the same sources give the same bytes.
+# resumed only by the build that made it (src/base/build_identity.c). There is no timestamp: the same sources give the same bytes.
 #
 # Included by CMakeLists.txt, this file defines the target fp_build_identity. That target runs this file as a script in every build,
 # because the commit may change without any source doing so. The header is written only when it changes.

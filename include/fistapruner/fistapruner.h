@@ -20,6 +20,10 @@ extern "C" {
 
 /* "0.1.0". Borrowed. */
 FP_API const char *fp_version(void);
+/* Which build this is: a digest of all sources as 16 hexadecimal digits, equal for equal sources only. Borrowed. */
+FP_API const char *fp_build_id(void);
+/* The git commit of the sources, followed by "-dirty" if files had changed since; "" when it is not known. Borrowed. */
+FP_API const char *fp_build_commit(void);
 /* Frees a text that a call gave out. NULL is allowed. */
 FP_API void fp_text_free(char *text);
 
@@ -31,7 +35,7 @@ FP_API void fp_text_free(char *text);
  *
  * Finished layers are kept in a hidden folder beside the output until it is whole. When the call fails, or the process
  * is killed, a later one with resume goes on and gives the same bytes as an undisturbed run would have; it is refused
- * when the model, the text or the settings are others. Without resume an unfinished run is an error.
+ * when the model, the text, the settings or the build are others. Without resume an unfinished run is an error.
  *
  * With ranks, a process that was started by mpirun (or srun --mpi=pmix) as one of several prunes its share of the
  * layers together with the others, which make the same call; the directories must be the same for all. Rank 0 gets the

@@ -51,6 +51,8 @@ STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest
 # name: (result, arguments). A text that the caller frees is a void pointer here: c_char_p would lose the address.
 FUNCTIONS = {
     "fp_version": (c_char_p, []),
+    "fp_build_id": (c_char_p, []),
+    "fp_build_commit": (c_char_p, []),
     "fp_text_free": (None, [c_void_p]),
     "fp_context_new": (c_void_p, []),
     "fp_context_free": (None, [c_void_p]),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/build_identity.h"
+/* build_identity.c: which build of the program this is. cmake/BuildIdentity.cmake computes the values. */
+#include <fistapruner/fistapruner.h>
 
 #include "build_identity_values.h" /* generated */
 
@@ -14,7 +15,7 @@ const char *fp_build_commit(void)
 }
 
 #ifdef FP_IS_MODULE /* the program compares this with its own identity before it calls the module (module_file.c) */
-__attribute__((visibility("default"))) const char *fp_module_build_id(void);
+FP_API const char *fp_module_build_id(void);
 
 const char *fp_module_build_id(void)
 {

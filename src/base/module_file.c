@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/module_file.h"
 
-#include "base/build_identity.h"
-
 #include <dlfcn.h>
+#include <fistapruner/fistapruner.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>

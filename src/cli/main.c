@@ -220,6 +220,13 @@ static fp_status unknown_command(const char *word)
 	return fp_cli_error(FP_ERROR_USAGE, "no such command: '%s'; 'fistapruner help' lists them", word);
 }
 
+static void print_version(void)
+{
+	const char *commit = fp_build_commit();
+	printf("fistapruner %s (%s%s%sbuild %s)\n", fp_version(), commit[0] ? "commit " : "", commit, commit[0] ? ", " : "",
+		   fp_build_id());
+}
+
 int main(int count, char **words)
 {
 	let_threads_sleep(words);
@@ -230,7 +237,7 @@ int main(int count, char **words)
 		fp_cli_help(stderr, NULL);
 		status = FP_ERROR_USAGE;
 	} else if (strcmp(words[1], "--version") == 0) {
-		printf("fistapruner %s\n", fp_version());
+		print_version();
 	} else if (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0) {
 		fp_cli_help(stdout, NULL);
 	} else {

@@ -17,6 +17,7 @@
 #include "evaluation/perplexity.h"
 #include "run/report.h"
 
+#include <fistapruner/fistapruner.h>
 #include <math.h>
 #include <string.h>
 
@@ -63,13 +64,13 @@ static const char *family_of(const fp_checkpoint *checkpoint)
 	return type ? type : "";
 }
 
-/* The files of the model, the text and the program's version. */
+/* The files of the model, the text and the program's build. */
 static fp_status make_base_key(comparison *c)
 {
 	static const char *const companions[] = {"config.json", "tokenizer.json", "tokenizer.model", "vocab.json",
 											 "merges.txt"};
 	const char *directory = fp_checkpoint_directory(c->checkpoint);
-	fp_journal_key key = fp_journal_key_text(FP_JOURNAL_START, FP_VERSION);
+	fp_journal_key key = fp_journal_key_text(FP_JOURNAL_START, fp_build_id());
 	int shards = fp_checkpoint_shard_count(c->checkpoint);
 	int names = shards + (int)(sizeof companions / sizeof companions[0]);
 	fp_status status = FP_OK;

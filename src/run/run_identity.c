@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "run/report.h"
 
+#include <fistapruner/fistapruner.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,8 +47,9 @@ json_t *fp_run_identity(const fp_prune_task *task)
 	const fp_backend *be = task->be;
 	char text[FP_DIGEST_TEXT_SIZE];
 	fp_windows_digest(text, sizeof text, task->windows);
-	json_t *identity = json_pack("{s:s, s:s, s:s, s:s, s:i}", "program", "fistapruner " FP_VERSION, "text", text,
-								 "device", be->name, "processor", be->description, "threads", be->threads);
+	json_t *identity = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i}", "program", "fistapruner " FP_VERSION, "build",
+								 fp_build_id(), "commit", fp_build_commit(), "text", text, "device", be->name,
+								 "processor", be->description, "threads", be->threads);
 	if (!identity)
 		return NULL;
 	json_object_set_new(identity, "files", model_files(fp_model_checkpoint(task->model), be->ctx));
@@ -55,8 +57,8 @@ json_t *fp_run_identity(const fp_prune_task *task)
 	return identity;
 }
 
-/* Settings that say how the work is done, not what comes of it, but for the last bits. */
-static bool is_manner(const char *setting)
+/* Settings that change how the work is done, and the last bits of the result at most. */
+static bool changes_last_bits_only(const char *setting)
 {
 	return fp_is(setting, "threads") || fp_is(setting, "memory") || fp_is(setting, "device");
 }
@@ -67,6 +69,27 @@ static const char *text_at(const json_t *object, const char *key)
 	return text ? text : "";
 }
 
+/* out ← "fistapruner 0.1.0 (commit 1234abcd, build 0123456789abcdef)"; an unknown commit is left out. */
+static void name_program(char *out, size_t size, const json_t *identity)
+{
+	const char *commit = text_at(identity, "commit"), *build = text_at(identity, "build");
+	snprintf(out, size, "%.100s (%s%.100s%sbuild %.100s)", text_at(identity, "program"), commit[0] ? "commit " : "",
+			 commit, commit[0] ? ", " : "", build[0] ? build : "unknown");
+}
+
+/* The same sources give the same build, whatever the commit is. */
+static fp_status compare_programs(fp_context *ctx, const json_t *then, const json_t *now, const char *where,
+								  const char *way_out)
+{
+	char before[512], present[512];
+	if (strcmp(text_at(then, "program"), text_at(now, "program")) == 0 &&
+		strcmp(text_at(then, "build"), text_at(now, "build")) == 0)
+		return FP_OK;
+	name_program(before, sizeof before, then);
+	name_program(present, sizeof present, now);
+	return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun by %s, and this is %s; %s", where, before, present, way_out);
+}
+
 fp_status fp_run_identity_compare(fp_context *ctx, const json_t *then, const json_t *now, const char *where)
 {
 	const char *key;
@@ -74,12 +97,12 @@ fp_status fp_run_identity_compare(fp_context *ctx, const json_t *then, const jso
 	const json_t *settings = json_object_get(now, "settings"), *earlier = json_object_get(then, "settings");
 	const json_t *files = json_object_get(now, "files");
 	const char *way_out = "use the same, or remove that folder to begin anew";
-	if (strcmp(text_at(then, "program"), text_at(now, "program")) != 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun by %s, and this is %s; %s", where, text_at(then, "program"),
-					   text_at(now, "program"), way_out);
+	fp_status status = compare_programs(ctx, then, now, where, way_out);
+	if (status != FP_OK)
+		return status;
 	json_object_foreach((json_t *)settings, key, value)
 	{
-		if (!is_manner(key) && strcmp(text_at(earlier, key), json_string_value(value)) != 0)
+		if (!changes_last_bits_only(key) && strcmp(text_at(earlier, key), json_string_value(value)) != 0)
 			return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun with the setting %s '%s', and now it is '%s'; %s", where,
 						   key, text_at(earlier, key), json_string_value(value), way_out);
 	}

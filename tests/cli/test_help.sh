@@ -3,7 +3,7 @@
 # Help comes from the tables: every command has it, every documented flag is there, the man page is in step.
 . "$2/tests/cli/common.sh"
 
-expect_output "^fistapruner [0-9]+\.[0-9]+\.[0-9]+" --version
+expect_output "^fistapruner [0-9]+\.[0-9]+\.[0-9]+ \((commit [0-9a-f]{12}(-dirty)?, )?build [0-9a-f]{16}\)$" --version
 expect_output "^usage: fistapruner COMMAND" --help
 expect_output "^usage: fistapruner COMMAND" help
 for command in $("$program" help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do

@@ -48,6 +48,14 @@ expect 2 "setting pattern '50%'.*'2:4'" prune "$model" -o killed --calibration "
 	--resume --pattern 2:4
 expect 2 "another calibration text" prune "$model" -o killed --calibration "$source/models/evaluation.jsonl" --preset fast --threads 1 \
 	--samples 16 --resume
+cp .killed.partial/run.json run.json
+sed 's/"build": "[0-9a-f]*"/"build": "0123456789abcdef"/; s/"commit": "[^"]*"/"commit": "abc123"/' run.json >.killed.partial/run.json
+expect 2 "begun by fistapruner.*commit abc123, build 0123456789abcdef.*and this is" prune "$model" -o killed --calibration "$text" \
+	--preset fast --threads 1 --samples 16 --resume
+grep -v '"build"' run.json >.killed.partial/run.json
+expect 2 "begun by fistapruner.*build unknown.*and this is" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 \
+	--samples 16 --resume
+cp run.json .killed.partial/run.json
 cp -r "$model" other
 touch other/model.safetensors
 expect 2 "another model: model.safetensors" prune other -o killed --calibration "$text" --preset fast --threads 1 --samples 16 --resume

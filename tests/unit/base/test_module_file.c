@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_module_file.c: a module is loaded only when it belongs to this build; every refusal says what to do. */
-#include "base/build_identity.h"
 #include "base/module_file.h"
 #include "comm/comm.h"
 #include "support.h"
 
 #include <dlfcn.h>
+#include <fistapruner/fistapruner.h>
 #include <stdlib.h>
 #include <string.h>
 
