@@ -24,6 +24,10 @@ FP_API const char *fp_version(void);
 FP_API const char *fp_build_id(void);
 /* The git commit of the sources, followed by "-dirty" if files had changed since; "" when it is not known. Borrowed. */
 FP_API const char *fp_build_commit(void);
+/* The value of the environment variable OPENBLAS_CORETYPE with which OpenBLAS would be about ten times faster, because
+ * it does not know this processor; NULL when OpenBLAS does, or when the variable is set. OpenBLAS reads the variable
+ * only when it is loaded. Borrowed. */
+FP_API const char *fp_openblas_kernel(void);
 /* Frees a text that a call gave out. NULL is allowed. */
 FP_API void fp_text_free(char *text);
 

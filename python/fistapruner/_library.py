@@ -53,6 +53,7 @@ FUNCTIONS = {
     "fp_version": (c_char_p, []),
     "fp_build_id": (c_char_p, []),
     "fp_build_commit": (c_char_p, []),
+    "fp_openblas_kernel": (c_char_p, []),
     "fp_text_free": (None, [c_void_p]),
     "fp_context_new": (c_void_p, []),
     "fp_context_free": (None, [c_void_p]),

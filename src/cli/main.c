@@ -6,6 +6,7 @@
 #include "cli/progress.h"
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -159,16 +160,23 @@ static void catch_signals(void)
 }
 
 /*
- * OpenMP's threads spin for a long while at the end of every loop before they sleep. On a machine with other work that
- * is ruin: with a load of 10 on two processors eval took 37 s, and 5 s with this limit. libgomp reads its variables
- * before main() starts, so the program starts itself once more. Whoever sets one of them keeps the choice.
+ * libgomp and OpenBLAS read their environment variables when they are loaded, so the program sets them and starts
+ * itself once more. A variable that the user has set is kept. Without /proc the program goes on as it is.
+ *
+ * GOMP_SPINCOUNT: OpenMP's threads spin for a long while at the end of every loop before they sleep, which takes the
+ * processors away from other work: with a load of 10 on two processors eval took 37 s, and 5 s with this limit.
+ * OPENBLAS_CORETYPE: the kernel for a processor that OpenBLAS does not know.
  */
-static void let_threads_sleep(char **words)
+static void restart_with_environment(char **words)
 {
-	if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
-		return;
-	if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0)
-		execv("/proc/self/exe", words); /* without /proc it goes on as it is */
+	const char *kernel = fp_openblas_kernel();
+	bool changed = false;
+	if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
+		changed = setenv("GOMP_SPINCOUNT", "1000", 1) == 0;
+	if (kernel && setenv("OPENBLAS_CORETYPE", kernel, 1) == 0)
+		changed = true;
+	if (changed)
+		execv("/proc/self/exe", words);
 }
 
 /*
@@ -229,7 +237,7 @@ static void print_version(void)
 
 int main(int count, char **words)
 {
-	let_threads_sleep(words);
+	restart_with_environment(words);
 	give_memory_back();
 	catch_signals();
 	fp_status status = FP_OK;

@@ -2,12 +2,12 @@
 /* cpu_backend.c: the table of the CPU backend, its opening and closing. */
 #include "backend/cpu/cpu_backend.h"
 
+#include "backend/cpu/cpu_blas.h"
 #include "base/memory.h"
-#include <cblas.h>
+#include <fistapruner/fistapruner.h>
 #include <omp.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { MOST_PROCESSORS = 8192, OPENBLAS_ON_OPENMP = 2 };
@@ -142,11 +142,11 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 		fp_log(ctx, FP_LOG_WARNING,
 			   "OpenBLAS was loaded in another form than the OpenMP one: slower, and --threads does not bind it; "
 			   "install libopenblas0-openmp and put it first");
-	if (strcmp(openblas_get_corename(), "Prescott") == 0 && strcmp(state->loops->name, "scalar") != 0)
+	if (fp_openblas_kernel()) /* the program has seen to it; another one that has loaded the library must itself */
 		fp_log(ctx, FP_LOG_WARNING,
-			   "this OpenBLAS does not know this processor and uses its slowest code, about ten times slower than need "
-			   "be; run with "
-			   "OPENBLAS_CORETYPE=SKYLAKEX (AVX-512) or OPENBLAS_CORETYPE=HASWELL (AVX2) in the environment");
+			   "OpenBLAS does not know this processor and uses its slowest kernel (%s), about ten times slower than "
+			   "necessary; set OPENBLAS_CORETYPE=%s in the environment before the process starts",
+			   openblas_get_corename(), fp_openblas_kernel());
 	*out = be;
 	return FP_OK;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cpu_blas.h: how many threads OpenBLAS uses.
+ * cpu_blas.h: how many threads OpenBLAS uses, and which of its kernels.
  *
  * The build takes OpenBLAS in its OpenMP form (cmake/Dependencies.cmake says why): it runs on the pool of our own
  * loops, with as many threads as OpenMP would give the calling thread, and with one when it is called inside a parallel
@@ -27,5 +27,9 @@ static inline void fp_cpu_blas_end(int before)
 	if (before != omp_get_max_threads())
 		omp_set_num_threads(before);
 }
+
+/* The kernel that OpenBLAS should use in place of the one it has chosen, or NULL. `loops` is the name of our own loops
+ * for this processor (cpu_simd.h). */
+const char *fp_cpu_blas_kernel(const char *chosen, const char *loops);
 
 #endif
