@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/rank_device.h"
 
-#include <sched.h>
+#include "base/processors.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,10 +19,9 @@ static int visible_devices(void)
 
 static int own_threads(const fp_comm *comm, const fp_settings *settings)
 {
-	cpu_set_t usable;
-	if (settings->threads > 0 || comm->local_size == 1 || sched_getaffinity(0, sizeof usable, &usable) != 0)
+	if (settings->threads > 0 || comm->local_size == 1)
 		return (int)settings->threads;
-	int threads = CPU_COUNT(&usable) / comm->local_size;
+	int threads = fp_usable_processors() / comm->local_size;
 	return threads > 1 ? threads : 1;
 }
 

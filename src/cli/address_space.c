@@ -39,8 +39,10 @@ static long number_of(char *const *environment, const char *name)
 static long blas_threads(char *const *environment)
 {
 	static const char *const names[] = {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"};
-	cpu_set_t processors;
-	long most = sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1, asked = 0;
+	cpu_set_t processors[8]; /* one has 1,024, Linux at most 8,192; there is no malloc() yet */
+	long most = 1, asked = 0;
+	if (sched_getaffinity(0, sizeof processors, processors) == 0)
+		most = CPU_COUNT_S(sizeof processors, processors);
 	for (size_t i = 0; i < sizeof names / sizeof names[0] && asked <= 0; i++)
 		asked = number_of(environment, names[i]);
 	return asked > 0 && asked < most ? asked : most;

@@ -45,6 +45,28 @@ static void test_conversions(void **state)
 	}
 }
 
+/* Large copies may be shared out among threads: sizes that do not divide evenly lose nothing. */
+static void test_large_copies(void **state)
+{
+	contract *c = *state;
+	static const int64_t sizes[] = {1 << 20, (1 << 20) + 129, (9 << 20) + 3};
+	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+		size_t bytes = (size_t)sizes[i] * sizeof(float);
+		float *in = malloc(bytes), *out = calloc(1, bytes);
+		assert_true(in && out);
+		for (int64_t k = 0; k < sizes[i]; k++)
+			in[k] = (float)(k % 4093) + 1;
+		fp_matrix m;
+		assert_ok(c->ctx, fp_matrix_new(c->be, &m, 1, sizes[i], FP_F32));
+		assert_ok(c->ctx, c->be->memory->upload(c->be, m, in, FP_F32, sizes[i]));
+		assert_ok(c->ctx, c->be->memory->download(c->be, out, FP_F32, sizes[i], m));
+		assert_int_equal(memcmp(in, out, bytes), 0);
+		fp_matrix_free(c->be, &m);
+		free(in);
+		free(out);
+	}
+}
+
 /* Rounding on the device is that of the host, bit for bit: a checkpoint must not depend on where it was rounded. */
 static void test_rounding(void **state)
 {
@@ -144,6 +166,7 @@ static void test_upload_async(void **state)
 }
 
 CONTRACT_TESTS(memory, cmocka_unit_test(test_upload_and_download), cmocka_unit_test(test_conversions),
-			   cmocka_unit_test(test_rounding), cmocka_unit_test(test_copy_and_fill),
+			   cmocka_unit_test(test_large_copies), cmocka_unit_test(test_rounding),
+			   cmocka_unit_test(test_copy_and_fill),
 			   cmocka_unit_test(test_memory_and_defects));
 CONTRACT_TESTS(upload, cmocka_unit_test(test_upload_async));

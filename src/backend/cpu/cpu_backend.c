@@ -4,27 +4,12 @@
 
 #include "backend/cpu/cpu_blas.h"
 #include "base/memory.h"
+#include "base/processors.h"
 #include <fistapruner/fistapruner.h>
-#include <omp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <sys/mman.h>
 
-enum { MOST_PROCESSORS = 8192, OPENBLAS_ON_OPENMP = 2 };
-
-/* The processors this process may run on: a container or taskset grants fewer than the machine has. */
-static int usable_processors(void)
-{
-	int count = 0;
-	cpu_set_t *set = CPU_ALLOC(MOST_PROCESSORS);
-	if (set) {
-		size_t size = CPU_ALLOC_SIZE(MOST_PROCESSORS);
-		if (sched_getaffinity(0, size, set) == 0)
-			count = CPU_COUNT_S(size, set);
-		CPU_FREE(set);
-	}
-	return count > 0 ? count : omp_get_num_procs();
-}
+enum { OPENBLAS_ON_OPENMP = 2 };
 
 static void cpu_close(fp_backend *be)
 {
@@ -135,7 +120,7 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	be->capabilities = FP_CAN_DIFFERENTIATE;
 	be->ctx = ctx;
 	be->state = state;
-	be->threads = threads > 0 ? threads : usable_processors();
+	be->threads = threads > 0 ? threads : fp_usable_processors();
 	snprintf(be->description, sizeof be->description, "cpu: %d thread%s, %s loops, OpenBLAS %s", be->threads,
 			 be->threads == 1 ? "" : "s", state->loops->name, openblas_get_corename());
 	if (openblas_get_parallel() != OPENBLAS_ON_OPENMP)

@@ -4,11 +4,11 @@
 
 extern "C" {
 #include "backend/module.h"
+#include "base/processors.h"
 }
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 fp_status fp_cuda_failed(fp_backend *be, cudaError_t error, const char *where)
 {
@@ -309,7 +309,7 @@ fp_backend_module_open(fp_backend **out, fp_context *ctx, const char *device, in
 		FP_CAN_MULTIPLY_NARROW | FP_CAN_STEP_DELTA | FP_CAN_UPLOAD_ASYNC | FP_CAN_DOWNLOAD_ASYNC | FP_CAN_DIFFERENTIATE;
 	be->ctx = ctx;
 	be->state = state;
-	be->threads = threads > 0 ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+	be->threads = threads > 0 ? threads : fp_usable_processors();
 	be->asynchronous = true;
 	if (status == FP_OK)
 		status = open_device(be, device);

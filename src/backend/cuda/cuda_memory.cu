@@ -162,8 +162,8 @@ static void next_piece(crossing *c)
 	}
 }
 
-/* Large pieces are copied by a few threads: one alone is slower than the bus. */
-enum { COPIERS = 12, COPY_ALONE = 4 << 20 };
+/* Large pieces are copied by several threads, because one alone is slower than the bus. More than 12 do not help. */
+enum { MOST_COPIERS = 12, COPY_ALONE = 4 << 20 };
 
 struct copy_part {
 	char *to;
@@ -180,34 +180,36 @@ static void *copy_run(void *data)
 	return nullptr;
 }
 
-static void copy_host(char *to, const char *from, size_t bytes)
+static void copy_host(int threads, char *to, const char *from, size_t bytes)
 {
-	copy_part parts[COPIERS] = {};
-	size_t each = bytes < COPY_ALONE ? bytes : (bytes / COPIERS + 63) / 64 * 64;
-	for (int i = 0; i < COPIERS; i++) {
+	copy_part parts[MOST_COPIERS] = {};
+	int copiers = bytes < COPY_ALONE ? 1 : threads < MOST_COPIERS ? threads : MOST_COPIERS;
+	size_t each = (bytes / (size_t)copiers + 64) / 64 * 64; /* rounded up, so that they cover all bytes */
+	for (int i = 0; i < copiers; i++) {
 		size_t begin = (size_t)i * each < bytes ? (size_t)i * each : bytes;
 		size_t size = bytes - begin < each ? bytes - begin : each;
 		parts[i] = copy_part{to + begin, from + begin, size, pthread_t{}, false};
 		if (i > 0 && size > 0)
 			parts[i].started = pthread_create(&parts[i].thread, nullptr, copy_run, &parts[i]) == 0;
 	}
-	for (int i = 0; i < COPIERS; i++)
+	for (int i = 0; i < copiers; i++)
 		if (!parts[i].started)
 			copy_run(&parts[i]);
-	for (int i = 0; i < COPIERS; i++)
+	for (int i = 0; i < copiers; i++)
 		if (parts[i].started)
 			pthread_join(parts[i].thread, nullptr);
 }
 
 /* Rows of the host's matrix to a packed buffer, or back. */
-static void pack(char *packed, char *host, const crossing *c, int64_t rows, int64_t cols, bool to_packed)
+static void pack(const fp_backend *be, char *packed, char *host, const crossing *c, int64_t rows, int64_t cols,
+				 bool to_packed)
 {
 	for (int64_t i = 0; i < rows; i++) {
 		char *at = host + ((c->row + i) * c->stride + c->col) * c->size;
 		if (to_packed)
-			copy_host(packed + i * cols * c->size, at, (size_t)(cols * c->size));
+			copy_host(be->threads, packed + i * cols * c->size, at, (size_t)(cols * c->size));
 		else
-			copy_host(at, packed + i * cols * c->size, (size_t)(cols * c->size));
+			copy_host(be->threads, at, packed + i * cols * c->size, (size_t)(cols * c->size));
 	}
 }
 
@@ -234,7 +236,7 @@ fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dty
 			FP_OR_RETURN(landing[half].take(be, c.piece_rows * c.piece_cols * c.size));
 		void *lands = direct ? to.data : landing[half].as<void>();
 		FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* what it held before has left */
-		pack(state->staging[half], (char *)(uintptr_t)host, &c, rows, cols, true);
+		pack(be, state->staging[half], (char *)(uintptr_t)host, &c, rows, cols, true);
 		FP_CUDA(be, cudaMemcpyAsync(lands, state->staging[half], (size_t)(rows * cols * c.size), cudaMemcpyHostToDevice,
 									state->stream));
 		FP_CUDA(be, cudaEventRecord(state->staged[half], state->stream));
@@ -309,7 +311,7 @@ fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t s
 		}
 		if (rows_before > 0) { /* unpack the last one while this one travels */
 			FP_CUDA(be, cudaEventSynchronize(state->staged[half ^ 1]));
-			pack(state->staging[half ^ 1], (char *)host, &before, rows_before, cols_before, false);
+			pack(be, state->staging[half ^ 1], (char *)host, &before, rows_before, cols_before, false);
 		}
 		if (!more)
 			return FP_OK;
