@@ -343,6 +343,10 @@ fp_status fp_cuda_mirror(fp_backend *be, fp_matrix A);
 /* cuda_factor.cu */
 fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused);
 fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
+/* The way that inverse() takes for more entries than 32 bits can number. The module exports it so that the contract
+ * suite can try it on small matrices. */
+extern "C" __attribute__((visibility("default"))) fp_status fp_cuda_inverse_by_panels(fp_backend *be, fp_matrix A,
+																					  int64_t *refused);
 fp_status fp_cuda_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
 /* cuda_elementwise.cu */
 fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);

@@ -144,27 +144,82 @@ fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 
 /* --- inverse ------------------------------------------------------------------------------------------------------ */
 
-fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused)
+/* A ← A⁻¹ in the upper triangle, from its factor there. cuSOLVER has this for entries that 32 bits can number. */
+static fp_status invert_by_potri(fp_backend *be, float *a, int64_t n, int64_t stride, int64_t *refused)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(A) && A.rows == A.cols && A.rows <= INT32_MAX && A.stride <= INT32_MAX);
+	cusolverDnHandle_t solver = fp_cuda_state_of(be)->solver;
+	solver_space space;
+	int floats = 0;
+	FP_OR_RETURN(space.open(be));
+	FP_SOLVER(be, cusolverDnSpotri_bufferSize(solver, CUBLAS_FILL_MODE_LOWER, (int)n, a, (int)stride, &floats));
+	FP_OR_RETURN(space.take((size_t)floats * sizeof(float), 0));
+	FP_SOLVER(be, cusolverDnSpotri(solver, CUBLAS_FILL_MODE_LOWER, (int)n, a, (int)stride, space.device.as<float>(),
+								   floats, space.info.as<int>()));
+	return read_info(be, &space, refused);
+}
+
+/*
+ * Upper triangle of A ← that of R Rᵀ, with R the upper triangle of A:
+ *     (R Rᵀ)[i, j] = Σ_{k ≥ j} R[i, k] R[j, k],  j ≥ i
+ * Row i needs the rows of R from i on. A panel of rows is therefore overwritten once its own product is made, from the
+ * first panel to the last, and the space beside A is that of two panels.
+ */
+static fp_status multiply_by_own_transpose(fp_backend *be, float *a, int64_t n, int64_t stride)
+{
+	enum { PANEL = 1024 };
+	const float one = 1.0f;
+	fp_cuda_state *state = fp_cuda_state_of(be);
+	fp_cuda_scratch rows, product;
+	int64_t bytes = fp_smaller(n, PANEL) * n * (int64_t)sizeof(float);
+	FP_OR_RETURN(rows.take(be, bytes));
+	FP_OR_RETURN(product.take(be, bytes));
+	for (int64_t i = 0; i < n; i += PANEL) {
+		int64_t count = fp_smaller(PANEL, n - i), width = n - i;
+		float *corner = a + i * stride + i, *panel = rows.as<float>(), *result = product.as<float>();
+		FP_OR_RETURN(fp_cuda_map(be, count, width, false, [=] __device__(int64_t r, int64_t j) {
+			panel[r * width + j] = j < r ? 0.0f : corner[r * stride + j];
+		}));
+		FP_BLAS(be,
+				cublasStrmm_64(state->blas, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_T, CUBLAS_DIAG_NON_UNIT,
+							   width, count, &one, corner, stride, panel, width, result, width));
+		FP_OR_RETURN(fp_cuda_map(be, count, width, false, [=] __device__(int64_t r, int64_t j) {
+			if (j >= r)
+				corner[r * stride + j] = result[r * width + j];
+		}));
+	}
+	return FP_OK;
+}
+
+/* A⁻¹ = R Rᵀ with R = F⁻¹; everything is numbered by 64 bits. */
+static fp_status invert_by_panels(fp_backend *be, float *a, int64_t n, int64_t stride, int64_t *refused)
+{
+	FP_OR_RETURN(invert_triangle(be, a, n, stride, CUBLAS_FILL_MODE_LOWER, refused));
+	return *refused != 0 ? FP_OK : multiply_by_own_transpose(be, a, n, stride);
+}
+
+static fp_status invert(fp_backend *be, fp_matrix A, bool panels, int64_t *refused)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(A) && A.rows == A.cols && A.rows <= INT32_MAX);
 	*refused = 0;
-	int64_t n = A.rows;
+	float *a = fp_cuda_floats(A);
+	int64_t n = A.rows, stride = A.stride > n ? A.stride : n;
 	if (n == 0)
 		return FP_OK;
-	cusolverDnHandle_t solver = fp_cuda_state_of(be)->solver;
-	FP_OR_RETURN(cholesky(be, fp_cuda_floats(A), n, A.stride > n ? A.stride : n, refused));
-	if (*refused != 0)
-		return FP_OK;
-	solver_space space;
-	int floats = 0, stride = (int)(A.stride > n ? A.stride : n);
-	FP_OR_RETURN(space.open(be));
-	FP_SOLVER(be,
-			  cusolverDnSpotri_bufferSize(solver, CUBLAS_FILL_MODE_LOWER, (int)n, fp_cuda_floats(A), stride, &floats));
-	FP_OR_RETURN(space.take((size_t)floats * sizeof(float), 0));
-	FP_SOLVER(be, cusolverDnSpotri(solver, CUBLAS_FILL_MODE_LOWER, (int)n, fp_cuda_floats(A), stride,
-								   space.device.as<float>(), floats, space.info.as<int>()));
-	FP_OR_RETURN(read_info(be, &space, refused));
+	FP_OR_RETURN(cholesky(be, a, n, stride, refused));
+	if (*refused == 0)
+		FP_OR_RETURN((panels ? invert_by_panels : invert_by_potri)(be, a, n, stride, refused));
 	return *refused != 0 ? FP_OK : fp_cuda_mirror(be, A);
+}
+
+fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused)
+{
+	bool is_large = A.rows > 0 && A.stride > INT32_MAX / A.rows;
+	return invert(be, A, is_large, refused);
+}
+
+fp_status fp_cuda_inverse_by_panels(fp_backend *be, fp_matrix A, int64_t *refused)
+{
+	return invert(be, A, true, refused);
 }
 
 /* --- eigenvectors ------------------------------------------------------------------------------------------------- */
