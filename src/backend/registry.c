@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry.c: which backends there are, and how one is chosen by name. */
+/* registry.c: opens a backend by name. */
 #include "backend/backend.h"
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/module.h"
 #include <string.h>
 
-/* One row per backend. `device` is what stands after the colon of "name:device", or NULL. */
+/* One row per backend. `device` is what follows the colon of "name:device", or NULL. */
 typedef struct registry_row {
 	const char *name;
 	fp_status (*open)(fp_backend **out, fp_context *ctx, const char *device, int threads);
@@ -15,7 +15,7 @@ typedef struct registry_row {
 static fp_status open_cpu(fp_backend **out, fp_context *ctx, const char *device, int threads)
 {
 	if (device)
-		return fp_fail(ctx, FP_ERROR_USAGE, "device 'cpu:%s': the CPU has no numbers; use --device cpu", device);
+		return fp_fail(ctx, FP_ERROR_USAGE, "device 'cpu:%s': CPUs are not numbered; use --device cpu", device);
 	return fp_cpu_open(out, ctx, threads);
 }
 
@@ -43,7 +43,7 @@ fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, i
 {
 	*out = NULL;
 	if (threads < 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "%d threads are not possible; use 1 or more, or 0 for all", threads);
+		return fp_fail(ctx, FP_ERROR_USAGE, "--threads %d: must be 1 or more, or 0 for all processors", threads);
 	if (strcmp(name, "auto") == 0)
 		return open_auto(out, ctx, threads);
 	const char *colon = strchr(name, ':');
@@ -52,12 +52,12 @@ fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, i
 		if (strlen(registry[i].name) == length && strncmp(registry[i].name, name, length) == 0)
 			return registry[i].open(out, ctx, colon ? colon + 1 : NULL, threads);
 	}
-	return fp_fail(ctx, FP_ERROR_USAGE, "no device is called '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
+	return fp_fail(ctx, FP_ERROR_USAGE, "unknown device '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
 }
 
-/* What `auto` stands for on a device that has it (docs/performance.md has the measurements), where products are what
- * takes the time. In a narrow model they are not, and in float a GPU prunes it as a CPU does, where rounding alone
- * would send a search that is far from converged another way. */
+/* The precision that `auto` means: `wide` on a GPU for wide models, whose time goes into products (measurements are in
+ * docs/performance.md), else float. A narrow model would gain nothing, and in float a GPU prunes it as a CPU does;
+ * rounding alone would change the result of a search that has not converged. */
 static fp_precision automatic_precision(const fp_backend *be, int64_t width, fp_precision wide)
 {
 	enum { NARROW = 512 };

@@ -22,34 +22,34 @@ static const fp_module_file mpi_module = {
 
 /* --- one process ---------------------------------------------------------------------------------------------- */
 
-static void alone_close(fp_comm *comm, bool failed)
+static void single_close(fp_comm *comm, bool failed)
 {
 	(void)failed;
 	fp_free(comm);
 }
 
-static fp_status nobody_there(fp_comm *comm)
+static fp_status no_other_rank(fp_comm *comm)
 {
 	return fp_fail(comm->ctx, FP_ERROR_INTERNAL, "there is no other rank");
 }
 
-static fp_status alone_send(fp_comm *comm, int to, const void *bytes, int64_t size)
+static fp_status single_send(fp_comm *comm, int to, const void *bytes, int64_t size)
 {
 	(void)to;
 	(void)bytes;
 	(void)size;
-	return nobody_there(comm);
+	return no_other_rank(comm);
 }
 
-static fp_status alone_receive(fp_comm *comm, int from, void *bytes, int64_t size)
+static fp_status single_receive(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	(void)from;
 	(void)bytes;
 	(void)size;
-	return nobody_there(comm);
+	return no_other_rank(comm);
 }
 
-static fp_status alone_broadcast(fp_comm *comm, void *bytes, int64_t size)
+static fp_status single_broadcast(fp_comm *comm, void *bytes, int64_t size)
 {
 	(void)comm;
 	(void)bytes;
@@ -57,41 +57,43 @@ static fp_status alone_broadcast(fp_comm *comm, void *bytes, int64_t size)
 	return FP_OK;
 }
 
-static fp_status alone_smallest(fp_comm *comm, int64_t *value)
+static fp_status single_minimum(fp_comm *comm, int64_t *value)
 {
 	(void)comm;
 	(void)value;
 	return FP_OK;
 }
 
-static const fp_comm_operations alone_operations = {
-	.close = alone_close,
-	.send = alone_send,
-	.receive = alone_receive,
-	.broadcast = alone_broadcast,
-	.smallest = alone_smallest,
+static const fp_comm_operations single_operations = {
+	.close = single_close,
+	.send = single_send,
+	.receive = single_receive,
+	.broadcast = single_broadcast,
+	.minimum = single_minimum,
 };
 
-static fp_status open_alone(fp_comm **out, fp_context *ctx)
+static fp_status open_single(fp_comm **out, fp_context *ctx)
 {
 	fp_status status = FP_NEW(ctx, out, 1);
 	if (status == FP_OK)
-		**out = (fp_comm){.ops = &alone_operations, .ctx = ctx, .size = 1, .local_size = 1};
+		**out = (fp_comm){.ops = &single_operations, .ctx = ctx, .size = 1, .local_size = 1};
 	return status;
 }
 
-/* --- several -------------------------------------------------------------------------------------------------- */
+/* --- several processes
+ * -------------------------------------------------------------------------------------------------- */
 
-static long number_in(const char *variable)
+static long environment_number(const char *variable)
 {
 	const char *text = getenv(variable);
 	return text ? strtol(text, NULL, 10) : 0;
 }
 
-/* By what the launchers leave: mpirun of OpenMPI, and Slurm's srun --mpi=pmix. */
-static bool is_one_of_several(void)
+/* By the variables that OpenMPI's mpirun and Slurm's srun --mpi=pmix set. */
+static bool has_other_ranks(void)
 {
-	return number_in("OMPI_COMM_WORLD_SIZE") > 1 || (getenv("PMIX_RANK") && number_in("SLURM_STEP_NUM_TASKS") > 1);
+	return environment_number("OMPI_COMM_WORLD_SIZE") > 1 ||
+		   (getenv("PMIX_RANK") && environment_number("SLURM_STEP_NUM_TASKS") > 1);
 }
 
 static fp_status open_module(fp_comm **out, fp_context *ctx)
@@ -109,7 +111,7 @@ cleanup:
 fp_status fp_comm_open(fp_comm **out, fp_context *ctx, bool shared)
 {
 	*out = NULL;
-	return shared && is_one_of_several() ? open_module(out, ctx) : open_alone(out, ctx);
+	return shared && has_other_ranks() ? open_module(out, ctx) : open_single(out, ctx);
 }
 
 void fp_comm_close(fp_comm *comm, bool failed)
@@ -120,17 +122,17 @@ void fp_comm_close(fp_comm *comm, bool failed)
 
 fp_status fp_comm_agree(fp_comm *comm, fp_status status)
 {
-	/* the first rank that failed, and in the same number how */
+	/* rank and status in one number, whose minimum is that of the first rank that failed */
 	int64_t word = status == FP_OK ? INT64_MAX : (int64_t)comm->rank * 256 + (int64_t)status;
 	if (comm->size == 1)
 		return status;
-	fp_status told = comm->ops->smallest(comm, &word);
-	if (told != FP_OK)
-		return status != FP_OK ? status : told;
+	fp_status reached = comm->ops->minimum(comm, &word);
+	if (reached != FP_OK)
+		return status != FP_OK ? status : reached;
 	if (word == INT64_MAX)
 		return FP_OK;
 	if (word / 256 != comm->rank) {
-		/* whoever ends first makes the launcher end the rest: let the one speak that has something to say */
+		/* the launcher ends all ranks when the first one exits: give the one with a message time to print it */
 		const struct timespec pause = {.tv_nsec = 300000000};
 		nanosleep(&pause, NULL);
 		comm->ctx->message[0] = '\0';

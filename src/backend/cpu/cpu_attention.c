@@ -2,17 +2,16 @@
 /*
  * cpu_attention.c: causal softmax attention, one block of scores at a time.
  *
- *   out[i] = Σⱼ softmax(scale · Q[i] Kᵀ)[j] V[j]      over j ≤ i, and j > i − window where there is one
+ *     out[i] = Σⱼ softmax(scale · Q[i] Kᵀ)[j] V[j]      over j ≤ i, and j > i − window if there is a window
  *
- * An item of work is one block of queries of one sequence and of all heads that share a head of K and V: their rows are
- * stacked, so that grouped heads give one larger product. The item walks over blocks of keys and keeps for each row the
- * running maximum m, the running sum l of exponentials, and the running output, rescaled whenever m grows (Milakov and
- * Gimelshein, 2018). So a thread holds rows × KEY_BLOCK scores, whatever the length is.
+ * A work item is one block of queries of one sequence, for all heads that share a head of K and V. Their rows are
+ * stacked, so that grouped heads give one larger product. The item loops over blocks of keys and keeps for each row the
+ * running maximum, the running sum of exponentials and the running output, which are rescaled whenever the maximum
+ * grows (Milakov and Gimelshein, 2018). A thread therefore holds rows × KEY_BLOCK scores, whatever the length is.
  *
- * Items run in parallel and each calls sgemm. House rule: no BLAS inside a parallel region. This is the one exception,
- * and it is sound because the build takes OpenBLAS's OpenMP form (cmake/Dependencies.cmake), which asks
- * omp_in_parallel() and then works on the calling thread alone. The products are too small to be worth sharing between
- * threads.
+ * Items run in parallel and each calls sgemm. BLAS is called inside a parallel region nowhere else. Here it is safe
+ * because the build requires the OpenMP form of OpenBLAS (cmake/Dependencies.cmake), which asks omp_in_parallel() and
+ * then uses the calling thread only. The products are too small to share between threads.
  */
 #include "backend/cpu/cpu_backend.h"
 
@@ -23,12 +22,12 @@
 #include <string.h>
 
 enum {
-	/* Measured for heads of 48 to 128 and lengths of 256 to 8192. More rows make the products better; but a block of
-	 * queries is computed against all keys up to its last query, so that a long block of a short sequence computes much
-	 * that is masked. */
+	/* Measured for heads of 48 to 128 and lengths of 256 to 8192. More rows make the products faster. But a block of
+	 * queries is multiplied with all keys up to its last query, so a long block of a short sequence computes many
+	 * scores that are masked. */
 	KEY_BLOCK = 256,  /* keys in one block of scores */
-	ROWS_SHORT = 128, /* rows of stacked queries wanted in one block */
-	ROWS_LONG = 256,  /* the same where such a block is at most 1/LONG_BLOCKS of the sequence */
+	ROWS_SHORT = 128, /* rows of stacked queries in one block */
+	ROWS_LONG = 256,  /* the same if such a block is at most 1/LONG_BLOCKS of the sequence */
 	LONG_BLOCKS = 8,
 };
 
@@ -41,7 +40,7 @@ typedef struct attention_plan {
 	int64_t rows;    /* group × queries, the rows of a full block */
 } attention_plan;
 
-/* What one thread needs. */
+/* Memory of one thread. */
 typedef struct attention_scratch {
 	float *queries; /* rows × head_dim, already scaled */
 	float *scores;  /* rows × KEY_BLOCK */
@@ -62,9 +61,9 @@ static void gather_queries(const attention_plan *plan, const fp_cpu_loops *loops
 	}
 }
 
-/* Turns the scores of one row against keys [begin, end) into weights and rescales what the row has so far. */
-static void soften_row(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch, int64_t row,
-					   int64_t query, int64_t begin, int64_t end)
+/* Replaces the scores of one row for keys [begin, end) by exponentials and rescales the row's running sums. */
+static void softmax_row(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch, int64_t row,
+						int64_t query, int64_t begin, int64_t end)
 {
 	int64_t window = plan->shape->window, d = plan->shape->head_dim;
 	int64_t from = window > 0 ? fp_larger(begin, query - window + 1) : begin;
@@ -112,7 +111,7 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)(end - begin), (int)d, 1.0f,
 					scratch->queries, (int)d, k, (int)plan->K.stride, 0.0f, scratch->scores, KEY_BLOCK);
 		for (int64_t r = 0; r < rows; r++)
-			soften_row(plan, loops, scratch, r, first + r % count, begin, end);
+			softmax_row(plan, loops, scratch, r, first + r % count, begin, end);
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)d, (int)(end - begin), 1.0f,
 					scratch->scores, KEY_BLOCK, v, (int)plan->V.stride, 1.0f, scratch->output, (int)d);
 	}
@@ -125,7 +124,7 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 	}
 }
 
-/* The last queries see the most keys: they go first, so that no thread is left alone with a long item at the end. */
+/* The last queries have the most keys. They go first, so that no long item is left for the end. */
 static void attend(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch, int64_t item)
 {
 	int64_t heads = plan->shape->kv_heads;

@@ -9,11 +9,11 @@
  *     dQ = scale·dS K
  *     dK = scale·dSᵀQ
  *
- * An item of work is one sequence and one head of K and V with all heads of Q that share it, so that dK and dV have one
- * writer and the order of their sums does not depend on the threads. It walks over blocks of queries and, for each,
- * over blocks of keys: once for the maximum and the sum of each row's exponentials, once for the gradients. The scores
- * are made again in the second walk, unless all keys fit into one block. As in cpu_attention.c, sgemm runs on the
- * calling thread alone.
+ * A work item is one sequence and one head of K and V with all heads of Q that share it, so that one thread writes dK
+ * and dV and the order of their sums does not depend on the number of threads. The item loops over blocks of queries
+ * and makes two passes over the blocks of keys for each: the first finds the maximum and the sum of each row's
+ * exponentials, the second the gradients. The second pass computes the scores again, unless all keys fit into one
+ * block. As in cpu_attention.c, sgemm uses the calling thread only.
  */
 #include "backend/cpu/cpu_backend.h"
 
@@ -25,7 +25,7 @@
 
 enum {
 	KEY_BLOCK = 512,  /* keys in one block of scores */
-	ROW_TARGET = 128, /* rows of stacked queries wanted in one block */
+	ROW_TARGET = 128, /* rows of stacked queries in one block */
 };
 
 typedef struct backward_plan {
@@ -36,7 +36,7 @@ typedef struct backward_plan {
 	int64_t rows;    /* group × queries */
 } backward_plan;
 
-/* What one thread needs. Rows are stacked head by head: row h·count + i is query first + i of head h of the group. */
+/* Memory of one thread. Rows are stacked head by head: row h·count + i is query first + i of head h of the group. */
 typedef struct backward_scratch {
 	float *queries, *dout, *dqueries; /* rows × head_dim; the queries already scaled */
 	float *weights, *dscores;         /* rows × KEY_BLOCK */
@@ -45,7 +45,7 @@ typedef struct backward_scratch {
 	double *sum;                      /* rows */
 } backward_scratch;
 
-/* The block of queries and the block of keys at work. */
+/* The current block of queries and block of keys. */
 typedef struct backward_block {
 	int64_t start;        /* the sequence's first token */
 	int64_t kv_head;      /* of K and V */
@@ -85,8 +85,9 @@ static void against_keys(const backward_plan *plan, const backward_block *block,
 				KEY_BLOCK);
 }
 
-/* The keys of the block that a row sees, counted from block->begin; false: none. */
-static bool seen(const backward_plan *plan, const backward_block *block, int64_t row, int64_t *from, int64_t *to)
+/* The keys of the block that a row attends to, counted from block->begin; false if there are none. */
+static bool visible_keys(const backward_plan *plan, const backward_block *block, int64_t row, int64_t *from,
+						 int64_t *to)
 {
 	int64_t query = block->first + row % block->count, window = plan->shape->window;
 	*from = window > 0 ? fp_larger(block->begin, query - window + 1) - block->begin : 0;
@@ -94,14 +95,14 @@ static bool seen(const backward_plan *plan, const backward_block *block, int64_t
 	return *from < *to;
 }
 
-/* First walk: each row's maximum and sum of exponentials. */
+/* First pass: each row's maximum and sum of exponentials. */
 static void gather_sums(const backward_plan *plan, const fp_cpu_loops *loops, const backward_block *block,
 						backward_scratch *scratch)
 {
 	against_keys(plan, block, scratch->queries, plan->K, scratch->weights);
 	for (int64_t r = 0; r < block->rows; r++) {
 		int64_t from, to;
-		if (!seen(plan, block, r, &from, &to))
+		if (!visible_keys(plan, block, r, &from, &to))
 			continue;
 		const float *scores = scratch->weights + r * KEY_BLOCK + from;
 		float before = scratch->maximum[r], here = loops->maximum(scores, to - from);
@@ -111,15 +112,15 @@ static void gather_sums(const backward_plan *plan, const fp_cpu_loops *loops, co
 	}
 }
 
-/* Scores to softmax weights and dP to dS, with zeros where a query does not see a key. */
-static void soften(const backward_plan *plan, const fp_cpu_loops *loops, const backward_block *block,
-				   backward_scratch *scratch)
+/* Scores to softmax weights and dP to dS, with zeros where a query does not attend to a key. */
+static void softmax_block(const backward_plan *plan, const fp_cpu_loops *loops, const backward_block *block,
+						  backward_scratch *scratch)
 {
 	int64_t keys = block->end - block->begin;
 	for (int64_t r = 0; r < block->rows; r++) {
 		int64_t from, to;
 		float *weights = scratch->weights + r * KEY_BLOCK, *dscores = scratch->dscores + r * KEY_BLOCK;
-		if (!seen(plan, block, r, &from, &to))
+		if (!visible_keys(plan, block, r, &from, &to))
 			from = to = keys;
 		memset(weights, 0, (size_t)from * sizeof *weights);
 		memset(dscores, 0, (size_t)from * sizeof *dscores);
@@ -131,15 +132,15 @@ static void soften(const backward_plan *plan, const fp_cpu_loops *loops, const b
 	}
 }
 
-/* Second walk: the block's share of all three gradients. */
+/* Second pass: adds the block's part of all three gradients. */
 static void add_gradients(const backward_plan *plan, const fp_cpu_loops *loops, const backward_block *block,
-						  backward_scratch *scratch, bool scores_are_there)
+						  backward_scratch *scratch, bool scores_are_ready)
 {
 	int d = (int)plan->shape->head_dim, rows = (int)block->rows, keys = (int)(block->end - block->begin);
-	if (!scores_are_there)
+	if (!scores_are_ready)
 		against_keys(plan, block, scratch->queries, plan->K, scratch->weights);
 	against_keys(plan, block, scratch->dout, plan->V, scratch->dscores);
-	soften(plan, loops, block, scratch);
+	softmax_block(plan, loops, block, scratch);
 	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, d, rows, 1.0f, scratch->weights, KEY_BLOCK,
 				scratch->dout, d, 1.0f, head_at(plan->dV, block, block->begin, block->kv_head, d),
 				(int)plan->dV.stride);
@@ -166,10 +167,10 @@ static void backward_item(const backward_plan *plan, const fp_cpu_loops *loops, 
 		gather(plan, loops, &block, scratch);
 		int64_t last = block.first + block.count;
 		int64_t begin = shape->window > 0 ? fp_larger(0, block.first - shape->window + 1) : 0;
-		for (int walk = 0; walk < 2; walk++) {
+		for (int pass = 0; pass < 2; pass++) {
 			for (block.begin = begin; block.begin < last; block.begin += KEY_BLOCK) {
 				block.end = fp_smaller(block.begin + KEY_BLOCK, last);
-				if (walk == 0)
+				if (pass == 0)
 					gather_sums(plan, loops, &block, scratch);
 				else
 					add_gradients(plan, loops, &block, scratch, last - begin <= KEY_BLOCK);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_backend.c: the table of the CPU backend, its opening and closing. */
+/* cpu_backend.c: the operations table of the CPU backend; opens and closes it. */
 #include "backend/cpu/cpu_backend.h"
 
 #include "backend/cpu/cpu_blas.h"
@@ -85,17 +85,17 @@ static const fp_gradient_operations cpu_gradients = {
 	.adam_step = fp_cpu_adam_step,
 };
 
-/* OpenBLAS takes a buffer with its first product and, where there is no room for it, tries for ever. So that a limit on
- * memory gives a message, look for the room first and let it have the buffer now. */
-static fp_status give_buffer(fp_context *ctx)
+/* OpenBLAS allocates a buffer in its first product and retries for ever if that fails. Check that the memory is there
+ * and make OpenBLAS allocate it now, so that a limit on memory gives an error message. */
+static fp_status allocate_blas_buffer(fp_context *ctx)
 {
 	const size_t size = (size_t)160 << 20; /* OpenBLAS asks for 128 MiB */
 	const float one = 1;
 	float product = 0;
-	void *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (room == MAP_FAILED)
+	void *trial = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (trial == MAP_FAILED)
 		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory: OpenBLAS needs 128 MiB of address space; see ulimit -v");
-	munmap(room, size);
+	munmap(trial, size);
 	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &one, 1, &one, 1, 0, &product, 1);
 	return FP_OK;
 }
@@ -106,7 +106,7 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	fp_backend *be = NULL;
 	fp_cpu_state *state = NULL;
 	*out = NULL;
-	FP_TRY(give_buffer(ctx));
+	FP_TRY(allocate_blas_buffer(ctx));
 	FP_TRY(FP_NEW(ctx, &be, 1));
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	state->loops = fp_cpu_loops_best();
@@ -125,9 +125,9 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 			 be->threads == 1 ? "" : "s", state->loops->name, openblas_get_corename());
 	if (openblas_get_parallel() != OPENBLAS_ON_OPENMP)
 		fp_log(ctx, FP_LOG_WARNING,
-			   "OpenBLAS was loaded in another form than the OpenMP one: slower, and --threads does not bind it; "
-			   "install libopenblas0-openmp and put it first");
-	if (fp_openblas_kernel()) /* the program has seen to it; another one that has loaded the library must itself */
+			   "the OpenBLAS that was loaded is not its OpenMP form: it is slower and ignores --threads; install "
+			   "libopenblas0-openmp and put its folder first in LD_LIBRARY_PATH");
+	if (fp_openblas_kernel()) /* never in the program, which sets the variable itself */
 		fp_log(ctx, FP_LOG_WARNING,
 			   "OpenBLAS does not know this processor and uses its slowest kernel (%s), about ten times slower than "
 			   "necessary; set OPENBLAS_CORETYPE=%s in the environment before the process starts",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_backend.h: what the files of the CPU backend share: the buffer, the state, views as pointers, tiles of work. */
+/* cpu_backend.h: shared by the files of the CPU backend: buffers, the state, views as pointers, tiles. */
 #ifndef FP_BACKEND_CPU_BACKEND_H
 #define FP_BACKEND_CPU_BACKEND_H
 
@@ -15,7 +15,7 @@ typedef struct fp_cpu_state {
 	const fp_cpu_loops *loops; /* the inner loops for this processor */
 } fp_cpu_state;
 
-/* Opens the CPU backend; the caller closes it with fp_backend_close(). threads 0: as many as the process may use. */
+/* Opens the CPU backend; the caller closes it with fp_backend_close(). threads 0: one per usable processor. */
 fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads);
 
 static inline const fp_cpu_loops *fp_cpu_loops_of(const fp_backend *be)
@@ -60,10 +60,9 @@ static inline bool fp_cpu_is_vector(fp_matrix m, int64_t length)
 }
 
 /*
- * Elementwise work is cut into tiles: pieces of at most FP_CPU_TILE elements of one row. When all views of an operation
- * are contiguous the whole matrix counts as one row, so that a long vector and a matrix of many short rows both give
- * even pieces. The cut depends on shapes only; sums made tile by tile are therefore the same for every number of
- * threads.
+ * Elementwise work is cut into tiles of at most FP_CPU_TILE elements of one row. If all views of an operation are
+ * contiguous, the whole matrix counts as one row, so that a long vector and a matrix of many short rows both give tiles
+ * of even size. The tiles depend on the shapes only, so sums over tiles are the same for every number of threads.
  */
 enum { FP_CPU_TILE = 4096, FP_CPU_SUMS = 64, FP_CPU_PARALLEL_FROM = 32768 };
 

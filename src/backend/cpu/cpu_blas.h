@@ -2,9 +2,9 @@
 /*
  * cpu_blas.h: how many threads OpenBLAS uses, and which of its kernels.
  *
- * The build takes OpenBLAS in its OpenMP form (cmake/Dependencies.cmake says why): it runs on the pool of our own
- * loops, with as many threads as OpenMP would give the calling thread, and with one when it is called inside a parallel
- * region.
+ * The build requires the OpenMP form of OpenBLAS (cmake/Dependencies.cmake says why). It shares its thread pool with
+ * our own loops, uses as many threads as OpenMP would give the calling thread, and only the calling thread inside a
+ * parallel region.
  */
 #ifndef FP_BACKEND_CPU_BLAS_H
 #define FP_BACKEND_CPU_BLAS_H
@@ -12,8 +12,8 @@
 #include <cblas.h>
 #include <omp.h>
 
-/* Sets this thread's number for the calls that follow and returns the former one, which belongs to the caller of the
- * library: give it to fp_cpu_blas_end(). */
+/* Sets the number of threads for the next BLAS calls of this thread. Returns the number before, which is the setting of
+ * the library's caller; pass it to fp_cpu_blas_end(). */
 static inline int fp_cpu_blas_begin(int threads)
 {
 	int before = omp_get_max_threads();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_elementwise.c: operations that touch each entry once: sums, scalings, products, diagonals. */
+/* cpu_elementwise.c: operations on single entries: sums, scalings, products, diagonals. */
 #include "backend/cpu/cpu_backend.h"
 
 #include <string.h>
@@ -97,7 +97,7 @@ fp_status fp_cpu_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d)
 	return FP_OK;
 }
 
-/* Of numbers of 16 bits: those whose exponent has all its bits set are not finite. */
+/* A 16-bit number is not finite if all bits of its exponent are set. */
 static bool finite_halves(const uint16_t *x, fp_dtype dtype, int64_t n)
 {
 	uint16_t exponent = dtype == FP_F16 ? 0x7C00 : 0x7F80;

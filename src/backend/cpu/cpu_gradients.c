@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cpu_gradients.c: the backward forms of the operations that go row by row or entry by entry, and Adam's step.
+ * cpu_gradients.c: gradients of the operations on rows and on single entries, and Adam's step.
  *
- * A row of a norm is y = (x − c)·s∘w with s = 1/√(mean((x − c)²) + ε), c the mean of x or 0. With g = w∘dy:
- *     dx = s·(g − a − b·(x − c)),   a = mean(g) (layer norm) or 0,   b = s²·mean(g∘(x − c))
+ * A norm maps a row x to y, with c the mean of x (layer norm) or 0 (RMS norm):
+ *     y = (x − c)·s∘w
+ *     s = 1/√(mean((x − c)²) + ε)
+ * Its gradient, with g = w∘dy:
+ *     dx = s·(g − a − b·(x − c))
+ *     a = mean(g) (layer norm) or 0
+ *     b = s²·mean(g∘(x − c))
  */
 #include "backend/cpu/cpu_backend.h"
 
@@ -108,7 +113,7 @@ fp_status fp_cpu_activate_gated_backward(fp_backend *be, fp_activation kind, fp_
 	return FP_OK;
 }
 
-/* Columns go in strips, each summed by one thread from the first row to the last. */
+/* Each thread sums a strip of columns from the first row to the last. */
 static fp_status sum_columns(fp_backend *be, bool squared, fp_matrix X, float beta, fp_matrix out)
 {
 	enum { STRIP = 64 };

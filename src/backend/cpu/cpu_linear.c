@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cpu_linear.c: what OpenBLAS and its LAPACK do for us.
+ * cpu_linear.c: products, Gram matrices, inverses and eigenvectors by OpenBLAS and its LAPACK.
  *
- * Both are column-major at heart: a row-major symmetric matrix is its own transpose there, its upper triangle is
- * LAPACK's "L", and a factor A = L Lᵀ found there reads A = UᵀU with U upper in our rows.
+ * LAPACK is column-major. A row-major symmetric matrix is its own transpose there, its upper triangle is LAPACK's "L",
+ * and LAPACK's factor A = L Lᵀ is A = UᵀU with U upper in our rows.
  */
 #include "backend/cpu/cpu_backend.h"
 
@@ -11,8 +11,8 @@
 #include "base/memory.h"
 #include <string.h>
 
-/* LAPACK by its Fortran names: Debian's OpenBLAS ships the code without LAPACKE's header. The trailing lengths belong
- * to the character arguments (gfortran's calling convention). */
+/* LAPACK by its Fortran names: Debian's OpenBLAS has no LAPACKE. The last arguments are the lengths of the character
+ * arguments, by gfortran's calling convention. */
 void spotrf_(const char *uplo, const int *n, float *a, const int *lda, int *info, size_t uplo_length);
 void spotri_(const char *uplo, const int *n, float *a, const int *lda, int *info, size_t uplo_length);
 void ssyevd_(const char *jobz, const char *uplo, const int *n, float *a, const int *lda, float *w, float *work,
@@ -23,7 +23,7 @@ static bool fits_blas(fp_matrix m)
 	return m.rows <= INT32_MAX && m.cols <= INT32_MAX && m.stride <= INT32_MAX;
 }
 
-/* BLAS wants a leading dimension of at least one, also for what is empty or a single row. */
+/* BLAS requires a leading dimension of at least one, for empty matrices too. */
 static int leading(fp_matrix m)
 {
 	int64_t stride = m.stride > m.cols ? m.stride : m.cols;
@@ -43,9 +43,9 @@ static void scale_all(fp_backend *be, float beta, fp_matrix C)
 }
 
 /*
- * Threads for a product of so many operations: one for each four million, which take one core some 40 µs. Below that a
- * thread costs more than it does, and on a busy machine, where it may not run at once, many times more. A rule of
- * shapes only: results stay the same.
+ * Threads for a product of so many operations: one for every four million, which take one core about 40 µs. With less
+ * work a thread costs more than it saves, on a busy machine many times more. The number depends on the shapes only, so
+ * results do not change with the load.
  */
 static int threads_for(const fp_backend *be, double operations)
 {
@@ -94,7 +94,7 @@ fp_status fp_cpu_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 
 enum { MIRROR_BLOCK = 64 };
 
-/* By square blocks, so that both the rows read and the rows written stay in the cache. */
+/* In square blocks, so that both the rows read and the rows written stay in the cache. */
 fp_status fp_cpu_mirror(fp_backend *be, fp_matrix A)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols);
@@ -114,9 +114,8 @@ fp_status fp_cpu_mirror(fp_backend *be, fp_matrix A)
 	return FP_OK;
 }
 
-/* The first row of the upper triangle that holds a number which is not finite, or has a diagonal that is not positive:
- * numbers too large or too small for float make no factor and no inverse, whatever LAPACK said. 0 when there is none,
- * else counted from 1. */
+/* The first row of the upper triangle, counted from 1, with an entry that is not finite or a diagonal that is not
+ * positive; 0 if there is none. LAPACK does not report numbers that are too large or too small for float. */
 static int64_t first_bad_row(fp_backend *be, fp_matrix A)
 {
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
@@ -128,16 +127,17 @@ static int64_t first_bad_row(fp_backend *be, fp_matrix A)
 	return 0;
 }
 
-/* LAPACK's factors, alone among what OpenBLAS does for us, come out a little different with each number of threads, and
- * a search makes other masks of that. Where threads save milliseconds only, one does it. */
-enum { ALONE_UP_TO = 1536 };
+/* LAPACK's factors depend on the number of threads in their last bits, unlike everything else that OpenBLAS computes
+ * here, and a search then chooses different masks. Up to this size, where more threads save only milliseconds, one
+ * thread computes the factor. */
+enum { SINGLE_THREAD_UP_TO = 1536 };
 
-/* The upper triangle of A ← that of A⁻¹, and with `factor` its Cholesky factor after that. */
+/* The upper triangle of A ← that of A⁻¹, or with `factor` that of the Cholesky factor of A⁻¹. */
 static fp_status invert(fp_backend *be, fp_matrix A, bool factor, int64_t *refused)
 {
 	float *a = fp_cpu_floats(A);
 	int n = (int)A.rows, lda = leading(A), info = 0;
-	int before = fp_cpu_blas_begin(n <= ALONE_UP_TO ? 1 : be->threads);
+	int before = fp_cpu_blas_begin(n <= SINGLE_THREAD_UP_TO ? 1 : be->threads);
 	spotrf_("L", &n, a, &lda, &info, 1);
 	if (info == 0)
 		spotri_("L", &n, a, &lda, &info, 1);
@@ -207,8 +207,8 @@ fp_status fp_cpu_eigen(fp_backend *be, fp_matrix A, fp_matrix values)
 	ssyevd_("V", "L", &n, fp_cpu_floats(A), &lda, fp_cpu_floats(values), work, &lwork, integers, &liwork, &info, 1, 1);
 	fp_cpu_blas_end(before);
 	if (info != 0)
-		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the eigenvalues of a %d × %d matrix were not found (LAPACK says %d)",
-					   n, n, info));
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC,
+					   "the eigenvalues of a %d × %d matrix were not found (LAPACK returned %d)", n, n, info));
 	transpose_in_place(fp_cpu_floats(A), n, A.stride);
 
 cleanup:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_memory.c: buffers in host memory, and the conversions that happen on the way in and out. */
+/* cpu_memory.c: buffers in host memory, and conversions between element types. */
 #include "backend/cpu/cpu_backend.h"
 
 #include "base/control_group.h"
@@ -31,7 +31,7 @@ void fp_cpu_release(fp_backend *be, fp_buffer *buffer)
 	fp_free(buffer);
 }
 
-/* A span of one type to another; two different 16-bit types meet in float. */
+/* Converts a span from one type to another; between two 16-bit types by way of float. */
 static void convert_span(char *out, fp_dtype to, const char *in, fp_dtype from, int64_t count)
 {
 	if (to == from) {
@@ -118,13 +118,13 @@ fp_status fp_cpu_fill(fp_backend *be, fp_matrix out, float value)
 	return FP_OK;
 }
 
-/* The kernel's estimate of what can be had without swapping, and no more than the control group grants. */
+/* The kernel's estimate of what can be allocated without swapping, limited by the control group. */
 fp_status fp_cpu_memory(fp_backend *be, int64_t *available, int64_t *total)
 {
 	long long free_kib = -1, total_kib = -1;
 	FILE *file = fopen("/proc/meminfo", "r");
 	if (!file)
-		return fp_fail(be->ctx, FP_ERROR_IO, "/proc/meminfo cannot be read, so the free memory is not known");
+		return fp_fail(be->ctx, FP_ERROR_IO, "/proc/meminfo cannot be read, so the amount of free memory is unknown");
 	char line[256];
 	while (fgets(line, sizeof line, file)) {
 		(void)sscanf(line, "MemTotal: %lld kB", &total_kib);

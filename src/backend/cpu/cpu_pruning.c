@@ -138,7 +138,7 @@ static void cg_row(const fp_cpu_loops *loops, const fp_cg *cg, fp_matrix Q, int6
 	}
 	loops->axpby(fp_cpu_floats(cg->V) + i * cg->V.stride, p, n, step, 1.0f);
 	loops->axpby(r, q, n, -step, 1.0f);
-	float *z = q; /* nobody needs it any more */
+	float *z = q; /* q is no longer needed */
 	loops->multiply(z, r, inverse, n);
 	float next = (float)loops->dot(r, z, n);
 	loops->axpby(p, z, n, 1.0f, *rz > 0 ? next / *rz : 0.0f);

@@ -9,12 +9,11 @@ enum { DIGITS = 3, BINS = 2048, PARALLEL_FROM = 32768 };
 static const int digit_shift[DIGITS] = {20, 10, 0};
 static const uint32_t digit_bins[DIGITS] = {2048, 1024, 1024};
 
-/* What is known of the threshold: its leading digits, how many entries are below it, how many are wanted among those
- * equal. */
+/* What is known of the threshold so far. */
 typedef struct selection {
 	uint32_t prefix; /* the digits found so far, in place */
 	uint32_t known;  /* the bits of these digits */
-	int64_t left;    /* entries still to prune among those that match the prefix */
+	int64_t left;    /* entries to prune among those that match the prefix */
 } selection;
 
 static void count_digit(const float *x, int64_t n, const selection *s, int digit, int64_t *bins)
@@ -43,7 +42,7 @@ static void take_digit(selection *s, int digit, const int64_t *bins)
 	s->known |= (digit_bins[digit] - 1) << digit_shift[digit];
 }
 
-/* 0 below the threshold and at the first *ties entries equal to it. */
+/* Writes 0 below the threshold and at the first *ties entries equal to it, else 1. */
 static void write_mask(const float *x, int64_t n, uint32_t threshold, int64_t *ties, uint8_t *mask)
 {
 	for (int64_t i = 0; i < n; i++) {
@@ -90,8 +89,8 @@ fp_status fp_cpu_prune_smallest(fp_context *ctx, int threads, fp_cpu_scores scor
 	selection s = {.left = zeros};
 #pragma omp parallel num_threads(threads)
 	{
-		/* Each thread has the same rows in every pass, so that the ties before its rows are those of the threads before
-		 * it. */
+		/* Each thread has the same rows in every pass, so the ties before its rows are those that lower threads
+		 * found. */
 		int team = omp_get_num_threads(), self = omp_get_thread_num();
 		int64_t first = scores.rows * self / team, last = scores.rows * (self + 1) / team;
 		int64_t *own = bins + (int64_t)self * BINS;
@@ -138,8 +137,8 @@ void fp_cpu_prune_row(const float *scores, int64_t count, int64_t zeros, uint8_t
 	write_mask(scores, count, s.prefix, &s.left, mask);
 }
 
-/* One group: entry i stays when fewer than `keep` come before it in the order "largest first, then first". Counting has
- * no branches, and with a constant size the compiler unrolls it. */
+/* Entry i of a group is kept if fewer than `keep` entries precede it in the order "largest first, then by position".
+ * Counting has no branches, and with a constant size the compiler unrolls it. */
 static inline __attribute__((always_inline)) void prune_group(const float *x, int64_t size, int64_t keep, uint8_t *mask)
 {
 	for (int64_t i = 0; i < size; i++) {

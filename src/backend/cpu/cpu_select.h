@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cpu_select.h: which entries are the smallest in magnitude, exactly, without sorting.
+ * cpu_select.h: finds the entries of smallest magnitude exactly, without sorting.
  *
- * The bits of |x| as an integer are ordered like |x|, so the k-th smallest is found digit by digit from histograms:
- * three passes over the data, of 11, 10 and 10 bits. NaN counts as the largest.
+ * The bits of |x| as an integer are ordered like |x|, so histograms give the k-th smallest digit by digit, in three
+ * passes over the data for 11, 10 and 10 bits (radix selection). NaN counts as the largest.
  */
 #ifndef FP_BACKEND_CPU_SELECT_H
 #define FP_BACKEND_CPU_SELECT_H
@@ -30,7 +30,7 @@ fp_status fp_cpu_prune_smallest(fp_context *ctx, int threads, fp_cpu_scores scor
 								int64_t mask_stride);
 /* The same for one row, on the calling thread and without memory of its own. */
 void fp_cpu_prune_row(const float *scores, int64_t count, int64_t zeros, uint8_t *mask);
-/* Of each group of `group` the `kept` largest stay; among equals the first stays. A last short group of g keeps
+/* Keeps the `kept` largest of every `group` entries, the first among equals; of a last group of g < group entries
  * ⌈kept·g/group⌉. */
 void fp_cpu_prune_groups(const float *scores, int64_t count, int64_t kept, int64_t group, uint8_t *mask);
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_simd.c: the loops of cpu_simd_loops.h for each instruction set, and the choice between them. */
+/* cpu_simd.c: compiles cpu_simd_loops.h for each instruction set and chooses between them. */
 #include "backend/cpu/cpu_simd.h"
 
 #include <math.h>
 #include <string.h>
 
 #if defined(__clang__)
-/* A loop that stays scalar is slower, not wrong. */
+/* clang warns of loops that it does not vectorise; they are slower, but right */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
-/* Floats as integers, for loops that go by the order of their bits. */
+/* Floats as integers, for loops that compare bits. */
 static inline int32_t bits_of(float value)
 {
 	int32_t bits;
@@ -25,7 +25,7 @@ static inline float float_of(int32_t bits)
 	return value;
 }
 
-/* Integers whose order is that of the floats with these bits; its own inverse. */
+/* Maps the bits of floats to integers of the same order; its own inverse. */
 static inline int32_t ordered(int32_t bits)
 {
 	return bits ^ (bits < 0 ? 0x7fffffff : 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cpu_simd.h: the inner loops of the CPU backend on spans of floats, compiled once per instruction set and chosen when
- * the backend is opened. Spans may be of any size and alignment, also empty. An output may be one of the inputs, else
- * they must not overlap.
+ * the backend is opened. Spans may have any size, also 0, and any alignment. An output may be one of the inputs; they
+ * must not overlap otherwise.
  */
 #ifndef FP_BACKEND_CPU_SIMD_H
 #define FP_BACKEND_CPU_SIMD_H
@@ -13,7 +13,7 @@ typedef struct fp_cpu_loops {
 	const char *name; /* "scalar", "avx2", "avx512" */
 
 	/* --- softmax */
-	float (*maximum)(const float *x, int64_t n);               /* −inf when empty; may be NaN when one is in x */
+	float (*maximum)(const float *x, int64_t n);               /* −inf if n is 0; may be NaN if x has one */
 	double (*exp_sum)(const float *x, int64_t n, float shift); /* Σ exp(x − shift) */
 	double (*exp_store)(float *x, int64_t n, float shift);     /* the same, and x ← exp(x − shift) */
 
@@ -22,7 +22,7 @@ typedef struct fp_cpu_loops {
 	void (*axpby)(float *y, const float *x, int64_t n, float alpha, float beta); /* y ← α x + β y; β = 0 reads no y */
 	void (*multiply)(float *y, const float *x, const float *s, int64_t n);       /* y ← s∘x */
 	void (*add)(float *y, const float *x, int64_t n);                            /* y ← y + x */
-	float (*max_abs)(const float *x, int64_t n);                                 /* 0 when empty */
+	float (*max_abs)(const float *x, int64_t n);                                 /* 0 if n is 0 */
 	double (*sum)(const float *x, int64_t n);
 	double (*squares)(const float *x, int64_t n, double centre); /* Σ (x − centre)² */
 	double (*dot)(const float *x, const float *y, int64_t n);
@@ -34,15 +34,15 @@ typedef struct fp_cpu_loops {
 					  const float *bias);
 	void (*activate)(fp_activation kind, float *y, const float *x, int64_t n);
 	void (*activate_gated)(fp_activation kind, float *y, const float *g, const float *u, int64_t n);
-	/* (x[i], x[i + half]) turned by the angle i, i < half */
+	/* rotates (x[i], x[i + half]) by angle i, i < half */
 	void (*rotate)(float *x, const float *cosine, const float *sine, int64_t half);
 
 	/* --- pruning */
-	/* One span of fista_step(); returns Σ (P₊ − P)² */
+	/* fista_step() on one span; returns Σ (P₊ − P)² */
 	double (*fista)(fp_momentum rule, float step, float threshold, float momentum, const float *g, float *y, float *p,
 					int64_t n);
 	void (*apply_mask)(float *x, const uint8_t *mask, int64_t n);
-	/* The two halves of support_step(): s ← g + w + (mask ? 0 : s), and with the new mask s and t; r may be NULL */
+	/* The two parts of support_step(): s ← g + w + (mask ? 0 : s), then s and t by the new mask; r may be NULL */
 	void (*support_sum)(const float *g, const float *w, const uint8_t *mask, float *s, int64_t n);
 	void (*support_target)(float penalty, float shrink, const float *w, const float *r, const uint8_t *mask, float *s,
 						   float *t, int64_t n);
@@ -62,7 +62,7 @@ typedef struct fp_cpu_loops {
 
 /* The best loops for this processor. Borrowed. */
 const fp_cpu_loops *fp_cpu_loops_best(void);
-/* The loops of one instruction set by name; NULL when the processor or the build has none. Borrowed. For tests. */
+/* The loops of one instruction set, or NULL if the processor or the build lacks it. Borrowed. For tests. */
 const fp_cpu_loops *fp_cpu_loops_named(const char *name);
 
 #endif

@@ -4,16 +4,15 @@
  *   LOOP(name)   the name of a function in this instruction set
  *   TARGET       its attribute
  *   LOOPS_NAME   the name of the table
- * They are plain C that the compiler turns into vectors: `omp simd` allows what -ffast-math would for that one loop
- * only (a sum in another order), and says that spans do not overlap partly.
+ * They are plain C that the compiler vectorises. `omp simd` allows reordered sums in that one loop, which otherwise
+ * needs -ffast-math, and promises that spans do not overlap in part.
  */
 
 #define LOOP_INLINE static inline __attribute__((always_inline)) TARGET
 
 /*
- * exp(x) to about 2 ulp: x = n·ln 2 + r, |r| ≤ ln 2 / 2, by a polynomial in r and the exponent n. The integer comes
- * from adding 1.5·2²³, which leaves it in the low bits. Below −87.3 the result is 0, above 88.7 it stays finite; NaN
- * stays NaN.
+ * exp(x) to about 2 ulp, with x = n·ln 2 + r and |r| ≤ ln 2 / 2: a polynomial in r, times 2ⁿ. Adding 1.5·2²³ leaves
+ * the integer n in the low bits. Below −87.3 the result is 0, above 88.7 it stays finite, and NaN stays NaN.
  */
 LOOP_INLINE float LOOP(exponential)(float x)
 {
@@ -42,7 +41,7 @@ LOOP_INLINE float LOOP(exponential)(float x)
 
 /* --- softmax ---------------------------------------------------------------------------------------------------- */
 
-/* By integers: a maximum of them has no NaN to mind, and every compiler makes vectors of it. */
+/* As integers: their maximum needs no test for NaN, and every compiler vectorises it. */
 TARGET static float LOOP(maximum)(const float *x, int64_t n)
 {
 	int32_t largest = ordered(bits_of(-INFINITY));
@@ -54,7 +53,7 @@ TARGET static float LOOP(maximum)(const float *x, int64_t n)
 	return float_of(ordered(largest));
 }
 
-/* Float sums of pieces this short lose nothing that matters; the pieces are added in double. */
+/* Pieces this short are summed in float with little error; the pieces are added in double. */
 #define LOOP_PIECE 512
 
 TARGET static double LOOP(exp_sum)(const float *x, int64_t n, float shift)
@@ -122,7 +121,7 @@ TARGET static void LOOP(add)(float *y, const float *x, int64_t n)
 		y[i] += x[i];
 }
 
-/* By integers, as maximum(): the bits of |x| are ordered like |x|. */
+/* As integers, like maximum(): the bits of |x| are ordered like |x|. */
 TARGET static float LOOP(max_abs)(const float *x, int64_t n)
 {
 	int32_t largest = 0;
@@ -221,7 +220,7 @@ LOOP_INLINE float LOOP(gelu)(float x)
 	return 0.5f * x * (1.0f + erff(x * 0.70710678118f));
 }
 
-/* The branches differ once their macros are read. NOLINTBEGIN(bugprone-branch-clone) */
+/* The branches differ after macro expansion. NOLINTBEGIN(bugprone-branch-clone) */
 TARGET static void LOOP(activate)(fp_activation kind, float *y, const float *x, int64_t n)
 {
 	switch (kind) {
@@ -286,7 +285,7 @@ TARGET static void LOOP(rotate)(float *x, const float *cosine, const float *sine
 
 /* --- pruning ---------------------------------------------------------------------------------------------------- */
 
-/* Never −0.0: what the threshold swallows is written as +0.0. NaN fails the comparison and stays visible. */
+/* Entries below the threshold become +0.0, never −0.0. NaN fails the comparison and stays NaN. */
 LOOP_INLINE float LOOP(soft)(float z, float threshold)
 {
 	float size = __builtin_fabsf(z) - threshold;
@@ -480,7 +479,7 @@ TARGET static void LOOP(adam)(const fp_adam *rule, const float *g, float *m, flo
 {
 	float beta1 = rule->beta1, beta2 = rule->beta2, epsilon = rule->epsilon;
 	float first = 1.0f - beta1, second = 1.0f - beta2;
-	/* rate·m̂/(√v̂ + ε) with the corrections for the start taken out of the loop */
+	/* rate·m̂/(√v̂ + ε), with the bias corrections moved out of the loop */
 	double correction = 1 - pow((double)beta2, (double)rule->step);
 	float rate = (float)((double)rule->rate / (1 - pow((double)beta1, (double)rule->step)));
 	float root = (float)(1 / sqrt(correction));

@@ -2,20 +2,23 @@
 /*
  * cpu_sparsegpt.c: SparseGPT's sweep (Frantar and Alistarh, 2023) over W[rows × cols] with U upper, UᵀU = H⁻¹.
  *
- * Columns go by in blocks. Within a block, entry (r, i) that is pruned leaves the error e = W[r,i] / U[i,i], and the
- * entries right of it move: W[r, j] −= e·U[i, j]. A row of a block needs nothing from the other rows once the mask of
- * the block is known, so rows run in parallel. The columns right of the block are then moved by one product, W −= E U.
+ * The sweep takes the columns in blocks. Pruning entry (r, i) of a block leaves an error e, which updates the entries
+ * right of it:
+ *     e = W[r, i] / U[i, i]
+ *     W[r, j] −= e·U[i, j],  j > i
+ * Once the mask of the block is known, its rows are independent and run in parallel. One product, W −= E U, then
+ * updates the columns right of the block.
  *
- * Unstructured: the block's mask is chosen over all its rows by W²/U[i,i]²; block [a, b) prunes ⌊s·rows·b⌋ − ⌊s·rows·a⌋
- * entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen when the sweep reaches it,
- * from the weights as they then are.
+ * Unstructured: the mask is chosen by W²/U[i,i]² over all rows of the block. Block [a, b) prunes
+ * ⌊s·rows·b⌋ − ⌊s·rows·a⌋ entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen when
+ * the sweep reaches it, by the weights at that time.
  */
 #include "backend/cpu/cpu_backend.h"
 
 #include "backend/cpu/cpu_select.h"
 #include "base/memory.h"
 
-enum { GROUP_MOST = 1024 };
+enum { MAX_GROUP = 1024 };
 
 typedef struct sweep_block {
 	fp_matrix U, W, mask; /* the whole matrices */
@@ -34,7 +37,7 @@ static void choose_group(const sweep_block *b, const float *w, int64_t first, ui
 {
 	int64_t group = b->pattern->group;
 	int64_t size = b->count - first < group ? b->count - first : group;
-	float scores[GROUP_MOST];
+	float scores[MAX_GROUP];
 	for (int64_t i = 0; i < size; i++) {
 		int64_t column = b->begin + first + i;
 		scores[i] = score_of(w[first + i], fp_cpu_floats(b->U)[column * b->U.stride + column]);
@@ -60,7 +63,7 @@ static void sweep_row(const sweep_block *b, const fp_cpu_loops *loops, int64_t r
 	}
 }
 
-/* The mask of an unstructured block; `scores` has room for rows × count. */
+/* The mask of an unstructured block; `scores` holds rows × count entries. */
 static fp_status choose_block(fp_backend *be, const sweep_block *b, float *scores)
 {
 	int64_t rows = b->W.rows, stride = b->W.stride;
@@ -81,7 +84,7 @@ fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *
 								 fp_matrix mask)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(U) && fp_cpu_is_f32(W) && fp_cpu_is_u8(mask) && fp_cpu_same_shape(W, mask));
-	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, block, GROUP_MOST));
+	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, block, MAX_GROUP));
 	if (fp_matrix_size(W) == 0)
 		return FP_OK;
 	if (block > W.cols)

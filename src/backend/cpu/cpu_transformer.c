@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_transformer.c: the operations of a transformer layer that go row by row. */
+/* cpu_transformer.c: norms, activations, rotary positions and the cross-entropy, row by row. */
 #include "backend/cpu/cpu_backend.h"
 
 #include <math.h>
@@ -90,7 +90,7 @@ static int32_t first_index_of(const float *x, int64_t n, float value)
 		if (x[i] == value)
 			return (int32_t)i;
 	}
-	return 0; /* only where everything is NaN */
+	return 0; /* only if all entries are NaN */
 }
 
 fp_status fp_cpu_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out, int32_t *argmax)

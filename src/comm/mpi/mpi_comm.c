@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi_comm.c: comm.h over MPI, as a module. The only file that knows MPI. */
+/* mpi_comm.c: comm.h by MPI, as a module. The only file that uses MPI. */
 #include "comm/comm.h"
 
 #include "base/memory.h"
@@ -7,10 +7,10 @@
 #include <mpi.h>
 #include <time.h>
 
-enum { BLOCK = 1 << 30, TAG = 1, SHORTEST_NAP = 20000, LONGEST_NAP = 2000000 }; /* bytes; nanoseconds */
+enum { BLOCK = 1 << 30, TAG = 1, SHORTEST_SLEEP = 20000, LONGEST_SLEEP = 2000000 }; /* bytes; nanoseconds */
 
 typedef struct mpi_state {
-	bool initialised; /* by us */
+	bool initialised; /* MPI, by this module */
 } mpi_state;
 
 static fp_status check(fp_comm *comm, int code, const char *what)
@@ -23,10 +23,10 @@ static fp_status check(fp_comm *comm, int code, const char *what)
 	return fp_fail(comm->ctx, FP_ERROR_RUN, "rank %d of %d: %s failed: %s", comm->rank, comm->size, what, text);
 }
 
-/* Waits without turning in circles: a rank may wait for hours, and others may need the processor. */
+/* Waits by sleeping, not by spinning: a rank may wait for hours, and others may need the processor. */
 static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
 {
-	long nap = SHORTEST_NAP;
+	long delay = SHORTEST_SLEEP;
 	for (;;) {
 		int done = 0;
 		fp_status status = check(comm, MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
@@ -34,10 +34,10 @@ static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
 			return status;
 		status = fp_check_interrupt(comm->ctx);
 		if (status != FP_OK)
-			return status; /* the request is left open: the process is about to end */
-		const struct timespec pause = {.tv_nsec = nap};
+			return status; /* the request stays open: the process is about to end */
+		const struct timespec pause = {.tv_nsec = delay};
 		nanosleep(&pause, NULL);
-		nap = nap * 2 < LONGEST_NAP ? nap * 2 : LONGEST_NAP;
+		delay = delay * 2 < LONGEST_SLEEP ? delay * 2 : LONGEST_SLEEP;
 	}
 }
 
@@ -89,7 +89,7 @@ static fp_status mpi_broadcast(fp_comm *comm, void *bytes, int64_t size)
 	return status;
 }
 
-static fp_status mpi_smallest(fp_comm *comm, int64_t *value)
+static fp_status mpi_minimum(fp_comm *comm, int64_t *value)
 {
 	MPI_Request request;
 	int64_t mine = *value;
@@ -101,7 +101,7 @@ static fp_status mpi_smallest(fp_comm *comm, int64_t *value)
 static void mpi_close(fp_comm *comm, bool failed)
 {
 	mpi_state *state = comm->state;
-	/* Without the call the launcher sees a rank that ended too early, and ends the others. */
+	/* after a failure without this call: the launcher then ends the other ranks */
 	if (state && state->initialised && !failed)
 		MPI_Finalize();
 	fp_free(state);
@@ -113,7 +113,7 @@ static const fp_comm_operations mpi_operations = {
 	.send = mpi_send,
 	.receive = mpi_receive,
 	.broadcast = mpi_broadcast,
-	.smallest = mpi_smallest,
+	.minimum = mpi_minimum,
 };
 
 static fp_status find_ranks(fp_comm *comm)

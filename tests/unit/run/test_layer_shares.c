@@ -87,7 +87,7 @@ static void alone_there_is_nobody_to_talk_to(void **unused)
 	assert_int_equal(comm->size, 1);
 	assert_int_equal(comm->rank, 0);
 	assert_ok(ctx, comm->ops->broadcast(comm, &value, sizeof value));
-	assert_ok(ctx, comm->ops->smallest(comm, &value));
+	assert_ok(ctx, comm->ops->minimum(comm, &value));
 	assert_int_equal(value, 3);
 	assert_fails(ctx, FP_ERROR_INTERNAL, "no other rank", comm->ops->send(comm, 1, &value, sizeof value));
 	assert_fails(ctx, FP_ERROR_INTERNAL, "no other rank", comm->ops->receive(comm, 1, &value, sizeof value));
