@@ -142,7 +142,7 @@ static void test_inverse_of_large_matrices(void **state)
 	static const int64_t sizes[] = {0, 1, 2, 7, 33, 150, 1100}; /* the last one: two panels */
 	inverse_function invert = inverse_for_large_matrices(c);
 	if (!invert)
-		skip();
+		invert = c->be->linear->inverse; /* it has one routine for all sizes */
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
 		check_inverse(c, invert, sizes[i]);
 	int64_t refused = -1;
