@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * settings.h: every setting of the program, once. The table below gives the struct, defaults, bounds, command-line
- * flags, --help, the man page and the JSON record of a run; there is no second place.
+ * settings.h: every setting of the program, once. The struct, defaults, bounds, command-line flags, --help, the man
+ * page and the record of a run are all generated from the table below.
  */
 #ifndef FISTAPRUNER_SETTINGS_H
 #define FISTAPRUNER_SETTINGS_H
@@ -21,86 +21,97 @@ extern "C" {
 /*
  * X(kind, name, default, minimum, maximum, choices, commands, help)
  *   kind      INT | REAL | FLAG | TEXT | CHOICE
- *   name      field of fp_settings; the flag is --name with '-' for '_'; --set name=value takes every one
- *   choices   CHOICE: the words, '|' between them; TEXT, INT, REAL: the word for the value in --help
- *   commands  letters of the commands with a flag for it: p prune, e eval, c compare; "" : --set only
+ *   name      field of fp_settings; its flag is --name with '-' for '_'; --set name=value accepts all of them
+ *   default   used where no preset sets it; --help shows what the default preset uses
+ *   choices   CHOICE: the words, '|' between them; TEXT, INT, REAL: the placeholder for the value in --help
+ *   commands  letters of the commands that have the flag: p prune, e eval, c compare; "" : --set only
  */
 #define FP_SETTINGS_TABLE(X)                                                                                           \
 	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M", "p",                                                                  \
-	  "what to prune to: a share of zeros in each matrix, or N:M = N kept of M consecutive entries of a row")          \
-	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p", "how to choose and fit the weights that stay")              \
+	  "share of zeros in each matrix, or N:M: N entries kept of every M consecutive entries of a row")                 \
+	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p",                                                             \
+	  "pruning method; fista runs what --preset says, the others run as their authors run them")                       \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
-	  "best: fast, then a fit of each layer's output; fast: support search and refit; paper: the published algorithm " \
-	  "to the letter. Flags after it override it")                                                                     \
-	X(CHOICE, warm_start, "wanda", 0, 0, "wanda|sparsegpt|magnitude|dense", "p", "where the solver starts")            \
+	  "what the method fista runs; the presets are described below. A flag overrides its preset wherever it "          \
+	  "stands")                                                                                                        \
+	X(CHOICE, warm_start, "wanda", 0, 0, "wanda|sparsegpt|magnitude|dense", "p",                                       \
+	  "weights from which the solver starts")                                                                          \
 	X(CHOICE, correction, "intra", 0, 0, "none|intra|cross", "p",                                                      \
-	  "which earlier errors an operator repairs: none, those of its own layer (layers stay independent), or all "      \
-	  "before it")                                                                                                     \
+	  "which earlier pruning errors an operator compensates: none; intra: those of its own layer, so that "            \
+	  "layers stay independent; cross: those of all layers before it too")                                             \
 	X(REAL, allocate, 0, 0, 0.5, "X", "p",                                                                             \
-	  "spread the zeros over the operators by how much the loss feels each: at most X from the pattern's share; 0: "   \
-	  "the same share in each")                                                                                        \
+	  "unstructured patterns: give operators to which the loss is sensitive fewer zeros, at most X away from "         \
+	  "the pattern's share; 0: the same share for each")                                                               \
 	X(CHOICE, sampler, "packed", 0, 0, "packed|c4", "pc",                                                              \
-	  "calibration windows: packed documents, or the draw that SparseGPT's and Wanda's scripts make")                  \
-	X(INT, samples, 128, 0, 1000000, "N", "pc", "calibration windows; 0: all there are")                               \
-	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens in a window; 0: the model's own length")                \
+	  "how calibration windows are drawn: packed: documents joined end to end; c4: as SparseGPT's and Wanda's "        \
+	  "scripts draw them")                                                                                             \
+	X(INT, samples, 128, 0, 1000000, "N", "pc", "number of calibration windows; 0: as many as the text has")           \
+	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens per window; 0: the model's own length")                 \
 	X(INT, seed, 0, 0, 9007199254740991, "N", "pc",                                                                    \
-	  "seed of the calibration sample; 0 with packed: the first windows")                                              \
+	  "seed of the calibration sample; 0 with packed: the first windows of the text")                                  \
 	X(TEXT, layers, "", 0, 0, "A-B", "p", "prune only these decoder layers, counted from 0; empty: all")               \
 	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pec", "where to compute")                                      \
 	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pec",                                            \
-	  "how a GPU multiplies where rounding is harmless; auto: prune with bf16, but with fp32 where hidden states "     \
-	  "have 512 numbers or fewer; eval with tf32, there with fp32")                                                    \
+	  "arithmetic of a GPU's matrix products where rounding is harmless; auto: bf16 in prune, tf32 in eval, and "      \
+	  "fp32 for models with a hidden size of 512 or less")                                                             \
 	X(INT, threads, 0, 0, 4096, "N", "pec", "CPU threads; 0: as many as this process may use")                         \
 	X(TEXT, memory, "", 0, 0, "SIZE", "pec",                                                                           \
-	  "upper limit for hidden states and work space, such as 2G; empty: what fits well")                               \
-	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text becomes windows")         \
+	  "upper limit for memory, such as 2G; with a GPU, for its memory; empty: what is free")                           \
+	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text is cut into windows")     \
 	X(INT, limit, 0, 0, 1000000000, "N", "e", "with --task: only the first N examples of each file; 0: all")           \
 	/* the published algorithm */                                                                                      \
-	X(INT, iterations, 20, 0, 100000, "K", "", "FISTA steps for one lambda")                                           \
-	X(REAL, step_tolerance, 1e-6, 0, 1, "X", "", "FISTA stops when a step moves the weights by less (Frobenius norm)") \
+	X(INT, iterations, 20, 0, 100000, "K", "", "FISTA steps for one lambda; 0: no FISTA")                              \
+	X(REAL, step_tolerance, 1e-6, 0, 1, "X", "",                                                                       \
+	  "FISTA stops when a step moves the weights by less than this (Frobenius norm)")                                  \
 	X(INT, patience, 3, 1, 1000, "T", "", "lambda search: rounds without improvement before it stops")                 \
-	X(REAL, tolerance, 1e-3, 0, 1, "E", "", "lambda search: stops when an improvement is relatively smaller")          \
+	X(REAL, tolerance, 1e-3, 0, 1, "E", "", "lambda search: stops when the relative improvement is smaller than this") \
 	X(REAL, rounding_share, 0.3, 0, 1, "XI", "", "lambda search: share of the error that rounding should cause")       \
 	X(REAL, lambda_start, 1e-5, 0, 1e12, "L", "",                                                                      \
-	  "lambda search: first value (bisection: absolute; geometric: times max|C|)")                                     \
+	  "lambda search: first value (bisection: absolute; geometric: times max abs C)")                                  \
 	X(REAL, lambda_low, 1e-6, 0, 1e12, "L", "", "lambda search: lower end, in the units of lambda_start")              \
 	X(REAL, lambda_high, 1, 0, 1e12, "L", "", "lambda search: upper end, in the units of lambda_start")                \
 	X(CHOICE, lambda_search, "geometric", 0, 0, "geometric|bisection", "",                                             \
 	  "geometric halving, or the paper's bisection")                                                                   \
 	X(CHOICE, momentum, "standard", 0, 0, "standard|literal", "",                                                      \
-	  "Beck-Teboulle's momentum, or as the paper prints it")                                                           \
-	X(FLAG, restart, 0, 0, 1, "", "", "FISTA: forget the momentum when a step goes uphill")                            \
+	  "FISTA: Beck and Teboulle's momentum, or the formula as the paper prints it")                                    \
+	X(FLAG, restart, 0, 0, 1, "", "", "FISTA: reset the momentum when the objective rises")                            \
 	X(FLAG, reset_patience, 1, 0, 1, "", "", "lambda search: an improvement resets the count of failures")             \
-	/* past the paper */                                                                                               \
-	X(FLAG, scaling, 0, 0, 1, "", "", "solve in columns scaled by the norms of the inputs")                            \
+	/* beyond the paper */                                                                                             \
+	X(FLAG, scaling, 0, 0, 1, "", "", "scale columns by the norms of the inputs before solving")                       \
 	X(INT, refit_steps, 0, 0, 10000, "N", "", "conjugate-gradient steps on the chosen support; 0: no refit")           \
 	X(CHOICE, support_search, "none", 0, 0, "none|admm", "", "search for a better support after the convex solve")     \
 	X(INT, search_steps, 0, 0, 10000, "N", "", "steps of the support search")                                          \
-	X(REAL, ridge, 0, 0, 100, "X", "", "pull towards the dense weights, as a share of the mean of diag(A)")            \
+	X(REAL, ridge, 0, 0, 100, "X", "",                                                                                 \
+	  "penalty on the distance from the dense weights, as a share of the mean of diag(A)")                             \
 	X(REAL, residual, 0, 0, 10, "R", "",                                                                               \
-	  "share of the residual stream's error that the operators writing into it repair")                                \
+	  "share of the residual stream's error that the operators writing into it compensate")                            \
 	X(REAL, residual_output, 0, 0, 10, "R", "",                                                                        \
-	  "the same for attention's output operator (cross-layer correction only)")                                        \
-	X(REAL, mix, 1, 0, 1, "ALPHA", "", "cross-layer correction: weight of the dense input in the target")              \
+	  "the same for attention's output operator (with correction=cross only)")                                         \
+	X(REAL, mix, 1, 0, 1, "ALPHA", "", "correction=cross: weight of the dense model's input in the target")            \
 	X(FLAG, row_importance, 0, 0, 1, "", "",                                                                           \
-	  "unstructured patterns: weigh an operator's outputs by what they do to the layer's where zeros are placed")      \
+	  "unstructured patterns: weight each output of an operator by its effect on the layer's output when zeros "       \
+	  "are placed")                                                                                                    \
 	X(FLAG, bias_update, 0, 0, 1, "", "", "fit the biases of operators that have them along with the weights")         \
 	/* the layer fit */                                                                                                \
 	X(INT, fit_steps, 0, 0, 1000000, "N", "",                                                                          \
-	  "Adam steps on each layer's remaining weights for up to 128 windows, in proportion for up to 512; 0: no fit")    \
+	  "Adam steps on each layer's remaining weights for up to 128 windows, in proportion for up to 512; 0: no "        \
+	  "fit")                                                                                                           \
 	X(REAL, fit_rate, 0.1, 0, 10, "X", "",                                                                             \
-	  "length of a step, as a share of each operator's mean weight times the layer's relative error")                  \
+	  "step length, as a share of each operator's mean weight times the layer's relative error")                       \
 	X(INT, fit_width, 256, 1, 1000000000, "N", "",                                                                     \
-	  "inputs up to which an operator takes fit_rate; with more, steps shrink with the root of their number")          \
+	  "operators with more inputs than this take shorter steps than fit_rate, by the square root of the ratio")        \
 	X(INT, fit_tokens, 4096, 1, 1000000000, "N", "", "tokens in one step of the fit, in whole windows")                \
-	X(REAL, fit_holdout, 0.0625, 0, 0.5, "X", "", "share of the windows that only judge the fit")                      \
+	X(REAL, fit_holdout, 0.0625, 0, 0.5, "X", "", "share of the windows that is held out to judge the fit")            \
 	X(REAL, fit_mix, 0.5, 0, 1, "ALPHA", "",                                                                           \
-	  "cross-layer correction: weight of the dense model's output in the fit's target; the rest is the dense layer's " \
+	  "correction=cross: weight of the dense model's output in the fit's target; the rest is the dense layer's "       \
 	  "output for the pruned model's input")                                                                           \
 	X(CHOICE, fit_metric, "token", 0, 0, "plain|token", "",                                                            \
-	  "how the fit weighs errors: all alike, or by what they do to the token loss, from the dense model's gradients")  \
+	  "how the fit weights errors: plain: all alike; token: by their effect on the token loss, from the dense "        \
+	  "model's gradients")                                                                                             \
 	X(REAL, fit_descent, 0.005, 0, 1, "KAPPA", "",                                                                     \
-	  "fit_metric=token: weight of the token loss's slope, towards which the fit may leave the dense model; 0: none")  \
+	  "fit_metric=token: weight of the token loss's gradient, which may lead the fit away from the dense model; "      \
+	  "0: none")                                                                                                       \
+	/* SparseGPT */                                                                                                    \
 	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
 	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")
 
@@ -130,17 +141,32 @@ FP_API fp_status fp_settings_new(fp_settings **out, fp_context *ctx);
 FP_API void fp_settings_free(fp_settings *settings);
 
 /* Sets one by name ('-' counts as '_') from text. The message of a failure gives the rule and a value that works.
- * Setting `preset` only records it: fp_settings_resolve() fills in what the preset says for everything that was not set
- * by hand. */
+ * Setting `preset` only records it: when a run starts, the preset fills in every setting that was not set here. */
 FP_API fp_status fp_settings_set(fp_settings *settings, fp_context *ctx, const char *name, const char *value);
 /* "name=value" as --set takes it. */
 FP_API fp_status fp_settings_assign(fp_settings *settings, fp_context *ctx, const char *assignment);
-/* The value as text; writes at most size bytes with the NUL; NULL name or unknown: fails. */
+/* The value as text, at most `size` bytes with the NUL. An unknown name fails. */
 FP_API fp_status fp_settings_get(const fp_settings *settings, fp_context *ctx, const char *name, char *out,
 								 size_t size);
 
 /* The table's rows: for help texts, completion and bindings. NULL past the end. Borrowed. */
 FP_API const fp_setting_info *fp_setting_at(size_t index);
+
+/* A preset of the method fista, in the words that help, tables and reports use. */
+typedef struct fp_preset_info {
+	const char *name;        /* "paper" */
+	const char *title;       /* the name of its row in a table: "FISTAPruner (paper)" */
+	const char *description; /* what it runs, one sentence */
+} fp_preset_info;
+
+/* The presets, the default one first. NULL past the end. Borrowed. */
+FP_API const fp_preset_info *fp_preset_at(size_t index);
+/* The value that a setting has under a preset when nothing else is set, as text. `family` is the model_type of
+ * config.json ("opt", "llama"), since presets may differ by it; "" : any other. */
+FP_API fp_status fp_preset_value(fp_context *ctx, const char *preset, const char *family, const char *name, char *out,
+								 size_t size);
+/* The name of a row in a table: the preset's title for the method fista, else the method's own name. Borrowed. */
+FP_API const char *fp_method_title(const char *method, const char *preset);
 
 #ifdef __cplusplus
 }

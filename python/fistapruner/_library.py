@@ -45,8 +45,13 @@ class SettingInfo(Structure):
                 ("choices", c_char_p), ("commands", c_char_p), ("help", c_char_p)]
 
 
+class PresetInfo(Structure):
+    _fields_ = [("name", c_char_p), ("title", c_char_p), ("description", c_char_p)]
+
+
 STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_compare_request": CompareRequest,
-              "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo}
+              "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo,
+              "fp_preset_info": PresetInfo}
 
 # name: (result, arguments). A text that the caller frees is a void pointer here: c_char_p would lose the address.
 FUNCTIONS = {
@@ -67,6 +72,9 @@ FUNCTIONS = {
     "fp_settings_assign": (c_int, [c_void_p, c_void_p, c_char_p]),
     "fp_settings_get": (c_int, [c_void_p, c_void_p, c_char_p, c_char_p, c_size_t]),
     "fp_setting_at": (POINTER(SettingInfo), [c_size_t]),
+    "fp_preset_at": (POINTER(PresetInfo), [c_size_t]),
+    "fp_preset_value": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p, c_char_p, c_size_t]),
+    "fp_method_title": (c_char_p, [c_char_p, c_char_p]),
     "fp_status_name": (c_char_p, [c_int]),
     "fp_status_text": (c_char_p, [c_int]),
     "fp_status_exit_code": (c_int, [c_int]),

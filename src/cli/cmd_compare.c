@@ -10,38 +10,59 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void render(const json_t *result)
+/* The rows under the names that the report has too. The caller releases them. */
+static json_t *with_titles(const json_t *rows)
 {
+	json_t *copies = json_array();
+	for (size_t i = 0; i < json_array_size(rows); i++) {
+		json_t *row = json_copy(json_array_get(rows, i));
+		const char *preset = json_string_value(json_object_get(row, "preset"));
+		json_object_set_new(row, "title", json_string(fp_method_title(fp_cli_text_at(row, "method"), preset)));
+		json_array_append_new(copies, row);
+	}
+	return copies;
+}
+
+static void render(const json_t *result, const fp_cli_options *options)
+{
+	(void)options;
 	static const fp_cli_column columns[] = {
-		{"method", "method", NULL, 0, false},           {"preset", "preset", NULL, 0, false},
-		{"correction", "correction", NULL, 0, false},   {"pattern", "pattern", NULL, 0, false},
-		{"samples", "samples", "%.0f", 1, false},       {"seed", "seed", "%.0f", 1, false},
-		{"perplexity", "perplexity", "%.4f", 1, false}, {"relative_error", "error", "%.5f", 1, false},
+		{"title", "method", NULL, 0, false},
+		{"correction", "correction", NULL, 0, false},
+		{"pattern", "pattern", NULL, 0, false},
+		{"samples", "samples", "%.0f", 1, false},
+		{"seed", "seed", "%.0f", 1, false},
+		{"perplexity", "perplexity", "%.4f", 1, false},
+		{"relative_error", "error", "%.5f", 1, false},
 		{"seconds", "seconds", "%.1f", 1, false},
 	};
 	static const fp_cli_column summary[] = {
-		{"method", "method", NULL, 0, false},         {"preset", "preset", NULL, 0, false},
-		{"correction", "correction", NULL, 0, false}, {"pattern", "pattern", NULL, 0, false},
-		{"samples", "samples", "%.0f", 1, false},     {"seeds", "seeds", "%.0f", 1, false},
-		{"mean", "mean", "%.4f", 1, false},           {"deviation", "deviation", "%.4f", 1, false},
+		{"title", "method", NULL, 0, false},          {"correction", "correction", NULL, 0, false},
+		{"pattern", "pattern", NULL, 0, false},       {"samples", "samples", "%.0f", 1, false},
+		{"seeds", "seeds", "%.0f", 1, false},         {"mean", "mean", "%.4f", 1, false},
+		{"deviation", "deviation", "%.4f", 1, false},
 	};
-	fp_cli_print_table(json_object_get(result, "rows"), columns, sizeof columns / sizeof columns[0]);
-	if (json_array_size(json_object_get(result, "summary")) > 0) {
+	json_t *rows = with_titles(json_object_get(result, "rows"));
+	json_t *means = with_titles(json_object_get(result, "summary"));
+	fp_cli_print_table(rows, columns, sizeof columns / sizeof columns[0]);
+	if (json_array_size(means) > 0) {
 		putchar('\n');
-		fp_cli_print_table(json_object_get(result, "summary"), summary, sizeof summary / sizeof summary[0]);
+		fp_cli_print_table(means, summary, sizeof summary / sizeof summary[0]);
 	}
+	json_decref(rows);
+	json_decref(means);
 	printf("\nmodel  %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
 	printf("text   %s, protocol %s: %.0f windows of %.0f tokens\n", fp_cli_text_at(result, "text"),
 		   fp_cli_text_at(result, "protocol"), fp_cli_number_at(result, "windows"),
 		   fp_cli_number_at(result, "sequence_length"));
 	printf("took   %.1f s on %s", fp_cli_number_at(result, "seconds"), fp_cli_text_at(result, "device"));
 	if (fp_cli_number_at(result, "reused") > 0)
-		printf("; %.0f of %zu rows were there from an earlier run", fp_cli_number_at(result, "reused"),
+		printf("; %.0f of %zu rows are from an earlier run", fp_cli_number_at(result, "reused"),
 			   json_array_size(json_object_get(result, "rows")));
 	putchar('\n');
 }
 
-/* Where finished cells are kept: in --work, else beside the report, else in the folder we are in. */
+/* Where finished cells are kept: in --work, else beside the report, else in the current directory. */
 static fp_status choose_journal(char out[static PATH_MAX], const fp_cli_options *options)
 {
 	int length;

@@ -14,8 +14,9 @@ static void render_end(const json_t *result)
 		   fp_cli_text_at(result, "device"));
 }
 
-static void render(const json_t *result)
+static void render(const json_t *result, const fp_cli_options *options)
 {
+	(void)options;
 	printf("model       %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
 	printf("text        %s\n", fp_cli_text_at(result, "text"));
 	printf("protocol    %s: %.0f windows of %.0f tokens\n", fp_cli_text_at(result, "protocol"),
@@ -24,8 +25,9 @@ static void render(const json_t *result)
 	render_end(result);
 }
 
-static void render_tasks(const json_t *result)
+static void render_tasks(const json_t *result, const fp_cli_options *options)
 {
+	(void)options;
 	static const fp_cli_column columns[] = {
 		{"name", "task", NULL, 0, false},
 		{"samples", "samples", "%.0f", 0, false},

@@ -3,8 +3,9 @@
 #include "cli/commands.h"
 #include "cli/result.h"
 
-static void render(const json_t *result)
+static void render(const json_t *result, const fp_cli_options *options)
 {
+	(void)options;
 	static const fp_cli_column columns[] = {
 		{"name", "tensor", NULL, 0, false},
 		{"shape", "shape", NULL, 0, false},

@@ -19,8 +19,9 @@ static void render_stages(const json_t *stages)
 	}
 }
 
-static void render(const json_t *result)
+static void render(const json_t *result, const fp_cli_options *options)
 {
+	(void)options;
 	static const fp_cli_column columns[] = {
 		{"name", "operator", NULL, 0, false},          {"sparsity", "zeros", "%.2f%%", 100, false},
 		{"relative_error", "error", "%.5f", 1, false}, {"lambda", "lambda", "%.3g", 1, true},
@@ -49,8 +50,9 @@ static void render(const json_t *result)
 }
 
 /* What a dry run says differs from run to run of the program's life; every scalar is printed under its own name. */
-static void render_plan(const json_t *result)
+static void render_plan(const json_t *result, const fp_cli_options *options)
 {
+	(void)options;
 	const char *name;
 	json_t *value;
 	json_object_foreach((json_t *)result, name, value)

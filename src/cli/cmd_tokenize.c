@@ -15,8 +15,9 @@ static void print_ids(const json_t *ids)
 }
 
 /* Ids only, a line per document: what one pipes into a comparison. */
-static void render(const json_t *result)
+static void render(const json_t *result, const fp_cli_options *options)
 {
+	(void)options;
 	const json_t *documents = json_object_get(result, "documents");
 	if (!documents)
 		print_ids(json_object_get(result, "ids"));

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/help.h"
 
+#include "cli/preset_table.h"
+#include "cli/result.h"
+
 #include <string.h>
 
-enum { WIDTH = 100, INDENT = 30 };
+enum { INDENT = 30 };
 
-/* The statuses share exit codes; people need the codes. */
+/* Several statuses share an exit code, so that the codes have a table of their own. */
 static const struct {
 	int code;
 	const char *meaning;
@@ -20,24 +23,6 @@ static const struct {
 };
 enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };
 
-/* Prints words from column `column` on, wrapped at WIDTH with a hanging indent. */
-static void print_wrapped(FILE *out, int column, int indent, const char *text)
-{
-	while (*text) {
-		size_t length = strcspn(text, " ");
-		bool first = column == indent;
-		if (!first && column + 1 + (int)length > WIDTH) {
-			fprintf(out, "\n%*s", indent, "");
-			column = indent;
-			first = true;
-		}
-		column += fprintf(out, "%s%.*s", first ? "" : " ", (int)length, text);
-		text += length;
-		text += *text == ' ';
-	}
-	fputc('\n', out);
-}
-
 static void print_row(void *data, const fp_cli_flag_help *row)
 {
 	FILE *out = data;
@@ -50,11 +35,27 @@ static void print_row(void *data, const fp_cli_flag_help *row)
 	}
 	fprintf(out, "%*s", INDENT - column, "");
 	char text[1024];
-	if (row->initial && *row->initial)
+	if (*row->initial)
 		snprintf(text, sizeof text, "%s [%s]", row->help, row->initial);
 	else
 		snprintf(text, sizeof text, "%s", row->help);
-	print_wrapped(out, INDENT, INDENT, text);
+	fp_cli_print_wrapped(out, INDENT, text);
+}
+
+/* One line per preset: what it runs. */
+static void print_presets(FILE *out)
+{
+	const fp_preset_info *preset;
+	fprintf(out, "\nPresets of the method fista (default: %s):\n", fp_preset_at(0)->name);
+	for (size_t i = 0; (preset = fp_preset_at(i)); i++) {
+		int column = fprintf(out, "  %-7s", preset->name);
+		fp_cli_print_wrapped(out, column, preset->description);
+	}
+}
+
+static void print_line(void *data, const char *line)
+{
+	fprintf(data, "  %s\n", line);
 }
 
 static void print_exit_codes(FILE *out, const fp_cli_command *command)
@@ -73,30 +74,35 @@ void fp_cli_help(FILE *out, const fp_cli_command *command)
 {
 	if (command) {
 		fprintf(out, "usage: fistapruner %s %s\n\n", command->name, command->usage);
-		print_wrapped(out, 0, 0, command->detail ? command->detail : command->summary);
+		fp_cli_print_wrapped(out, 0, command->detail ? command->detail : command->summary);
 		fputs("\nFlags (defaults in brackets):\n", out);
 		fp_cli_each_flag(command, print_row, out);
 		if (fp_cli_takes_set(command)) {
-			fputs("\nSolver settings for --set (a preset may change the defaults):\n", out);
+			fprintf(out, "\nSolver settings for --set (in brackets: what the default preset, %s, uses):\n",
+					fp_preset_at(0)->name);
 			fp_cli_each_solver_setting(print_row, out);
+			print_presets(out);
+			fputs("\nSettings in which the presets differ:\n", out);
+			fp_cli_preset_table(print_line, out);
 		}
 		print_exit_codes(out, command);
 		return;
 	}
-	fputs("usage: fistapruner COMMAND ...\n\nMakes large language models sparse by convex optimisation, without "
-		  "retraining.\n\nCommands:\n",
+	fputs("usage: fistapruner COMMAND ...\n\nPrunes large language models after training: sets weights to zero and "
+		  "adjusts the remaining ones\non calibration text. N:M always means N kept of M.\n\nCommands:\n",
 		  out);
 	const fp_cli_command *row;
 	for (size_t i = 0; (row = fp_cli_command_at(i)); i++)
 		fprintf(out, "  %-10s %s\n", row->name, row->summary);
-	fputs("\nMODEL is a directory in the Hugging Face layout, or org/name[@revision] to be found in the Hugging Face "
-		  "cache.\nResults go to stdout, log and progress to stderr. 'fistapruner COMMAND --help' tells more;\n"
+	print_presets(out);
+	fputs("\nMODEL is a directory in the Hugging Face layout, or org/name[@revision] in the Hugging Face cache.\n"
+		  "Results go to stdout, log and progress to stderr. 'fistapruner COMMAND --help' lists a command's flags;\n"
 		  "'fistapruner --version' prints the version.\n",
 		  out);
 	print_exit_codes(out, NULL);
 }
 
-/* Text with roff's own characters made harmless. */
+/* Escapes roff's special characters. */
 static void print_roff(FILE *out, const char *text)
 {
 	for (; *text; text++) {
@@ -123,7 +129,7 @@ static void print_roff_row(void *data, const fp_cli_flag_help *row)
 	}
 	fputc('\n', out);
 	print_roff(out, row->help);
-	if (row->initial && *row->initial) {
+	if (*row->initial) {
 		fputs(" [", out);
 		print_roff(out, row->initial);
 		fputc(']', out);
@@ -131,12 +137,31 @@ static void print_roff_row(void *data, const fp_cli_flag_help *row)
 	fputc('\n', out);
 }
 
+static void print_roff_line(void *data, const char *line)
+{
+	print_roff(data, line);
+	fputc('\n', data);
+}
+
+static void print_roff_presets(FILE *out)
+{
+	const fp_preset_info *preset;
+	fputs(".SH PRESETS\nWhat \\fB\\-\\-preset\\fR makes the method fista run. A flag overrides its preset.\n", out);
+	for (size_t i = 0; (preset = fp_preset_at(i)); i++) {
+		fprintf(out, ".TP\n\\fB%s\\fR%s\n", preset->name, i == 0 ? " (the default)" : "");
+		print_roff_line(out, preset->description);
+	}
+	fputs(".PP\nSettings in which they differ:\n.PP\n.nf\n.ft CW\n", out);
+	fp_cli_preset_table(print_roff_line, out);
+	fputs(".ft\n.fi\n", out);
+}
+
 void fp_cli_manual(FILE *out)
 {
 	fprintf(out,
 			".\\\" made by 'fistapruner help --man'; do not edit\n"
 			".TH FISTAPRUNER 1 \"\" \"fistapruner %s\" \"User Commands\"\n"
-			".SH NAME\nfistapruner \\- make large language models sparse by convex optimisation\n.SH SYNOPSIS\n",
+			".SH NAME\nfistapruner \\- make large language models sparse after training\n.SH SYNOPSIS\n",
 			fp_version());
 	const fp_cli_command *row;
 	for (size_t i = 0; (row = fp_cli_command_at(i)); i++) {
@@ -145,9 +170,13 @@ void fp_cli_manual(FILE *out)
 		fputc('\n', out);
 	}
 	fputs(".SH DESCRIPTION\n"
-		  "\\fIMODEL\\fR is a directory in the Hugging Face layout, or org/name[@revision] to be found in the Hugging "
-		  "Face cache.\nResults go to stdout, log and progress to stderr.\n",
+		  "Prunes large language models after training: sets weights to zero and adjusts the remaining ones on "
+		  "calibration text.\nN:M always means N kept of M consecutive entries of a row.\n"
+		  "\\fIMODEL\\fR is a directory in the Hugging Face layout, or org/name[@revision] in the Hugging Face cache.\n"
+		  "Results go to stdout, log and progress to stderr.\n"
+		  "Values in brackets are defaults: those that the first of the presets below uses.\n",
 		  out);
+	print_roff_presets(out);
 	for (size_t i = 0; (row = fp_cli_command_at(i)); i++) {
 		fprintf(out, ".SH FISTAPRUNER %s\n", row->name);
 		print_roff(out, row->detail ? row->detail : row->summary);

@@ -344,6 +344,16 @@ static void visit_own_flags(const fp_cli_command *command, size_t first, size_t 
 	}
 }
 
+/* What the default preset uses, which is not always the settings table's default. */
+static void default_value(char *out, size_t size, const fp_setting_info *info)
+{
+	fp_context *ctx = fp_context_new();
+	snprintf(out, size, "%s", info->initial);
+	if (ctx)
+		fp_preset_value(ctx, fp_preset_at(0)->name, "", info->name, out, size);
+	fp_context_free(ctx);
+}
+
 void fp_cli_each_flag(const fp_cli_command *command, flag_visitor visit, void *data)
 {
 	visit_own_flags(command, 0, OWN_FLAG_COUNT - COMMON_FLAGS, visit, data);
@@ -353,7 +363,8 @@ void fp_cli_each_flag(const fp_cli_command *command, flag_visitor visit, void *d
 			continue;
 		char name[64];
 		flag_name(name, info->name);
-		fp_cli_flag_help row = {.value = info->choices, .help = info->help, .initial = info->initial};
+		fp_cli_flag_help row = {.value = info->choices, .help = info->help};
+		default_value(row.initial, sizeof row.initial, info);
 		snprintf(row.name, sizeof row.name, "--%.61s", name);
 		visit(data, &row);
 	}
@@ -366,9 +377,8 @@ void fp_cli_each_solver_setting(flag_visitor visit, void *data)
 	for (size_t i = 0; (info = fp_setting_at(i)); i++) {
 		if (*info->commands)
 			continue;
-		fp_cli_flag_help row = {.value = info->kind == FP_SETTING_FLAG ? "0|1" : info->choices,
-								.help = info->help,
-								.initial = info->initial};
+		fp_cli_flag_help row = {.value = info->kind == FP_SETTING_FLAG ? "0|1" : info->choices, .help = info->help};
+		default_value(row.initial, sizeof row.initial, info);
 		snprintf(row.name, sizeof row.name, "%.63s", info->name);
 		visit(data, &row);
 	}

@@ -51,10 +51,10 @@ fp_status fp_cli_parse(fp_cli_options *options, fp_context *ctx, int count, char
 
 /* One row of help, from either table. */
 typedef struct fp_cli_flag_help {
-	char name[64];       /* "--text", "-o, --output", or for solver settings "iterations" */
-	const char *value;   /* word for the value; NULL: a switch */
-	const char *help;    /* what it does */
-	const char *initial; /* the default; NULL or "": none to show */
+	char name[64];     /* "--text", "-o, --output", or for solver settings "iterations" */
+	const char *value; /* word for the value; NULL: a switch */
+	const char *help;  /* what it does */
+	char initial[64];  /* the value that the default preset uses; "": none to show */
 } fp_cli_flag_help;
 /* Calls visit() for every flag of the command: its own, the settings, then those that all commands share. */
 void fp_cli_each_flag(const fp_cli_command *command, void (*visit)(void *data, const fp_cli_flag_help *row),

@@ -6,7 +6,7 @@
 
 enum { CELL_SIZE = 128 };
 
-fp_status fp_cli_print_result(const fp_cli_options *options, const char *json, void (*render)(const json_t *result))
+fp_status fp_cli_print_result(const fp_cli_options *options, const char *json, fp_cli_render *render)
 {
 	if (options->json) {
 		puts(json);
@@ -15,10 +15,10 @@ fp_status fp_cli_print_result(const fp_cli_options *options, const char *json, v
 		json_t *result = json_loads(json, 0, &error);
 		if (!result)
 			return fp_cli_error(FP_ERROR_INTERNAL, "the result is not JSON: %s", error.text);
-		render(result);
+		render(result, options);
 		json_decref(result);
 	}
-	/* A full disk or a closed pipe must not pass for success. */
+	/* a full disk or a closed pipe is a failure */
 	if (fflush(stdout) != 0 || ferror(stdout))
 		return fp_cli_error(FP_ERROR_IO, "stdout: the result could not be written");
 	return FP_OK;
@@ -34,6 +34,44 @@ double fp_cli_number_at(const json_t *object, const char *key)
 {
 	const json_t *value = json_object_get(object, key);
 	return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+void fp_cli_print_wrapped(FILE *out, int column, const char *text)
+{
+	enum { WIDTH = 100 };
+	int at = column;
+	while (*text) {
+		size_t length = strcspn(text, " ");
+		bool first = at == column;
+		if (!first && at + 1 + (int)length > WIDTH) {
+			fprintf(out, "\n%*s", column, "");
+			at = column;
+			first = true;
+		}
+		at += fprintf(out, "%s%.*s", first ? "" : " ", (int)length, text);
+		text += length;
+		text += *text == ' ';
+	}
+	fputc('\n', out);
+}
+
+json_t *fp_cli_largest_rows(const json_t *rows, const char *key, size_t most)
+{
+	json_t *largest = json_array();
+	for (size_t i = 0; i < json_array_size(rows); i++) {
+		json_t *row = json_array_get(rows, i);
+		double value = fp_cli_number_at(row, key);
+		if (!(value > 0))
+			continue;
+		size_t at = json_array_size(largest);
+		while (at > 0 && fp_cli_number_at(json_array_get(largest, at - 1), key) < value)
+			at--;
+		if (at < most)
+			json_array_insert(largest, at, row);
+		if (json_array_size(largest) > most)
+			json_array_remove(largest, most);
+	}
+	return largest;
 }
 
 void fp_cli_format_bytes(char out[static 32], double bytes)
@@ -90,7 +128,7 @@ static void format_cell(char out[static CELL_SIZE], const json_t *row, const fp_
 }
 #pragma GCC diagnostic pop
 
-/* Width in characters: UTF-8 continuation bytes take no room. */
+/* Width in characters, not in bytes: continuation bytes of UTF-8 do not count. */
 static int display_width(const char *text)
 {
 	int width = 0;

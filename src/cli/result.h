@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* result.h: every command's result is one JSON document: --json prints it as it is, people get a text made from it. */
+/* result.h: every command's result is one JSON document. --json prints it unchanged; else it is rendered as text. */
 #ifndef FP_CLI_RESULT_H
 #define FP_CLI_RESULT_H
 
@@ -7,12 +7,20 @@
 
 #include <jansson.h>
 
-/* Prints the document on stdout: as it is with --json, else through render(). */
-fp_status fp_cli_print_result(const fp_cli_options *options, const char *json, void (*render)(const json_t *result));
+/* Prints the document for people. */
+typedef void fp_cli_render(const json_t *result, const fp_cli_options *options);
+/* Prints the document on stdout: unchanged with --json, else by render(). */
+fp_status fp_cli_print_result(const fp_cli_options *options, const char *json, fp_cli_render *render);
 
 /* Parts of a rendering. A missing key prints as "-". */
 const char *fp_cli_text_at(const json_t *object, const char *key);
 double fp_cli_number_at(const json_t *object, const char *key); /* NaN where it is missing */
+
+/* Prints words at column `column`, wrapped at 100 columns; later lines start at `column` too. */
+void fp_cli_print_wrapped(FILE *out, int column, const char *text);
+/* The rows with the largest values of `key`, at most `most`, largest first; rows with 0 or without the key are left
+ * out. The caller releases it. */
+json_t *fp_cli_largest_rows(const json_t *rows, const char *key, size_t most);
 
 /* "1.2 GiB" */
 void fp_cli_format_bytes(char out[static 32], double bytes);
@@ -22,12 +30,11 @@ void fp_cli_format_count(char out[static 32], double count);
 /* One column of a table: a key of each row's object. */
 typedef struct fp_cli_column {
 	const char *key, *title;
-	const char *format; /* of a number: "%.4f"; "%" prefixed with a share: "%.1f%%" prints 100 × the number; NULL: as
-						   text */
-	double scale;       /* multiplies a number before it is printed; 0 counts as 1 */
-	bool unless_zero;   /* left out where every row has 0 */
+	const char *format; /* of a number, such as "%.4f"; NULL: text */
+	double scale;       /* multiplies a number before it is printed: 100 for a percentage; 0 counts as 1 */
+	bool unless_zero;   /* left out if every row has 0 */
 } fp_cli_column;
-/* Rows under titles, columns padded; text on the left, numbers on the right. A column that no row has is left out. */
+/* Prints rows under titles; text is aligned left, numbers right. A column that no row has is left out. */
 void fp_cli_print_table(const json_t *rows, const fp_cli_column *columns, size_t column_count);
 
 #endif
