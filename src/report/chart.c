@@ -6,12 +6,12 @@
 #include <string.h>
 
 enum {
-	WIDTH = 640,
+	WIDTH = 800,
 	HEIGHT = 340,
 	LEFT = 78,
 	TOP = 14,
 	BOTTOM = 44,
-	RIGHT = 200,
+	RIGHT = 320,
 	ROW = 30,
 	NAME_GAP = 18,
 	MAX_TICKS = 16
@@ -42,8 +42,8 @@ static void add_tick(axis *a, double value)
 		a->ticks[a->tick_count++] = value + 0.0; /* never "-0" */
 }
 
-/* 1, 2, 5 × 10ⁿ: on a linear axis about five of them apart by the same step, on a logarithmic one each of them, or
- * powers of ten alone where that were too many. */
+/* A linear axis gets about five ticks, 1, 2 or 5 × 10ⁿ apart. A logarithmic axis gets 1, 2 and 5 × 10ⁿ, more of them
+ * over a short range and only powers of ten over a long one. */
 static void choose_ticks(axis *a)
 {
 	static const double mantissas[] = {1, 1.5, 2, 3, 5, 7, 4, 6, 8, 9};
@@ -78,7 +78,7 @@ static void spell(char out[static 32], double value)
 		snprintf(out, 32, "%.4g", value);
 }
 
-/* A mark of its own for every series. */
+/* Every series has a mark of its own. */
 static void draw_mark(fp_html *html, int series, double x, double y)
 {
 	int colour = series % COLOURS;
@@ -128,7 +128,7 @@ static void widen(double *low, double *high, double value)
 	*high = value > *high ? value : *high;
 }
 
-/* The range of y over all series; false: there is no point at all. */
+/* The range of y over all series; false: no series has a point. */
 static bool range_of_y(const fp_chart *chart, double *low, double *high)
 {
 	*low = INFINITY;
@@ -177,7 +177,7 @@ static void draw_frame(fp_html *html, const fp_chart *chart, const axis *x, cons
 	fp_html_raw(html, "</text>");
 }
 
-/* Names at the ends of the lines, moved apart where they would cover each other. */
+/* Names at the ends of the lines, moved apart if they would overlap. */
 static void draw_names(fp_html *html, const fp_chart *chart, const double *wanted, double x)
 {
 	double at[FP_CHART_SERIES];
@@ -232,8 +232,8 @@ static double draw_series(fp_html *html, const fp_chart *chart, int index, const
 	return last;
 }
 
-/* The places of the points themselves where they are few, else round numbers. */
-static void choose_places(const fp_chart *chart, axis *x)
+/* A tick at each point if there are few points, else at round numbers. */
+static void choose_x_ticks(const fp_chart *chart, axis *x)
 {
 	const fp_chart_series *longest = &chart->series[0];
 	for (int s = 1; s < chart->count; s++)
@@ -258,7 +258,7 @@ void fp_chart_lines(fp_html *html, const fp_chart *chart)
 	if (!range_of_y(chart, &y.low, &y.high) || !(x.low <= x.high))
 		return;
 	choose_ticks(&y);
-	choose_places(chart, &x);
+	choose_x_ticks(chart, &x);
 	open_svg(html, chart, HEIGHT);
 	draw_frame(html, chart, &x, &y);
 	if (isfinite(chart->base)) {
@@ -275,7 +275,7 @@ void fp_chart_lines(fp_html *html, const fp_chart *chart)
 
 void fp_chart_dots(fp_html *html, const fp_chart *chart)
 {
-	enum { NAMES = 190 };
+	enum { NAMES = 300 };
 	axis value = {.from = NAMES, .to = WIDTH - 70, .logarithmic = chart->y_log};
 	double bottom = TOP + (double)chart->count * ROW;
 	char number[32];

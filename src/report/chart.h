@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * chart.h: lines and dots as SVG. Series differ by shape and dash and carry their names, so that a chart can be read
- * without colour; colours are classes s0…s7 of the page's style, light and dark.
+ * chart.h: line and dot charts as SVG. Series differ by mark and dash and carry their names, so that a chart can be
+ * read without colour; colours are the classes s0…s7 of the page's style, for light and dark.
  */
 #ifndef FP_REPORT_CHART_H
 #define FP_REPORT_CHART_H
@@ -17,10 +17,10 @@ typedef struct fp_chart_series {
 } fp_chart_series;
 
 typedef struct fp_chart {
-	const char *label; /* what it shows, for readers that do not see it */
+	const char *label; /* what it shows, for screen readers */
 	const char *x_title, *y_title;
 	bool x_log2, y_log;
-	const char *x_unit; /* after each number of the axis: "%" */
+	const char *x_unit; /* printed after each number of the x axis: "%" */
 	double base;        /* a horizontal line at this height, named "dense"; NaN: none */
 	fp_chart_series series[FP_CHART_SERIES];
 	int count;

@@ -3,25 +3,27 @@
 
 #include "base/memory.h"
 #include "report/chart.h"
+#include "report/layer_error_part.h"
 #include "report/operator_part.h"
 
+#include <fistapruner/settings.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = FP_CHART_NAME, MOST = 96, MOST_LAYER_CHARTS = 7 };
+enum { NAME = FP_CHART_NAME, MAX_NAMES = 96, MAX_LAYER_CHARTS = 7 };
 
-/* The rows but the dense one, by who made them and under which condition. */
-typedef struct study {
+/* The rows but the dense one, by run (method, preset, correction) and condition (pattern, samples, seed). */
+typedef struct comparison {
 	fp_html *html;
 	const json_t *rows;
 	double dense;
 	bool varies_correction, varies_samples, varies_seed;
-	char makers[MOST][NAME];     /* "fista paper" */
-	char conditions[MOST][NAME]; /* "50%" */
-	int maker_count, condition_count;
-} study;
+	char runs[MAX_NAMES][NAME];       /* "FISTAPruner (paper)" */
+	char conditions[MAX_NAMES][NAME]; /* "50%" */
+	int run_count, condition_count;
+} comparison;
 
 static const char *text_at(const json_t *row, const char *key)
 {
@@ -54,7 +56,7 @@ static bool varies(const json_t *rows, const char *key)
 	return false;
 }
 
-/* Two presets that differ in their correction need not say so; one preset with two corrections must. */
+/* Whether some preset is there with two corrections, so that names must tell which. */
 static bool varies_correction(const json_t *rows)
 {
 	for (size_t i = 0; i < json_array_size(rows); i++)
@@ -69,15 +71,16 @@ static bool varies_correction(const json_t *rows)
 	return false;
 }
 
-static void name_maker(const study *s, char out[static NAME], const json_t *row)
+static void name_run(const comparison *s, char out[static NAME], const json_t *row)
 {
-	const char *preset = text_at(row, "preset");
+	const char *title = text_at(row, "title"); /* the demo has titles of its own */
 	const char *correction = s->varies_correction ? text_at(row, "correction") : "";
-	snprintf(out, NAME, "%.16s%s%.16s%s%.16s", text_at(row, "method"), *preset ? " " : "", preset,
-			 *correction ? ", " : "", correction);
+	if (!*title)
+		title = fp_method_title(text_at(row, "method"), text_at(row, "preset"));
+	snprintf(out, NAME, "%.44s%s%.16s", title, *correction ? ", " : "", correction);
 }
 
-static void name_condition(const study *s, char out[static NAME], const json_t *row)
+static void name_condition(const comparison *s, char out[static NAME], const json_t *row)
 {
 	int used = snprintf(out, NAME, "%.16s", text_at(row, "pattern"));
 	if (s->varies_samples)
@@ -91,19 +94,19 @@ static void add_name(char names[][NAME], int *count, const char *name)
 	for (int i = 0; i < *count; i++)
 		if (strcmp(names[i], name) == 0)
 			return;
-	if (*count < MOST)
+	if (*count < MAX_NAMES)
 		snprintf(names[(*count)++], NAME, "%s", name);
 }
 
-static const json_t *find_row(const study *s, const char *maker, const char *condition)
+static const json_t *row_of(const comparison *s, const char *run, const char *condition)
 {
 	for (size_t i = 0; i < json_array_size(s->rows); i++) {
 		const json_t *row = json_array_get(s->rows, i);
 		char own[NAME];
 		if (is_dense(row))
 			continue;
-		name_maker(s, own, row);
-		if (strcmp(own, maker) != 0)
+		name_run(s, own, row);
+		if (strcmp(own, run) != 0)
 			continue;
 		name_condition(s, own, row);
 		if (strcmp(own, condition) == 0)
@@ -112,7 +115,7 @@ static const json_t *find_row(const study *s, const char *maker, const char *con
 	return NULL;
 }
 
-static void learn(study *s)
+static void collect_names(comparison *s)
 {
 	char name[NAME];
 	s->dense = NAN;
@@ -125,8 +128,8 @@ static void learn(study *s)
 			s->dense = number_at(row, "perplexity");
 			continue;
 		}
-		name_maker(s, name, row);
-		add_name(s->makers, &s->maker_count, name);
+		name_run(s, name, row);
+		add_name(s->runs, &s->run_count, name);
 		name_condition(s, name, row);
 		add_name(s->conditions, &s->condition_count, name);
 	}
@@ -142,18 +145,18 @@ static void write_perplexity(fp_html *html, double value, bool best)
 	fp_html_raw(html, "</td>");
 }
 
-static double best_of(const study *s, const char *condition)
+static double best_of(const comparison *s, const char *condition)
 {
 	double best = INFINITY;
-	for (int m = 0; m < s->maker_count; m++) {
-		const json_t *row = find_row(s, s->makers[m], condition);
+	for (int m = 0; m < s->run_count; m++) {
+		const json_t *row = row_of(s, s->runs[m], condition);
 		double value = row ? number_at(row, "perplexity") : NAN;
 		best = value < best ? value : best;
 	}
 	return best;
 }
 
-static void write_table(const study *s)
+static void write_table(const comparison *s)
 {
 	fp_html *html = s->html;
 	fp_html_raw(html, "<h2>Perplexity</h2><p class=\"soft\">Lower is better; ★ marks the best of a column.");
@@ -169,18 +172,34 @@ static void write_table(const study *s)
 	for (int c = 0; c < s->condition_count; c++)
 		write_perplexity(html, s->dense, false);
 	fp_html_raw(html, "</tr>");
-	for (int m = 0; m < s->maker_count; m++) {
+	for (int m = 0; m < s->run_count; m++) {
 		fp_html_raw(html, "<tr><th>");
-		fp_html_text(html, s->makers[m]);
+		fp_html_text(html, s->runs[m]);
 		fp_html_raw(html, "</th>");
 		for (int c = 0; c < s->condition_count; c++) {
-			const json_t *row = find_row(s, s->makers[m], s->conditions[c]);
+			const json_t *row = row_of(s, s->runs[m], s->conditions[c]);
 			double value = row ? number_at(row, "perplexity") : NAN;
-			write_perplexity(html, value, s->maker_count > 1 && value == best_of(s, s->conditions[c]));
+			write_perplexity(html, value, s->run_count > 1 && value == best_of(s, s->conditions[c]));
 		}
 		fp_html_raw(html, "</tr>");
 	}
 	fp_html_raw(html, "</tbody></table></div>\n");
+}
+
+/* One sentence for each preset in the table. */
+static void write_presets(const comparison *s)
+{
+	const fp_preset_info *preset;
+	for (size_t i = 0; (preset = fp_preset_at(i)); i++)
+		for (size_t k = 0; k < json_array_size(s->rows); k++)
+			if (strcmp(text_at(json_array_get(s->rows, k), "preset"), preset->name) == 0) {
+				fp_html_raw(s->html, "<p class=\"soft\"><b>");
+				fp_html_text(s->html, preset->name);
+				fp_html_raw(s->html, "</b>: ");
+				fp_html_text(s->html, preset->description);
+				fp_html_raw(s->html, "</p>\n");
+				break;
+			}
 }
 
 static void write_summary(fp_html *html, const json_t *summary)
@@ -192,9 +211,7 @@ static void write_summary(fp_html *html, const json_t *summary)
 	for (size_t i = 0; i < json_array_size(summary); i++) {
 		const json_t *one = json_array_get(summary, i);
 		fp_html_raw(html, "<tr><th>");
-		fp_html_text(html, text_at(one, "method"));
-		fp_html_raw(html, " ");
-		fp_html_text(html, text_at(one, "preset"));
+		fp_html_text(html, fp_method_title(text_at(one, "method"), text_at(one, "preset")));
 		fp_html_raw(html, "</th><td>");
 		fp_html_text(html, text_at(one, "pattern"));
 		fp_html_format(html, "</td><td class=\"n\">%.0f</td><td class=\"n\">%.3f ± %.3f</td></tr>",
@@ -204,7 +221,7 @@ static void write_summary(fp_html *html, const json_t *summary)
 }
 
 /* x of a row on a curve: the share of zeros, or the number of windows. NaN: it belongs on none (N:M). */
-static double curve_place(const study *s, const json_t *row)
+static double curve_place(const comparison *s, const json_t *row)
 {
 	const char *pattern = text_at(row, "pattern");
 	if (s->varies_samples)
@@ -221,18 +238,18 @@ static int by_x(const void *a, const void *b)
 	return (p[0] > q[0]) - (p[0] < q[0]);
 }
 
-/* The maker's points, sorted by x; returns how many. */
-static int collect(const study *s, const char *maker, double (*points)[2])
+/* The run's points, sorted by x; returns how many. */
+static int collect(const comparison *s, const char *run, double (*points)[2])
 {
 	int count = 0;
-	for (size_t i = 0; i < json_array_size(s->rows) && count < MOST; i++) {
+	for (size_t i = 0; i < json_array_size(s->rows) && count < MAX_NAMES; i++) {
 		const json_t *row = json_array_get(s->rows, i);
 		char own[NAME];
 		if (is_dense(row))
 			continue;
-		name_maker(s, own, row);
+		name_run(s, own, row);
 		double x = curve_place(s, row);
-		if (strcmp(own, maker) != 0 || !isfinite(x))
+		if (strcmp(own, run) != 0 || !isfinite(x))
 			continue;
 		points[count][0] = x;
 		points[count++][1] = number_at(row, "perplexity");
@@ -242,20 +259,20 @@ static int collect(const study *s, const char *maker, double (*points)[2])
 }
 
 /* False: there are not two points on any curve. */
-static bool write_curve(const study *s)
+static bool write_curve(const comparison *s)
 {
 	static const fp_chart empty = {.label = "perplexity, one line per method", .y_title = "perplexity", .y_log = true};
-	double x[FP_CHART_SERIES][MOST];
-	double y[FP_CHART_SERIES][MOST];
+	double x[FP_CHART_SERIES][MAX_NAMES];
+	double y[FP_CHART_SERIES][MAX_NAMES];
 	fp_chart chart = empty;
 	bool curve = false;
 	chart.x_log2 = s->varies_samples;
 	chart.x_title = s->varies_samples ? "calibration windows" : "zeros in the linear operators";
 	chart.x_unit = s->varies_samples ? "" : "%";
 	chart.base = s->dense;
-	for (int m = 0; m < s->maker_count && chart.count < FP_CHART_SERIES; m++) {
-		double points[MOST][2];
-		int count = collect(s, s->makers[m], points);
+	for (int m = 0; m < s->run_count && chart.count < FP_CHART_SERIES; m++) {
+		double points[MAX_NAMES][2];
+		int count = collect(s, s->runs[m], points);
 		fp_chart_series *series = &chart.series[chart.count];
 		if (count == 0)
 			continue;
@@ -263,7 +280,7 @@ static bool write_curve(const study *s)
 			x[chart.count][i] = points[i][0];
 			y[chart.count][i] = points[i][1];
 		}
-		snprintf(series->name, sizeof series->name, "%s", s->makers[m]);
+		snprintf(series->name, sizeof series->name, "%s", s->runs[m]);
 		series->x = x[chart.count];
 		series->y = y[chart.count];
 		series->count = count;
@@ -278,18 +295,18 @@ static bool write_curve(const study *s)
 	return true;
 }
 
-static void write_dots(const study *s, const char *condition)
+static void write_dots(const comparison *s, const char *condition)
 {
 	double y[FP_CHART_SERIES];
 	fp_chart chart = {.label = "perplexity by method", .y_title = "perplexity; dashed: dense", .y_log = true};
 	chart.base = s->dense;
-	for (int m = 0; m < s->maker_count && chart.count < FP_CHART_SERIES; m++) {
-		const json_t *row = find_row(s, s->makers[m], condition);
+	for (int m = 0; m < s->run_count && chart.count < FP_CHART_SERIES; m++) {
+		const json_t *row = row_of(s, s->runs[m], condition);
 		if (!row)
 			continue;
 		y[chart.count] = number_at(row, "perplexity");
 		fp_chart_series *series = &chart.series[chart.count];
-		snprintf(series->name, sizeof series->name, "%s", s->makers[m]);
+		snprintf(series->name, sizeof series->name, "%s", s->runs[m]);
 		series->y = &y[chart.count];
 		series->count = 1;
 		chart.count++;
@@ -300,54 +317,37 @@ static void write_dots(const study *s, const char *condition)
 	fp_chart_dots(s->html, &chart);
 }
 
-/* Relative error over the layers, one line per method, for one condition. */
-static void write_layer_errors(const study *s, const char *condition)
+static void write_layer_errors(const comparison *s)
 {
-	fp_chart chart = {.label = "relative error by layer, one line per method",
-					  .x_title = "layer",
-					  .y_title = "relative error",
-					  .base = NAN};
-	double *values = NULL;
-	int64_t end = 0;
-	for (int m = 0; m < s->maker_count; m++) {
-		const json_t *row = find_row(s, s->makers[m], condition);
-		int64_t own = row ? fp_layer_end(json_object_get(row, "operators")) : 0;
-		end = own > end ? own : end;
-	}
-	if (end < 2 || FP_NEW(s->html->ctx, &values, 2 * end * FP_CHART_SERIES) != FP_OK)
+	bool any = false;
+	for (size_t i = 0; i < json_array_size(s->rows); i++)
+		any = any || json_array_size(json_object_get(json_array_get(s->rows, i), "hidden_errors")) > 0;
+	if (!any)
 		return;
-	for (int m = 0; m < s->maker_count && chart.count < FP_CHART_SERIES; m++) {
-		const json_t *row = find_row(s, s->makers[m], condition);
-		fp_chart_series *series = &chart.series[chart.count];
-		if (!row)
-			continue;
-		snprintf(series->name, sizeof series->name, "%s", s->makers[m]);
-		series->x = values + 2 * end * chart.count;
-		series->y = series->x + end;
-		series->count = end;
-		for (int64_t layer = 0; layer < end; layer++) {
-			series->x[layer] = (double)layer;
-			series->y[layer] = fp_layer_error(json_object_get(row, "operators"), layer);
+	fp_layer_error_heading(s->html);
+	for (int c = 0; c < s->condition_count && c < MAX_LAYER_CHARTS; c++) {
+		fp_layer_errors lines[MAX_NAMES];
+		for (int m = 0; m < s->run_count; m++) {
+			const json_t *row = row_of(s, s->runs[m], s->conditions[c]);
+			lines[m] = (fp_layer_errors){s->runs[m], json_object_get(row, "hidden_errors")};
 		}
-		chart.count++;
+		fp_html_raw(s->html, "<h3>");
+		fp_html_text(s->html, s->conditions[c]);
+		fp_html_raw(s->html, "</h3>");
+		fp_layer_error_chart(s->html, lines, s->run_count);
 	}
-	fp_html_raw(s->html, "<h3>");
-	fp_html_text(s->html, condition);
-	fp_html_raw(s->html, "</h3>");
-	fp_chart_lines(s->html, &chart);
-	fp_free(values);
 }
 
-static void write_rows(const study *s)
+static void write_rows(const comparison *s)
 {
 	fp_html_raw(s->html, "<h2>Each run</h2>");
 	for (int c = 0; c < s->condition_count; c++)
-		for (int m = 0; m < s->maker_count; m++) {
-			const json_t *row = find_row(s, s->makers[m], s->conditions[c]);
+		for (int m = 0; m < s->run_count; m++) {
+			const json_t *row = row_of(s, s->runs[m], s->conditions[c]);
 			if (!row)
 				continue;
 			fp_html_raw(s->html, "<details><summary>");
-			fp_html_text(s->html, s->makers[m]);
+			fp_html_text(s->html, s->runs[m]);
 			fp_html_raw(s->html, " at ");
 			fp_html_text(s->html, s->conditions[c]);
 			fp_html_format(s->html, ": perplexity %.4g, error %.4f, %.1f s to prune, %.1f s to evaluate</summary>",
@@ -360,27 +360,22 @@ static void write_rows(const study *s)
 
 void fp_comparison_part(fp_html *html, const json_t *document)
 {
-	study *s = NULL;
+	comparison *s = NULL;
 	html->status = html->status == FP_OK ? FP_NEW(html->ctx, &s, 1) : html->status;
 	if (html->status != FP_OK)
 		return;
 	s->html = html;
 	s->rows = json_object_get(document, "rows");
-	learn(s);
+	collect_names(s);
 	fp_html_format(html, "<p>Scored on %.0f windows of %.0f tokens; the dense model's perplexity is %.4f.</p>\n",
 				   number_at(document, "windows"), number_at(document, "sequence_length"), s->dense);
 	write_table(s);
+	write_presets(s);
 	write_summary(html, json_object_get(document, "summary"));
-	if (!write_curve(s) && s->maker_count > 1)
+	if (!write_curve(s) && s->run_count > 1)
 		for (int c = 0; c < s->condition_count && c < 8; c++)
 			write_dots(s, s->conditions[c]);
-	fp_html_raw(html,
-				"<h2>Error by layer</h2><p class=\"soft\">Root of the mean square of the operators' ‖W*X* − WX‖ / "
-				"‖WX‖. Magnitude is measured on the dense model's inputs; wanda, sparsegpt and admm on those that they "
-				"were given; fista against the dense model's outputs, with correction cross after the errors of all "
-				"layers before. Lines of different kinds do not compare with each other.</p>");
-	for (int c = 0; c < s->condition_count && c < MOST_LAYER_CHARTS; c++)
-		write_layer_errors(s, s->conditions[c]);
+	write_layer_errors(s);
 	write_rows(s);
 	fp_free(s);
 }

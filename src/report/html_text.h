@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* html_text.h: a page as it grows. The first failure is kept and later calls do nothing, so that a page is written
- * without a check at every line. */
+/* html_text.h: a growing HTML page. After a failure, calls do nothing and `status` keeps the failure, so that callers
+ * check once at the end. */
 #ifndef FP_REPORT_HTML_TEXT_H
 #define FP_REPORT_HTML_TEXT_H
 
@@ -13,11 +13,11 @@ typedef struct fp_html { /* text is freed with fp_free() */
 	fp_status status;
 } fp_html;
 
-/* Markup as it is. */
+/* Appends markup unchanged. */
 void fp_html_raw(fp_html *html, const char *markup);
-/* Text of unknown origin, made harmless. */
+/* Appends text, escaped. */
 void fp_html_text(fp_html *html, const char *text);
-/* Short markup with numbers in it; no text of unknown origin. */
+/* Appends formatted markup of less than 1 KiB; text from outside goes through fp_html_text(). */
 void fp_html_format(fp_html *html, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -25,7 +25,8 @@ static const json_t *find_operator(const json_t *operators, int64_t layer, const
 	return NULL;
 }
 
-int64_t fp_layer_end(const json_t *operators)
+/* One more than the highest layer. */
+static int64_t layer_end(const json_t *operators)
 {
 	int64_t end = 0;
 	for (size_t i = 0; i < json_array_size(operators); i++) {
@@ -35,23 +36,17 @@ int64_t fp_layer_end(const json_t *operators)
 	return end;
 }
 
-double fp_layer_error(const json_t *operators, int64_t layer)
+static bool has_layer(const json_t *operators, int64_t layer)
 {
-	double squares = 0;
-	int count = 0;
-	for (int r = 0; r < ROLES; r++) {
-		double error = number_at(find_operator(operators, layer, roles[r]), "relative_error");
-		if (isfinite(error)) {
-			squares += error * error;
-			count++;
-		}
-	}
-	return count > 0 ? sqrt(squares / count) : NAN;
+	for (size_t i = 0; i < json_array_size(operators); i++)
+		if (json_integer_value(json_object_get(json_array_get(operators, i), "layer")) == layer)
+			return true;
+	return false;
 }
 
 static bool has_role(const json_t *operators, const char *role)
 {
-	for (int64_t layer = 0; layer < fp_layer_end(operators); layer++)
+	for (int64_t layer = 0; layer < layer_end(operators); layer++)
 		if (find_operator(operators, layer, role))
 			return true;
 	return false;
@@ -97,8 +92,8 @@ static void write_grid(fp_html *html, const json_t *operators, cell_writer write
 			fp_html_format(html, "<th class=\"n\">%s</th>", roles[r]);
 	}
 	fp_html_raw(html, "</tr></thead><tbody>");
-	for (int64_t layer = 0; layer < fp_layer_end(operators); layer++) {
-		if (!isfinite(fp_layer_error(operators, layer)))
+	for (int64_t layer = 0; layer < layer_end(operators); layer++) {
+		if (!has_layer(operators, layer))
 			continue;
 		fp_html_format(html, "<tr><th>%lld</th>", (long long)layer);
 		for (int r = 0; r < ROLES; r++) {

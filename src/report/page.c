@@ -3,10 +3,14 @@
 
 #include "base/memory.h"
 #include "report/comparison_part.h"
+#include "report/layer_error_part.h"
 #include "report/operator_part.h"
 
+#include <fistapruner/settings.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { MAX_LAYERS = 4096 };
 
 static const char style[] =
 	":root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d5dbe3;--paper:#fff;--band:#f4f6f9;"
@@ -31,7 +35,7 @@ static const char style[] =
 	"td.h{text-align:right;background:rgb(var(--heat)/calc(var(--h)*.55))}"
 	".facts td,.facts th{white-space:normal;overflow-wrap:anywhere;vertical-align:top}"
 	".bar{display:inline-block;height:.7em;background:var(--s0);vertical-align:baseline;min-width:1px}"
-	"svg{width:100%;max-width:44rem;height:auto;display:block;margin:.5rem 0}"
+	"svg{width:100%;max-width:50rem;height:auto;display:block;margin:.5rem 0}"
 	"svg text{font:13px system-ui,sans-serif;fill:var(--ink)}.end{text-anchor:end}.mid{text-anchor:middle}"
 	".grid{stroke:var(--line);fill:none}.axis{stroke:var(--soft);fill:none}"
 	".base{stroke:var(--soft);stroke-dasharray:3 3;fill:none}.l{fill:none;stroke-width:2}.x{fill:none;stroke-width:2.5}"
@@ -41,7 +45,7 @@ static const char style[] =
 	".m.s4{fill:var(--s4)}.m.s5{fill:var(--s5)}"
 	"details{border-top:1px solid var(--line);padding:.4rem 0}summary{cursor:pointer;font-weight:600}"
 	"@media(max-width:30rem){body{padding:1rem .75rem 3rem}th,td{padding:.25rem .4rem;font-size:.9rem}"
-	"svg text{font-size:17px}}"
+	"svg text{font-size:15px}}"
 	"@media print{:root{--ink:#000;--soft:#333;--line:#999;--paper:#fff;--band:#eee}body{max-width:none;padding:0}"
 	"h2,h3{break-after:avoid}svg,tr{break-inside:avoid}.wide{overflow:visible}"
 	"details::details-content{content-visibility:visible!important;height:auto!important}}";
@@ -52,7 +56,7 @@ static const char *text_at(const json_t *object, const char *key)
 	return text ? text : "";
 }
 
-/* "/a/b/name" or "org/name" → "name"; the whole of it is among the settings. */
+/* "/a/b/name" or "org/name" → "name". */
 static const char *last_name(const char *model)
 {
 	const char *slash = strrchr(model, '/');
@@ -106,7 +110,7 @@ static void write_fact(fp_html *html, const char *name, const json_t *value)
 	fp_html_raw(html, "</td></tr>");
 }
 
-/* What a methods section needs: versions, data, and every setting. */
+/* What is needed to repeat the run: versions, data, and every setting. */
 static void write_settings(fp_html *html, const json_t *document)
 {
 	static const char *const facts[][2] = {
@@ -139,18 +143,50 @@ static void write_settings(fp_html *html, const json_t *document)
 	fp_html_raw(html, "</tbody></table></div></details>");
 }
 
-/* Where layers were fitted. */
+/* layers[].hidden_error of a prune as one line. */
+static void write_hidden_errors(fp_html *html, const json_t *layers, const char *title)
+{
+	json_t *errors = json_array();
+	bool any = false;
+	for (size_t i = 0; i < json_array_size(layers); i++) {
+		const json_t *one = json_array_get(layers, i);
+		json_t *error = json_object_get(one, "hidden_error");
+		json_int_t layer = json_integer_value(json_object_get(one, "layer"));
+		while (json_is_number(error) && layer < MAX_LAYERS && (json_int_t)json_array_size(errors) <= layer)
+			json_array_append_new(errors, json_null());
+		if (json_is_number(error) && layer >= 0 && layer < MAX_LAYERS)
+			any = json_array_set(errors, (size_t)layer, error) == 0 || any;
+	}
+	if (any) {
+		fp_layer_error_heading(html);
+		fp_layer_error_chart(html, &(fp_layer_errors){title, errors}, 1);
+	}
+	json_decref(errors);
+}
+
+static bool has_fits(const json_t *layers)
+{
+	for (size_t i = 0; i < json_array_size(layers); i++)
+		if (json_object_get(json_array_get(layers, i), "fit_steps"))
+			return true;
+	return false;
+}
+
+/* The layer fit: before and after, by layer. */
 static void write_fits(fp_html *html, const json_t *layers)
 {
-	if (json_array_size(layers) == 0)
+	if (!has_fits(layers))
 		return;
 	fp_html_raw(html,
 				"<h2>Layer fit</h2><p class=\"soft\">Error of the layer's output on held-out windows, relative to "
-				"what the layer adds; a fit that did not lower it was dropped.</p><div class=\"wide\"><table>"
+				"what the layer adds to its input. A fit that did not lower it was dropped (0 steps).</p><div "
+				"class=\"wide\"><table>"
 				"<thead><tr><th>layer</th><th class=\"n\">before</th><th class=\"n\">after</th><th class=\"n\">"
 				"steps</th></tr></thead><tbody>");
 	for (size_t i = 0; i < json_array_size(layers); i++) {
 		const json_t *one = json_array_get(layers, i);
+		if (!json_object_get(one, "fit_steps"))
+			continue;
 		fp_html_format(html, "<tr><th>%lld</th><td class=\"n\">%.4f</td><td class=\"n\">%.4f</td>",
 					   (long long)json_integer_value(json_object_get(one, "layer")),
 					   json_number_value(json_object_get(one, "fit_loss_before")),
@@ -163,24 +199,24 @@ static void write_fits(fp_html *html, const json_t *layers)
 
 static void write_prune(fp_html *html, const json_t *document)
 {
+	const char *name = fp_method_title(text_at(document, "method"), text_at(document, "preset"));
 	char title[128];
-	snprintf(title, sizeof title, "pruned to %.16s by %.16s, preset %.16s", text_at(document, "pattern"),
-			 text_at(document, "method"), text_at(document, "preset"));
+	snprintf(title, sizeof title, "pruned to %.16s: %.64s", text_at(document, "pattern"), name);
 	write_head(html, title, text_at(document, "model"));
 	fp_html_format(
 		html,
-		"<p>%.4g%% of the weights of the linear operators are zero. The outputs of the operators on the "
-		"calibration text differ from the dense model's by %.4g%% (root of the summed squares). It took %.1f "
-		"s.</p>\n",
+		"<p>%.4g%% of the weights of the linear operators are zero. The operators' outputs on the calibration text "
+		"differ from the dense model's by %.4g%% (√(Σ‖W*X* − WX‖² / Σ‖WX‖²)). It took %.1f s.</p>\n",
 		100 * json_number_value(json_object_get(document, "sparsity")),
 		100 * json_number_value(json_object_get(document, "relative_error")),
 		json_number_value(json_object_get(document, "seconds")));
-	fp_html_raw(html, "<h2>Error by layer and operator</h2>");
+	write_hidden_errors(html, json_object_get(document, "layers"), name);
+	fp_html_raw(html, "<h2>Error by operator</h2>");
 	fp_operator_part(html, document);
 	write_fits(html, json_object_get(document, "layers"));
 }
 
-/* Several comparisons on one page, as the demo makes. */
+/* Several comparisons on one page: the demo's report. */
 static void write_several(fp_html *html, const json_t *document)
 {
 	const json_t *all = json_object_get(document, "comparisons");
@@ -216,7 +252,7 @@ fp_status fp_page_write(char **out, fp_context *ctx, const json_t *document)
 	} else if (json_is_array(json_object_get(document, "operators"))) {
 		write_prune(&html, document);
 	} else {
-		return fp_fail(ctx, FP_ERROR_USAGE, "a report is made of the result of prune or compare, and this is neither");
+		return fp_fail(ctx, FP_ERROR_USAGE, "a report needs the result of prune or compare; this document is neither");
 	}
 	if (!several)
 		write_settings(&html, document);

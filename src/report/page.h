@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page.h: the document of a prune or a comparison as one HTML page that needs nothing else: no network, no script. */
+/* page.h: the document of a prune or a comparison as one self-contained HTML page: no network, no script. */
 #ifndef FP_REPORT_PAGE_H
 #define FP_REPORT_PAGE_H
 

@@ -15,9 +15,9 @@ static json_t *comparison(const char *model, int methods)
 	for (int i = 0; i < 2 * methods; i++) {
 		char name[16];
 		snprintf(name, sizeof name, "way%d", i / 2);
-		json_array_append_new(rows,
-							  json_pack("{s:s, s:s, s:f, s:f, s:f}", "method", name, "pattern", i % 2 ? "2:4" : "50%",
-										"perplexity", 5.0 + i, "relative_error", 0.1, "seconds", 1.0));
+		json_array_append_new(rows, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f}", "method", name, "pattern",
+											  i % 2 ? "2:4" : "50%", "perplexity", 5.0 + i, "relative_error", 0.1,
+											  "seconds", 1.0, "evaluation_seconds", 1.0));
 	}
 	return json_pack("{s:s, s:s, s:o, s:i, s:i, s:i, s:f}", "model", model, "recipe", "main", "rows", rows, "windows",
 					 3, "sequence_length", 16, "peak_memory_bytes", 1 << 29, "seconds", 2.25);
@@ -72,6 +72,74 @@ static void several_comparisons(void **state)
 	fp_text_free(html);
 }
 
+/* Rows are called by what they run, and a sentence says what that is. */
+static void presets_have_honest_names(void **state)
+{
+	fp_context *ctx = *state;
+	json_t *document = comparison("model", 0);
+	json_t *rows = json_object_get(document, "rows");
+	json_array_append_new(rows, json_pack("{s:s, s:s, s:s, s:f}", "method", "fista", "preset", "fast", "pattern", "2:4",
+										  "perplexity", 6.0));
+	json_array_append_new(rows,
+						  json_pack("{s:s, s:s, s:s, s:s, s:f}", "method", "fista", "preset", "best", "title",
+									"layer reconstruction (best, short fit)", "pattern", "2:4", "perplexity", 5.0));
+	json_array_append_new(rows, json_pack("{s:s, s:s, s:f}", "method", "wanda", "pattern", "2:4", "perplexity", 7.0));
+	char *html = page_of(ctx, document);
+	assert_non_null(strstr(html, "<th>ADMM search + refit (fast)</th>"));
+	assert_non_null(strstr(html, "<th>layer reconstruction (best, short fit)</th>"));
+	assert_non_null(strstr(html, "<th>Wanda</th>"));
+	assert_int_equal(count(html, "does not run FISTA"), 2);
+	assert_null(strstr(html, "FISTAPruner as published"));
+	fp_text_free(html);
+}
+
+/* The chart of hidden states: one line per row that has them, for each pattern. */
+static void hidden_errors_of_a_comparison(void **state)
+{
+	fp_context *ctx = *state;
+	json_t *document = comparison("model", 3);
+	json_t *rows = json_object_get(document, "rows");
+	for (size_t i = 1; i < 5; i++) /* two of the three methods */
+		json_object_set_new(json_array_get(rows, i), "hidden_errors", json_pack("[f, f, n, f]", 0.01, 0.02, 0.04));
+	char *html = page_of(ctx, document);
+	assert_int_equal(count(html, "<h2>Error by layer</h2>"), 1);
+	assert_int_equal(count(html, "‖h* − h‖ / ‖h‖"), 1);
+	assert_int_equal(count(html, "relative error of the hidden state by layer"), 2); /* 50% and 2:4 */
+	assert_int_equal(count(html, "<path class=\"l s0\""), 2);
+	assert_int_equal(count(html, "<path class=\"l s1\""), 2);
+	assert_int_equal(count(html, "<path class=\"l s2\""), 0);
+	assert_null(strstr(html, "nan"));
+	fp_text_free(html);
+	html = page_of(ctx, comparison("model", 3)); /* no such numbers, no chart */
+	assert_null(strstr(html, "Error by layer"));
+	fp_text_free(html);
+}
+
+static void hidden_errors_of_a_prune(void **state)
+{
+	fp_context *ctx = *state;
+	char *html = NULL;
+	assert_ok(ctx,
+			  fp_report_page(&html, ctx,
+							 "{\"model\": \"m\", \"pattern\": \"2:4\", \"method\": \"fista\", \"preset\": \"paper\", "
+							 "\"operators\": [], \"layers\": [{\"layer\": 0, \"hidden_error\": 0.0123}, "
+							 "{\"layer\": 1, \"hidden_error\": 0.0456}, {\"layer\": -1, \"hidden_error\": 1}, "
+							 "{\"layer\": 9007199254740991, \"hidden_error\": 1}]}"));
+	assert_non_null(strstr(html, "pruned to 2:4: FISTAPruner (paper)"));
+	assert_int_equal(count(html, "<h2>Error by layer</h2>"), 1);
+	assert_int_equal(count(html, "<svg"), 1);
+	assert_int_equal(count(html, "<circle class=\"m s0\""), 3); /* two layers, and the mark beside the name */
+	assert_null(strstr(html, "<h2>Layer fit</h2>"));
+	fp_text_free(html);
+	assert_ok(ctx, fp_report_page(
+					   &html, ctx,
+					   "{\"model\": \"m\", \"operators\": [], \"layers\": [{\"layer\": 0, \"fit_loss_before\": 0.5, "
+					   "\"fit_loss_after\": 0.25, \"fit_steps\": 7}, {\"layer\": 1, \"hidden_error\": 0.5}]}"));
+	assert_non_null(strstr(html, "<h2>Layer fit</h2>"));
+	assert_int_equal(count(html, "0.2500"), 1);
+	fp_text_free(html);
+}
+
 static void anything_else(void **state)
 {
 	fp_context *ctx = *state;
@@ -86,6 +154,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(one_comparison, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(several_comparisons, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(presets_have_honest_names, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(hidden_errors_of_a_comparison, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(hidden_errors_of_a_prune, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(anything_else, context_set_up, context_tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
