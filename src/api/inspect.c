@@ -185,8 +185,9 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 	}
 	FP_TRY(fp_result_text(json, ctx, describe_model(&in, model_name, model, note, pattern)));
 	if (in.violations > 0)
-		status = fp_fail(ctx, FP_ERROR_CHECK, "%s: pattern %s is broken %lld times in %lld tensors", model_name,
-						 pattern, (long long)in.violations, (long long)in.broken);
+		status = fp_fail(ctx, FP_ERROR_CHECK, "%s: pattern %s is broken %lld time%s in %lld tensor%s", model_name,
+						 pattern, (long long)in.violations, in.violations == 1 ? "" : "s", (long long)in.broken,
+						 in.broken == 1 ? "" : "s");
 
 cleanup:
 	json_decref(in.tensors);

@@ -218,8 +218,9 @@ static fp_status open_output(prune_session *session, fp_prune_task *task)
 	FP_TRY(fp_comm_agree(session->comm, status));
 	task->journal = session->journal;
 	if (leads && begun)
-		fp_log(session->ctx, FP_LOG_INFO, "resuming: %lld layers are finished",
-			   (long long)fp_layer_journal_count(session->journal));
+		fp_log(session->ctx, FP_LOG_INFO, "resuming: %lld finished layer%s",
+			   (long long)fp_layer_journal_count(session->journal),
+			   fp_layer_journal_count(session->journal) == 1 ? "" : "s");
 cleanup:
 	return status;
 }

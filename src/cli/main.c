@@ -58,8 +58,9 @@ static const fp_cli_command command_table[] = {
 		.operands = 1,
 		.usage = "MODEL [--pattern 50%|2:4|N:M] [flags]",
 		.summary = "what is in a checkpoint, how sparse it is, and whether a pattern holds",
-		.detail = "Architecture, parameters and sparsity of MODEL, per tensor and in all. With --pattern every linear "
-				  "operator of the decoder layers is checked.",
+		.detail =
+			"Prints architecture, parameters and sparsity of MODEL, by kind of tensor and in total. With --pattern "
+			"every linear operator of the decoder layers is checked.",
 		.exit_note = "some operator breaks the pattern",
 		.run = fp_cli_inspect,
 	},

@@ -53,6 +53,7 @@ static const struct own_flag {
 	 "here as fistapruner-compare.jsonl"},
 	{"report", 0, FLAG_TEXT, FIELD(report), "pcd", "FILE.html", "the result as one HTML page with tables and charts"},
 	{"set", 0, FLAG_ASSIGNMENT, 0, "pc", "name=value", "any setting by its name; may be given several times"},
+	{"tensors", 0, FLAG_SWITCH, FIELD(tensors), "i", NULL, "print a line for every tensor, not one per kind"},
 	{"resume", 0, FLAG_SWITCH, FIELD(resume), "p", NULL,
 	 "go on with a run that was killed or failed: same command, same bytes in the end"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
@@ -63,11 +64,12 @@ static const struct own_flag {
 	{"completion", 0, FLAG_TEXT, FIELD(completion), "h", "bash|zsh|fish", "print a completion script for this shell"},
 	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitd", NULL, "print the result as one JSON document"},
 	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitd", NULL, "nothing on stderr but errors"},
-	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "pecitd", NULL, "more on stderr"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "p", NULL, "more on stderr, and every operator in the result"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitd", NULL, "more on stderr"},
 	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdh", NULL, "this text"},
 #undef FIELD
 };
-enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 7, MAX_FLAGS = 128 };
+enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 8, MAX_FLAGS = 128 };
 
 fp_status fp_cli_error(fp_status status, const char *format, ...)
 {

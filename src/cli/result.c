@@ -55,6 +55,19 @@ void fp_cli_print_wrapped(FILE *out, int column, const char *text)
 	fputc('\n', out);
 }
 
+void fp_cli_print_word(FILE *out, const char *word)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:=,%@";
+	if (*word && word[strspn(word, plain)] == '\0') {
+		fputs(word, out);
+		return;
+	}
+	fputc('\'', out);
+	for (; *word; word++)
+		fputs(*word == '\'' ? "'\\''" : (char[]){*word, '\0'}, out);
+	fputc('\'', out);
+}
+
 json_t *fp_cli_largest_rows(const json_t *rows, const char *key, size_t most)
 {
 	json_t *largest = json_array();

@@ -18,6 +18,8 @@ double fp_cli_number_at(const json_t *object, const char *key); /* NaN where it 
 
 /* Prints words at column `column`, wrapped at 100 columns; later lines start at `column` too. */
 void fp_cli_print_wrapped(FILE *out, int column, const char *text);
+/* Prints one word of a command line, quoted for a shell if need be. */
+void fp_cli_print_word(FILE *out, const char *word);
 /* The rows with the largest values of `key`, at most `most`, largest first; rows with 0 or without the key are left
  * out. The caller releases it. */
 json_t *fp_cli_largest_rows(const json_t *rows, const char *key, size_t most);

@@ -50,6 +50,13 @@ expect_json "d['not_finite'] == 1" inspect nan-weights
 expect_json "len(d['tensors']) == 20 and 'llama' in d['note'].lower() and 'Mamba' in d['architecture']" inspect unsupported
 expect_json "'down_proj' in d['note'] and len(d['tensors']) == 19" inspect missing-tensor
 expect_output "^pattern +2:4 holds$" inspect pruned --pattern=2:4
+# one line per kind of tensor; every tensor with --tensors
+expect_output "^model\.layers\.\*\.mlp\.down_proj\.weight +2 +[0-9x]+ +F32 +50\.00% +0$" inspect pruned --pattern=2:4
+grep -q "layers\.[0-9]" "$work/out" && complain "inspect prints every tensor without --tensors"
+expect_output "^model\.layers\.1\.mlp\.down_proj\.weight +[0-9x]+ +F32 +50\.00%" inspect pruned --tensors
+[ "$(grep -c "F32 " "$work/out")" -eq 20 ] || complain "inspect --tensors does not print every tensor"
+expect 5 "2:4 is broken 1 time in 1 tensor$" inspect nearly-pruned --pattern 2:4
+grep -A2 "^most violations:" "$work/out" | grep -q "layers\.[0-9].* 1$" || complain "inspect does not name the broken tensor"
 
 # tokenize
 expect_json "d['ids'] == [256] + list(b'short') and d['tokens'] == 6" tokenize good --text short.txt

@@ -53,5 +53,20 @@ prune part --layers 1 --metrics lines.jsonl --pattern=50% || complain "--layers 
 python3 -c "import json; [json.loads(line) for line in open('lines.jsonl')]" || complain "--metrics: not JSON lines"
 expect_json "all((t['sparsity'] == 0.5) == ('layers.1.' in t['name']) for t in d['tensors'] if t['operator'])" inspect part
 
+# the last screen: kinds, the worst operators, totals, the next commands; every operator on request only
+prune "two words" --method wanda --pattern 2:4 || complain "a directory with a space fails"
+for line in "^kind +operators +zeros +mean error +worst error$" "^down +2 +50\.00%( +0\.[0-9]{5}){2}$" "^output +two words$" \
+	"^method +Wanda$" "^pattern +2:4$" "^sparsity +50\.0000% of 14 operators$" "^relative error +0\.[0-9]{5}$" \
+	"fistapruner inspect 'two words' --pattern 2:4$" "fistapruner eval 'two words' --text TEXT$"; do
+	grep -Eq -e "$line" "$work/out" || complain "prune does not print '$line'"
+done
+[ "$(grep -c "^model\.layers\." "$work/out")" -eq 5 ] || complain "prune does not print five operators"
+command=$(sed -n 's/^ *\(.* inspect .*\)/\1/p' "$work/out")
+sh -c "$command" >"$work/out" 2>"$work/err" || complain "the command that prune prints fails: $command"
+prune all --method wanda --pattern 2:4 --verbose
+[ "$(grep -c "^model\.layers\." "$work/out")" -eq 19 ] || complain "--verbose does not print every operator"
+prune allocated --method wanda --pattern 50% --allocate 0.1
+grep -q "inspect allocated$" "$work/out" || complain "with --allocate inspect cannot check the share of each matrix"
+
 [ "$(cat good/* | cksum)" = "$before" ] || complain "the input changed"
 finish
