@@ -284,8 +284,8 @@ static fp_status share_out(const probe *p, fp_allocation *allocation)
 				entries[i++] = tensor->elements;
 			} else { /* half an entry more, so that the pattern's floor gives the count */
 				allocation->share[at] = ((double)zeros[i] + 0.5) / (double)entries[i];
-				fp_log(ctx, FP_LOG_INFO, "layer %lld %s: loss %+.4f, share %.4f", (long long)layer + 1,
-					   fp_role_name(role), loss[i], (double)zeros[i] / (double)entries[i]);
+				fp_log(ctx, FP_LOG_INFO, "layer %lld %s: loss %+.4f, share %.4f", (long long)layer, fp_role_name(role),
+					   loss[i], (double)zeros[i] / (double)entries[i]);
 				i++;
 			}
 		}

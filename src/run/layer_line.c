@@ -58,5 +58,5 @@ void fp_log_layer(fp_context *ctx, const fp_prune_result *result, int64_t layer,
 		append(&out, ", %.0f min left", left / 60);
 	else if (left > 0)
 		append(&out, ", %.0f s left", left);
-	fp_log(ctx, FP_LOG_INFO, "layer %lld of %lld: %s", (long long)layer + 1, (long long)layers, out.text);
+	fp_log(ctx, FP_LOG_INFO, "layer %lld of 0-%lld: %s", (long long)layer, (long long)layers - 1, out.text);
 }

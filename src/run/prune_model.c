@@ -110,8 +110,7 @@ static fp_status fit_done(void *data, const fp_fit_result *fit)
 		return status;
 	result->fits[result->fit_count++] = *fit;
 	fp_log(ctx, FP_LOG_DEBUG, "layer %lld: fit: loss %.5f to %.5f on held-out windows, %s, %.1f s",
-		   (long long)fit->layer + 1, fit->loss_before, fit->loss_after, fit->steps > 0 ? "kept" : "dropped",
-		   fit->seconds);
+		   (long long)fit->layer, fit->loss_before, fit->loss_after, fit->steps > 0 ? "kept" : "dropped", fit->seconds);
 	return FP_OK;
 }
 
@@ -163,7 +162,7 @@ static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int6
 	fp_status status;
 	run->replaced_count = 0;
 	FP_TRY(fp_prune_layer(layer_task, layer));
-	snprintf(name, sizeof name, "layer %lld", (long long)layer + 1);
+	snprintf(name, sizeof name, "layer %lld", (long long)layer);
 	fp_memory_log_stages(task->be, name);
 	if (task->journal)
 		FP_TRY(fp_layer_journal_add(task->journal, run->behind, layer, run->result, operators, fits, run->replaced,
@@ -251,8 +250,8 @@ static fp_status take_share(model_run *run)
 		run->own_end = shares[comm->rank + 1];
 		run->onward = task->windows->count > 0 && run->own_end > run->begin && run->own_end < shares[comm->size];
 		if (run->own_end > run->begin)
-			fp_log(ctx, FP_LOG_INFO, "rank %d of %d: layers %lld to %lld", comm->rank, comm->size,
-				   (long long)run->begin + 1, (long long)run->own_end);
+			fp_log(ctx, FP_LOG_INFO, "rank %d of %d: layers %lld-%lld", comm->rank, comm->size, (long long)run->begin,
+				   (long long)run->own_end - 1);
 	}
 	run->pending = run->own_end;
 	while (run->pending > run->begin && run->pending > run->first &&

@@ -68,5 +68,11 @@ prune all --method wanda --pattern 2:4 --verbose
 prune allocated --method wanda --pattern 50% --allocate 0.1
 grep -q "inspect allocated$" "$work/out" || complain "with --allocate inspect cannot check the share of each matrix"
 
+# layers count from 0 everywhere
+prune counted --method wanda --layers 1 --verbose
+grep -q "^layer 1 of 0-1: " "$work/err" || complain "progress does not count layers from 0"
+grep -q "^layer 1 down: " "$work/err" || complain "the log of an operator does not count layers from 0"
+grep -Eq "layer (0|2)" "$work/err" && complain "a layer that was not asked for is in the log"
+
 [ "$(cat good/* | cksum)" = "$before" ] || complain "the input changed"
 finish
