@@ -19,7 +19,7 @@ typedef struct sample_sink {
 	void *data;
 } sample_sink;
 
-/* "arc_easy=file" → its name, copied, and its file, borrowed. */
+/* Splits "arc_easy=file": *name is a copy for fp_free(), *path is borrowed. */
 static fp_status split(fp_context *ctx, const char *task, char **name, const char **path)
 {
 	const char *equals = strchr(task, '=');
@@ -33,7 +33,7 @@ static fp_status split(fp_context *ctx, const char *task, char **name, const cha
 	return status;
 }
 
-static fp_status tell_sample(void *data, const fp_task_sample *sample)
+static fp_status write_sample(void *data, const fp_task_sample *sample)
 {
 	sample_sink *sink = data;
 	char *line = NULL;
@@ -54,7 +54,7 @@ static fp_status tell_sample(void *data, const fp_task_sample *sample)
 	return status;
 }
 
-/* A standard error of one sample is not a number, and JSON has none for that. */
+/* The standard error of one sample is NaN, which JSON cannot express: null. */
 static void set_figure(json_t *document, const char *key, double figure)
 {
 	json_object_set_new(document, key, isfinite(figure) ? json_real(figure) : json_null());
@@ -76,14 +76,14 @@ static json_t *result_document(const fp_task_result *result, const char *path)
 	return document;
 }
 
-/* Names and files are looked at before the model is read: a typing error should not cost minutes. */
+/* Checks names before the model is read, so that a typing error is reported at once. */
 static fp_status check_tasks(fp_context *ctx, const fp_tasks_request *request)
 {
 	fp_status status = FP_OK;
 	char *name = NULL;
 	const char *path = NULL;
 	if (request->task_count < 1)
-		return fp_fail(ctx, FP_ERROR_USAGE, "there is no task to evaluate; give one as NAME=FILE");
+		return fp_fail(ctx, FP_ERROR_USAGE, "no task to evaluate; give one as NAME=FILE");
 	for (int i = 0; i < request->task_count; i++) {
 		FP_TRY(split(ctx, request->tasks[i], &name, &path));
 		FP_TRY(fp_task_check(ctx, name));
@@ -108,8 +108,8 @@ static fp_status evaluate_each(json_t *results, fp_model *model, fp_tokenizer *t
 		FP_TRY(fp_task_evaluate(&result, model, tokenizer, name, path, options));
 		if (result.truncated > 0)
 			fp_log(ctx, FP_LOG_WARNING,
-				   "%s: %lld requests are longer than the model's %lld tokens; their contexts were cut on the left",
-				   name, (long long)result.truncated, (long long)options->length);
+				   "%s: %lld request%s longer than %lld tokens; the beginning of the context was cut off", name,
+				   (long long)result.truncated, result.truncated == 1 ? " is" : "s are", (long long)options->length);
 		json_array_append_new(results, result_document(&result, path));
 		fp_free(name);
 		name = NULL;
@@ -129,7 +129,7 @@ fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_request
 	json_t *results = json_array();
 	sample_sink sink = {ctx, request->sampled, request->sampled_data};
 	fp_task_options options = {
-		.limit = settings->limit, .sampled = request->sampled ? tell_sample : NULL, .data = &sink};
+		.limit = settings->limit, .sampled = request->sampled ? write_sample : NULL, .data = &sink};
 	double start = fp_clock();
 
 	*json = NULL;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inspect.c: fp_inspect(): what is in a checkpoint and whether a pattern holds, tensor by tensor from the mapped file.
- */
+/* inspect.c: fp_inspect(): the tensors of a checkpoint, and whether a pattern holds, read from the mapped file. */
 #include "api/result_text.h"
 #include "base/memory.h"
 #include "base/settings.h"
@@ -15,7 +14,7 @@
 typedef struct inspection {
 	fp_context *ctx;
 	const fp_checkpoint *checkpoint;
-	bool *is_operator;         /* by tensor; all false where the model is unknown */
+	bool *is_operator;         /* by tensor; all false if the architecture is unknown */
 	const char **bias_of;      /* by tensor: the operator whose bias it is, or NULL; borrowed from the checkpoint */
 	const fp_audit_rule *rule; /* NULL: none */
 	json_t *tensors;
@@ -23,7 +22,7 @@ typedef struct inspection {
 	int64_t negative_zeros, not_finite, violations, broken;
 } inspection;
 
-/* Which tensors are linear operators of the decoder layers, and which are their biases: the model knows. */
+/* Marks the linear operators of the decoder layers and their biases. */
 static void mark_operators(inspection *in, const fp_model *model)
 {
 	int64_t count = fp_checkpoint_tensor_count(in->checkpoint);
@@ -90,7 +89,7 @@ static fp_status inspect_tensor(inspection *in, int64_t index)
 	return FP_OK;
 }
 
-/* The element type that most bytes have. Borrowed. */
+/* The element type of most of the bytes. Borrowed. */
 static const char *main_dtype(const fp_checkpoint *checkpoint)
 {
 	const char *best = "none";
@@ -131,7 +130,7 @@ static double share(int64_t part, int64_t whole)
 static json_t *describe_model(const inspection *in, const char *name, const fp_model *model, const char *note,
 							  const char *pattern)
 {
-	/* Without a known architecture nobody can say which matrices would be pruned: all count. */
+	/* if the architecture is unknown, so are its operators: all tensors count */
 	double sparsity = model ? share(in->operator_zeros, in->operator_counted) : share(in->zeros, in->counted);
 	json_t *document =
 		json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I}", "model", name, "architecture",
@@ -171,7 +170,7 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 	FP_TRY(FP_NEW(ctx, &in.bias_of, fp_checkpoint_tensor_count(checkpoint)));
 	FP_TRY(fp_backend_open(&backend, ctx, "cpu", 0));
 	status = fp_model_open(&model, backend, checkpoint);
-	/* A checkpoint that cannot be run can still be listed; only the audit needs to know the operators. */
+	/* a checkpoint of an unknown architecture can be listed; only the audit needs to know the operators */
 	if (status == FP_ERROR_INPUT && !pattern)
 		snprintf(note, sizeof note, "%s", fp_context_message(ctx));
 	else if (status != FP_OK)

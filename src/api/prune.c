@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prune.c: fp_prune() of the public interface: opens everything, runs the pipeline, writes the checkpoint and the
- * report. */
+/* prune.c: fp_prune(): opens model, text and device, runs the pipeline, writes the checkpoint and the report. */
 #include <fistapruner/fistapruner.h>
 
 #include "api/rank_device.h"
@@ -44,7 +43,7 @@ static void session_close(prune_session *session, bool failed)
 	fp_comm_close(session->comm, failed);
 }
 
-/* The model's family, by which presets may differ: config.json's model_type. */
+/* The model's family, on which presets may depend: config.json's model_type. */
 static const char *family_of(const fp_checkpoint *checkpoint)
 {
 	const char *type = json_string_value(json_object_get(fp_checkpoint_config(checkpoint), "model_type"));
@@ -58,7 +57,7 @@ static fp_status check_request(prune_session *session)
 		return fp_fail(session->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
 	if (request->calibration_count == 0 && fp_method_of(&session->settings)->needs_text)
 		return fp_fail(session->ctx, FP_ERROR_USAGE,
-					   "calibration text is needed: --calibration FILE (only --method magnitude works without)");
+					   "calibration text is needed: --calibration FILE (only --method magnitude works without it)");
 	return FP_OK;
 }
 
@@ -82,7 +81,7 @@ cleanup:
 	return status;
 }
 
-/* `auto` means the best device that can do what is asked: a layer fit needs gradients, which not every one has. */
+/* `auto` means the best device that can run the request: a layer fit needs gradients, which not every device has. */
 static fp_status open_backend(prune_session *session)
 {
 	const fp_settings *settings = &session->settings;
@@ -91,7 +90,8 @@ static fp_status open_backend(prune_session *session)
 	if (status == FP_OK && fits && fp_is(settings->device, "auto") &&
 		!fp_backend_can(session->be, FP_CAN_DIFFERENTIATE)) {
 		fp_log(session->ctx, FP_LOG_INFO,
-			   "device auto: %s has no layer fit yet, so the CPU does it; --preset fast uses it", session->be->name);
+			   "device auto: %s has no gradients for the layer fit, so the CPU is used; --preset fast can use %s",
+			   session->be->name, session->be->name);
 		fp_backend_close(session->be);
 		session->be = NULL;
 		status = fp_backend_open(&session->be, session->ctx, "cpu", (int)settings->threads);
@@ -149,7 +149,7 @@ cleanup:
 	return status;
 }
 
-/* pruning_report.json holds nothing that a second run would change: the output is the same bytes. */
+/* pruning_report.json leaves out times, so that two runs write the same bytes. */
 static fp_status write_report(prune_session *session, const fp_prune_task *task)
 {
 	char *text = NULL;
@@ -162,8 +162,8 @@ cleanup:
 	return status;
 }
 
-/* *out ← the report of an output that is there already and was made by the same request: the process was killed after
- * its last step. NULL: there is none. */
+/* *out ← the report of an output that exists already and is the result of the same request: the process was killed
+ * after its last step. NULL: there is none. */
 static fp_status find_finished(prune_session *session, const fp_prune_task *task, json_t **out)
 {
 	enum { MOST_BYTES = 1 << 28 };
@@ -183,7 +183,7 @@ static fp_status find_finished(prune_session *session, const fp_prune_task *task
 	for (size_t i = 0; equal && i < sizeof same / sizeof same[0]; i++)
 		equal = json_equal(json_object_get(found, same[i]), json_object_get(wanted, same[i]));
 	if (equal) {
-		fp_log(session->ctx, FP_LOG_INFO, "%s: is there already, whole", session->request->output);
+		fp_log(session->ctx, FP_LOG_INFO, "%s: exists already and is complete", session->request->output);
 		fp_working_folder_forget(session->ctx, session->request->output);
 		*out = json_incref(found);
 	}
@@ -195,7 +195,7 @@ cleanup:
 	return status;
 }
 
-/* Rank 0 makes the output or finds it begun; the others join. */
+/* Rank 0 creates the output or opens an unfinished one; the others join. */
 static fp_status open_output(prune_session *session, fp_prune_task *task)
 {
 	const fp_prune_request *request = session->request;
@@ -225,7 +225,7 @@ cleanup:
 	return status;
 }
 
-/* *document stays NULL on all ranks but the first. */
+/* *document stays NULL on all ranks but rank 0. */
 static fp_status run(prune_session *session, fp_prune_task *task, json_t **document)
 {
 	fp_comm *comm = session->comm;
@@ -250,7 +250,7 @@ cleanup:
 	return status;
 }
 
-/* The document as text, and the output under its name; on the first rank. */
+/* Makes the text of the document, then renames the output to its final name; on rank 0. */
 static fp_status finish(prune_session *session, json_t *document, char **json)
 {
 	fp_status status;
@@ -263,7 +263,7 @@ cleanup:
 	return status;
 }
 
-/* What rank 0 says is enough, but for warnings and the lines about layers. */
+/* While opening, only rank 0 logs more than warnings, so that messages are not repeated. */
 static fp_status open_quietly(prune_session *session)
 {
 	fp_context *ctx = session->ctx;
@@ -280,8 +280,8 @@ cleanup:
 	return status;
 }
 
-/* A failure says which of several ranks it was; an interrupt reaches all of them, and one word about it is enough. */
-static void tell_failure(const prune_session *session, fp_status status)
+/* Puts the rank into the message of a failure. An interrupt reaches all ranks, and only rank 0 reports it. */
+static void complete_message(const prune_session *session, fp_status status)
 {
 	const fp_comm *comm = session->comm;
 	const fp_prune_request *request = session->request;
@@ -327,7 +327,7 @@ cleanup:
 	if (status != FP_OK) {
 		fp_text_free(*json);
 		*json = NULL;
-		tell_failure(&session, status);
+		complete_message(&session, status);
 	}
 	ctx->progress = progress;
 	session_close(&session, status != FP_OK);

@@ -13,9 +13,9 @@
 
 #include <math.h>
 
-/* Two sums of the same products in another order differ by far less, relatively to √(A[i,i]·A[j,j]). */
+/* Relative to √(A[i,i]·A[j,j]). Summing the same products in another order changes them by far less. */
 static const double SYMMETRY_TOLERANCE = 1e-4;
-/* An eigenvalue below −this·λ_max is no rounding error of a Gram matrix in float. */
+/* Rounding a Gram matrix to float gives no eigenvalue below −this·λ_max. */
 static const double NEGATIVE_TOLERANCE = 1e-4;
 
 typedef struct matrix_session {
@@ -54,9 +54,9 @@ static fp_status check_request(fp_context *ctx, const float *result, const fp_ma
 	return FP_OK;
 }
 
-/* Host → device; NaN or infinity is an error that names the argument. */
-static fp_status take(matrix_session *session, fp_matrix *out, int64_t rows, int64_t cols, const float *host,
-					  const char *name)
+/* Uploads an argument; NaN or infinity is an error that names it. */
+static fp_status upload(matrix_session *session, fp_matrix *out, int64_t rows, int64_t cols, const float *host,
+						const char *name)
 {
 	fp_backend *be = session->be;
 	int finite;
@@ -84,14 +84,14 @@ static fp_status check_symmetry(fp_context *ctx, const float *gram, int64_t n)
 			if (fabs(lower - upper) > SYMMETRY_TOLERANCE * size)
 				return fp_fail(
 					ctx, FP_ERROR_NUMERIC,
-					"gram is not symmetric: [%lld, %lld] is %g and [%lld, %lld] is %g; give X*X*ᵀ whole, not "
+					"gram is not symmetric: [%lld, %lld] is %g and [%lld, %lld] is %g; give all of X*X*ᵀ, not "
 					"one triangle of it",
 					(long long)i, (long long)j, lower, (long long)j, (long long)i, upper);
 		}
 	return FP_OK;
 }
 
-/* A + δI has a Cholesky factor exactly where A has no eigenvalue below −δ. */
+/* A + δI has a Cholesky factor if and only if A has no eigenvalue below −δ. */
 static fp_status check_definite(matrix_session *session)
 {
 	fp_backend *be = session->be;
@@ -102,7 +102,7 @@ static fp_status check_definite(matrix_session *session)
 	int64_t refused;
 	fp_status status;
 	FP_TRY(fp_gram_largest(&session->gram, &largest));
-	if (largest <= 0) /* with a diagonal that is not negative: nothing but zeros */
+	if (largest <= 0) /* with a diagonal that is not negative, all entries are zero */
 		return FP_OK;
 	FP_TRY(fp_matrix_new(be, &factor, n, n, FP_F32));
 	FP_TRY(fp_matrix_new(be, &shift, 1, n, FP_F32));
@@ -111,16 +111,17 @@ static fp_status check_definite(matrix_session *session)
 	FP_TRY(be->linear->add_diagonal(be, factor, shift));
 	FP_TRY(be->linear->inverse(be, factor, &refused));
 	if (refused)
-		status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
-						 "gram has a negative eigenvalue below %g, so it is no X*X*ᵀ; give the sum of products itself",
-						 -NEGATIVE_TOLERANCE * largest);
+		status = fp_fail(
+			be->ctx, FP_ERROR_NUMERIC,
+			"gram has a negative eigenvalue, below %g, so it is not of the form X*X*ᵀ; give the sum of products itself",
+			-NEGATIVE_TOLERANCE * largest);
 cleanup:
 	fp_matrix_free(be, &factor);
 	fp_matrix_free(be, &shift);
 	return status;
 }
 
-/* C, R, e₀ and ‖WX‖² from the caller's target and energy, or from X* = X. */
+/* Computes C, R, e₀ and ‖WX‖² from the caller's target and energy, or for X* = X. */
 static fp_status make_problem(matrix_session *session, const fp_matrix_problem *given)
 {
 	fp_backend *be = session->be;
@@ -136,7 +137,7 @@ static fp_status make_problem(matrix_session *session, const fp_matrix_problem *
 		session->problem.C = session->R;
 		return FP_OK;
 	}
-	FP_TRY(take(session, &session->C, given->rows, given->cols, given->target, "target"));
+	FP_TRY(upload(session, &session->C, given->rows, given->cols, given->target, "target"));
 	FP_TRY(be->linear->dot(be, session->W, session->C, &common));
 	FP_TRY(be->linear->axpby(be, 1.0F, session->C, -1.0F, session->R));
 	double constant = own - 2.0 * common + given->energy;
@@ -159,8 +160,8 @@ static fp_status session_open(matrix_session *session, fp_context *ctx, const fp
 	fp_status status;
 	FP_TRY(fp_settings_resolve(settings, ctx, given->family ? given->family : ""));
 	FP_TRY(fp_backend_open(&session->be, ctx, settings->device, (int)settings->threads));
-	FP_TRY(take(session, &session->W, given->rows, n, given->weights, "weights"));
-	FP_TRY(take(session, &session->A, n, n, given->gram, "gram"));
+	FP_TRY(upload(session, &session->W, given->rows, n, given->weights, "weights"));
+	FP_TRY(upload(session, &session->A, n, n, given->gram, "gram"));
 	FP_TRY(check_symmetry(ctx, given->gram, n));
 	FP_TRY(fp_gram_new(&session->gram, session->be, session->A));
 	FP_TRY(check_definite(session));
@@ -172,7 +173,7 @@ cleanup:
 	return status;
 }
 
-/* Makes every zero +0.0 and returns how many there are. */
+/* Replaces −0.0 by +0.0 and returns the number of zeros. */
 static int64_t clean_zeros(float *values, int64_t count)
 {
 	int64_t zeros = 0;

@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* How many GPUs this process sees, as far as the environment tells; 0: unknown. Slurm may show each rank one of them.
- */
+/* How many GPUs CUDA_VISIBLE_DEVICES lists; 0: not set. Slurm may list one for each rank. */
 static int visible_devices(void)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
@@ -36,6 +35,6 @@ fp_status fp_rank_device_open(fp_backend **out, fp_context *ctx, const fp_comm *
 	fp_status status = fp_backend_open(out, ctx, device, threads);
 	if (status == FP_OK || !automatic)
 		return status;
-	fp_log(ctx, FP_LOG_DEBUG, "device auto: not %s: %s", device, fp_context_message(ctx));
+	fp_log(ctx, FP_LOG_DEBUG, "device auto: %s cannot be used: %s", device, fp_context_message(ctx));
 	return fp_backend_open(out, ctx, "cpu", threads);
 }

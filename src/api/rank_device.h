@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rank_device.h: which GPU and how many threads a rank takes, beside the others on its machine. */
+/* rank_device.h: which GPU and how many threads a rank uses when ranks share a machine. */
 #ifndef FP_API_RANK_DEVICE_H
 #define FP_API_RANK_DEVICE_H
 
@@ -7,8 +7,8 @@
 #include "base/settings.h"
 #include "comm/comm.h"
 
-/* Opens the backend of the settings; where several ranks share the machine, "cuda" and "auto" mean the GPU with the
- * number of the rank, and threads 0 an equal part of the processors. */
+/* Opens the backend that the settings name. If several ranks share the machine, "cuda" and "auto" mean the GPU with the
+ * rank's number, and 0 threads mean an equal share of the processors. */
 fp_status fp_rank_device_open(fp_backend **out, fp_context *ctx, const fp_comm *comm, const fp_settings *settings);
 
 #endif

@@ -15,7 +15,7 @@ void fp_text_free(char *text)
 	fp_free(text);
 }
 
-/* Ten digits tell a perplexity well enough; seventeen would print 0.1 as 0.10000000000000001. */
+/* Ten digits are enough for a perplexity; seventeen would print 0.1 as 0.10000000000000001. */
 static fp_status dump(char **out, fp_context *ctx, json_t *document, size_t style)
 {
 	*out = document ? json_dumps(document, style | JSON_REAL_PRECISION(10)) : NULL;

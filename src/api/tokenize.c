@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenize.c: fp_tokenize(): a text → token ids, as the model's own tokenizer gives them. */
+/* tokenize.c: fp_tokenize(): the token ids of a text, by the model's own tokenizer. */
 #include "api/result_text.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
@@ -46,7 +46,7 @@ static fp_status add_documents(json_t *result, fp_context *ctx, fp_tokenizer *to
 	return FP_OK;
 }
 
-/* A directory needs nothing but its tokenizer files; a name from the hub's cache is looked up as every model is. */
+/* A directory needs only its tokenizer files; a name in the hub's cache is looked up like any model. */
 static fp_status open_tokenizer(fp_tokenizer **out, fp_context *ctx, const char *model)
 {
 	struct stat info;

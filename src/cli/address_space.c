@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * address_space.c: refuses a limit of the address space (ulimit -v) in which OpenBLAS does not start. Its constructor
- * asks for 128 MiB a thread and, where that fails, asks again for ever; so the check must come before the constructors
- * of shared libraries, which is what the table of the section below is for.
+ * address_space.c: refuses a limit of the address space (ulimit -v) that is too small for OpenBLAS to start. OpenBLAS's
+ * constructor allocates 128 MiB per thread and retries for ever if that fails. The check therefore runs before the
+ * constructors of shared libraries, from the section .preinit_array.
  */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -13,7 +13,7 @@
 #define FP_CLI_SANITIZED
 #endif
 
-#ifndef FP_CLI_SANITIZED /* their runtimes are not there yet at this point */
+#ifndef FP_CLI_SANITIZED /* the sanitizers' runtimes have not started yet */
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -22,10 +22,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* MiB: what OpenBLAS takes for a thread at its start, and what the start takes beside it. */
-enum { THREAD_MIB = 128, BESIDE_MIB = 8, EXIT_NO_MEMORY = 4 };
+/* MiB that OpenBLAS allocates per thread at its start, and MiB for everything else. */
+enum { THREAD_MIB = 128, OTHER_MIB = 8, EXIT_NO_MEMORY = 4 };
 
-/* The number that a variable of the environment holds; 0: none. getenv() need not work yet. */
+/* The number in an environment variable; 0: none. getenv() may not work yet. */
 static long number_of(char *const *environment, const char *name)
 {
 	size_t length = strlen(name);
@@ -35,7 +35,7 @@ static long number_of(char *const *environment, const char *name)
 	return 0;
 }
 
-/* As OpenBLAS counts them: what is asked for, at most one for each processor. */
+/* The number of threads as OpenBLAS chooses it: as requested, at most one per processor. */
 static long blas_threads(char *const *environment)
 {
 	static const char *const names[] = {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"};
@@ -48,8 +48,8 @@ static long blas_threads(char *const *environment)
 	return asked > 0 && asked < most ? asked : most;
 }
 
-/* MiB of the address space that are taken now. */
-static long taken(void)
+/* MiB of the address space in use. */
+static long used_mib(void)
 {
 	char text[64] = "";
 	int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
@@ -69,13 +69,13 @@ static void check_address_space(int count, char **arguments, char **environment)
 	if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
 		return;
 	long threads = blas_threads(environment), allowed = (long)(limit.rlim_cur >> 20);
-	long wanted = taken() + threads * THREAD_MIB + BESIDE_MIB;
+	long wanted = used_mib() + threads * THREAD_MIB + OTHER_MIB;
 	if (allowed >= wanted)
 		return;
 	int size =
 		snprintf(text, sizeof text,
-				 "fistapruner: out of memory: the address space is limited to %ld MiB (ulimit -v), and the start alone "
-				 "takes %ld MiB, %d for a thread; raise the limit%s\n",
+				 "fistapruner: out of memory: the address space is limited to %ld MiB (ulimit -v), but starting takes "
+				 "%ld MiB, %d per thread; raise the limit%s\n",
 				 allowed, wanted, THREAD_MIB, threads > 1 ? " or set OMP_NUM_THREADS=1" : "");
 	ssize_t written = write(STDERR_FILENO, text, (size_t)size);
 	(void)written;

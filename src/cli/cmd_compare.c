@@ -62,7 +62,7 @@ static void render(const json_t *result, const fp_cli_options *options)
 	putchar('\n');
 }
 
-/* Where finished cells are kept: in --work, else beside the report, else in the current directory. */
+/* The file that keeps finished rows: in --work, else beside the report, else in the current directory. */
 static fp_status choose_journal(char out[static PATH_MAX], const fp_cli_options *options)
 {
 	int length;
@@ -78,7 +78,7 @@ static fp_status choose_journal(char out[static PATH_MAX], const fp_cli_options 
 	if (length >= PATH_MAX)
 		return fp_cli_error(FP_ERROR_USAGE, "the name of the journal is too long; give a shorter --work DIR");
 	if (!options->quiet)
-		fprintf(stderr, "finished cells are kept in %s\n", out);
+		fprintf(stderr, "finished rows are kept in %s\n", out);
 	return FP_OK;
 }
 

@@ -81,7 +81,7 @@ fp_status fp_cli_eval(fp_context *ctx, const fp_cli_options *options)
 	if (!options->text && options->task_count == 0)
 		return fp_cli_error(FP_ERROR_USAGE, "eval needs a text or a task: --text FILE, or --task NAME=FILE");
 	if (options->text && options->task_count > 0)
-		return fp_cli_error(FP_ERROR_USAGE, "--text and --task are two measurements: ask for one at a time");
+		return fp_cli_error(FP_ERROR_USAGE, "--text and --task are different measurements: give one at a time");
 	if (options->task_count > 0)
 		return evaluate_tasks(ctx, options);
 	if (options->metrics)

@@ -14,7 +14,7 @@ static void print_ids(const json_t *ids)
 	putchar('\n');
 }
 
-/* Ids only, a line per document: what one pipes into a comparison. */
+/* Ids only, one line per document, for comparison with other tools. */
 static void render(const json_t *result, const fp_cli_options *options)
 {
 	(void)options;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commands.h: what main.c's table calls; one file each. A command says its own errors on stderr. */
+/* commands.h: the commands in main.c's table, one file each. A command prints its own errors on stderr. */
 #ifndef FP_CLI_COMMANDS_H
 #define FP_CLI_COMMANDS_H
 

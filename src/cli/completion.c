@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* What may stand for a value, by the word that help has for it. */
-typedef enum value_kind { VALUE_NONE, VALUE_WORDS, VALUE_FILE, VALUE_FOLDER, VALUE_SETTING, VALUE_FREE } value_kind;
+/* What completes a value, by its placeholder in help. */
+typedef enum value_kind { VALUE_NONE, VALUE_WORDS, VALUE_FILE, VALUE_DIRECTORY, VALUE_SETTING, VALUE_FREE } value_kind;
 
 static value_kind kind_of(const char *value)
 {
@@ -15,12 +15,12 @@ static value_kind kind_of(const char *value)
 	if (strncmp(value, "FILE", 4) == 0)
 		return VALUE_FILE;
 	if (strcmp(value, "DIR") == 0)
-		return VALUE_FOLDER;
+		return VALUE_DIRECTORY;
 	return strcmp(value, "name=value") == 0 ? VALUE_SETTING : VALUE_FREE;
 }
 
-/* The words of "auto|cpu|cuda[:N]" that stand for themselves: those with capitals are places for a number, and what is
- * in brackets is optional. Colons get a backslash where `escape` says so. */
+/* The literal words of "auto|cpu|cuda[:N]": a word with capitals is a placeholder, and what is in brackets is optional.
+ * With `escape`, colons get a backslash. */
 static void print_words(FILE *out, const char *value, bool escape)
 {
 	const char *gap = "";
@@ -37,8 +37,8 @@ static void print_words(FILE *out, const char *value, bool escape)
 	}
 }
 
-/* `text` inside single quotes: as sh has them with a break for each quote, or with backslashes (fish). Brackets and
- * colons get a backslash for zsh's _arguments. */
+/* Prints `text` for use within single quotes: `quote` is what the shell needs for a quote in it. With `brackets`,
+ * brackets and colons get a backslash, for zsh's _arguments. */
 static void print_quoted(FILE *out, const char *text, const char *quote, bool brackets)
 {
 	for (; *text; text++) {
@@ -105,7 +105,7 @@ static void print_bash_value(void *data, const fp_cli_flag_help *row)
 	case VALUE_FILE:
 		fputs("_fistapruner_files -f", out);
 		break;
-	case VALUE_FOLDER:
+	case VALUE_DIRECTORY:
 		fputs("_fistapruner_files -d", out);
 		break;
 	case VALUE_SETTING:
@@ -131,7 +131,7 @@ static void print_bash(FILE *out)
 		  "\tif [ \"$COMP_CWORD\" -eq 1 ]; then\n\t\t_fistapruner_words \"",
 		  out);
 	print_commands(out);
-	/* bash makes words of its own around '=': --flag=value and --set name=value are three. */
+	/* bash splits words at '=': --flag=value is three words, and so is name=value after --set */
 	fputs(" --help --version\"\n\t\treturn\n\tfi\n"
 		  "\tif [ \"$current\" = = ]; then\n\t\tcurrent=\n"
 		  "\telif [ \"$previous\" = = ]; then\n\t\tprevious=${COMP_WORDS[COMP_CWORD-2]}\n\tfi\n"
@@ -171,7 +171,7 @@ static void print_zsh_action(FILE *out, const char *value)
 	case VALUE_FILE:
 		fputs("_files", out);
 		break;
-	case VALUE_FOLDER:
+	case VALUE_DIRECTORY:
 		fputs("_files -/", out);
 		break;
 	case VALUE_SETTING:
@@ -180,7 +180,7 @@ static void print_zsh_action(FILE *out, const char *value)
 		fputc('}', out);
 		break;
 	default:
-		fputc(' ', out); /* a message alone */
+		fputc(' ', out); /* no completion, only the message */
 	}
 }
 
@@ -205,7 +205,7 @@ static void print_zsh_row(void *data, const fp_cli_flag_help *row)
 		print_zsh_spec(data, name, row);
 	}
 	char name[sizeof row->name + 1];
-	snprintf(name, sizeof name, "%s%s", long_name(row), row->value ? "=" : ""); /* "=": the value may follow it too */
+	snprintf(name, sizeof name, "%s%s", long_name(row), row->value ? "=" : ""); /* "=": --flag=value is allowed */
 	print_zsh_spec(data, name, row);
 }
 
@@ -259,7 +259,7 @@ static void print_fish_row(void *data, const fp_cli_flag_help *row)
 	case VALUE_FILE:
 		fputs(" -r -F", out);
 		break;
-	case VALUE_FOLDER:
+	case VALUE_DIRECTORY:
 		fputs(" -x -a '(__fish_complete_directories)'", out);
 		break;
 	case VALUE_SETTING:

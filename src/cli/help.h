@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* help.h: --help and the manual page, made from the tables of flags and settings. */
+/* help.h: --help and the manual page, generated from the tables of commands, flags, settings and presets. */
 #ifndef FP_CLI_HELP_H
 #define FP_CLI_HELP_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c: which command, with which words; signals; exit codes. */
+/* main.c: the table of commands, signals and exit codes. */
 #include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/help.h"
@@ -23,7 +23,7 @@ static const fp_cli_command command_table[] = {
 		.summary = "make a model sparse and write it as a new checkpoint",
 		.detail =
 			"Prunes every linear operator of MODEL's decoder layers to a pattern and writes the checkpoint DIR: the "
-			"same files with only those weights changed. The text of --calibration tells which inputs matter. N:M "
+			"files of MODEL with only those weights changed. The calibration text determines which inputs matter. N:M "
 			"means N kept of M consecutive entries of a row.",
 		.run = fp_cli_prune,
 	},
@@ -34,9 +34,9 @@ static const fp_cli_command command_table[] = {
 		.usage = "MODEL --text FILE | --task NAME=FILE... [flags]",
 		.summary = "perplexity of a model on a text, or its zero-shot accuracy on tasks",
 		.detail =
-			"Perplexity of MODEL on a text: exp(mean token cross-entropy) over windows that do not overlap. Figures "
-			"at different sequence lengths or by different protocols do not compare. Or, with --task, the share of "
-			"questions that MODEL answers right without examples, by the prompts and rules of lm-evaluation-harness.",
+			"Prints the perplexity of MODEL on a text: exp(mean token cross-entropy) over windows that do not overlap. "
+			"Perplexities at different sequence lengths or by different protocols cannot be compared. With --task it "
+			"prints the zero-shot accuracy on tasks, with the prompts and rules of lm-evaluation-harness.",
 		.run = fp_cli_eval,
 	},
 	{
@@ -46,10 +46,8 @@ static const fp_cli_command command_table[] = {
 		.usage = "MODEL --calibration FILE --text FILE [flags]",
 		.summary = "methods and patterns side by side on one model: the paper's tables and curves",
 		.detail = "Prunes MODEL once for every method, preset, pattern, number of samples and seed, evaluates each "
-				  "result and "
-				  "the dense model, and prints one table. No pruned model is written. Finished cells are kept: a run "
-				  "that was "
-				  "stopped goes on when it is started again.",
+				  "result and the dense model, and prints one table. No pruned model is written. Finished rows are "
+				  "kept: started again, a stopped run continues.",
 		.run = fp_cli_compare,
 	},
 	{
@@ -81,7 +79,7 @@ static const fp_cli_command command_table[] = {
 		.detail =
 			"Prunes and evaluates the two small models that ship with the program with every method and preset, at 50% "
 			"and at 2:4, prints the perplexities side by side and writes the report (without --report as "
-			"fistapruner-demo.html into the current folder). Nothing is downloaded and nothing else is left behind.",
+			"fistapruner-demo.html in the current directory). It downloads nothing and leaves no other files.",
 		.run = fp_cli_demo,
 	},
 	{
@@ -128,8 +126,7 @@ fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options)
 	return FP_OK;
 }
 
-static volatile int
-	interrupted; /* int as the library's interface has it; written whole on every platform we build on */
+static volatile int interrupted; /* int, as fp_context_set_interrupt() takes it */
 
 static void on_signal(int number)
 {
@@ -137,17 +134,17 @@ static void on_signal(int number)
 	__atomic_store_n(&interrupted, 1, __ATOMIC_RELAXED); /* other threads may be reading it */
 }
 
-/* A page of a mapped file that cannot be read comes as a signal. What was finished is on the disk: only say it and end.
- */
+/* A page of a mapped file that cannot be read raises SIGBUS. Finished layers are on the disk already, so that printing
+ * a message and leaving is enough. */
 static void on_bus_error(int number)
 {
-	static const char text[] = "fistapruner: a mapped file could not be read: its disk fails, or it was cut short\n";
+	static const char text[] = "fistapruner: a mapped file could not be read: its disk failed, or it was cut short\n";
 	(void)number;
 	ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
 	_exit(written < 0 ? 1 : fp_status_exit_code(FP_ERROR_IO));
 }
 
-/* The first signal asks for an orderly stop, the second one ends the program at once. */
+/* The first signal requests an orderly stop, the second ends the program at once. */
 static void catch_signals(void)
 {
 	struct sigaction action;
@@ -181,11 +178,10 @@ static void restart_with_environment(char **words)
 }
 
 /*
- * A large block is given back to the system when it is freed. By itself glibc stops that for sizes that it has seen
- * freed, and then what stays behind, such as an operator's drift, holds holes of the size of others in the heap:
- * --memory was exceeded by them.
+ * Returns large blocks to the system as soon as they are freed. glibc raises its threshold for this by itself, after
+ * which blocks that stay alive leave large holes in the heap, and a run exceeded --memory.
  */
-static void give_memory_back(void)
+static void return_large_blocks(void)
 {
 #ifdef __GLIBC__
 	mallopt(M_MMAP_THRESHOLD, 4 << 20);
@@ -239,7 +235,7 @@ static void print_version(void)
 int main(int count, char **words)
 {
 	restart_with_environment(words);
-	give_memory_back();
+	return_large_blocks();
 	catch_signals();
 	fp_status status = FP_OK;
 	if (count < 2) {

@@ -8,8 +8,8 @@
 
 typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_TASK, FLAG_ASSIGNMENT } flag_kind;
 
-/* The flags that are not settings. `commands` as in the settings table: p prune, e eval, c compare, i inspect, t
- * tokenize, d demo, h help. */
+/* The flags that are not settings. `commands` has letters as in the settings table: p prune, e eval, c compare,
+ * i inspect, t tokenize, d demo, h help. */
 static const struct own_flag {
 	const char *name;
 	char letter;
@@ -18,7 +18,7 @@ static const struct own_flag {
 	const char *commands, *value, *help;
 } own_flags[] = {
 #define FIELD(name) offsetof(fp_cli_options, name)
-	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR", "where the pruned checkpoint goes; must not exist yet"},
+	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR", "directory for the pruned checkpoint; must not exist yet"},
 	{"calibration", 0, FLAG_LIST, FIELD(calibration), "pc", "FILE",
 	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "ec", "FILE",
@@ -26,54 +26,55 @@ static const struct own_flag {
 	{"task", 0, FLAG_TASK, 0, "e", "NAME=FILE",
 	 "zero-shot accuracy on a task's own file, as lm-evaluation-harness measures it: arc_easy, arc_challenge, "
 	 "winogrande, boolq, rte, qnli, wnli, hellaswag, piqa, openbookqa, lambada_openai, or multiple_choice for JSON "
-	 "lines "
-	 "with context, choices and label; may be given several times"},
+	 "lines with context, choices and label; may be given several times"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "t", "FILE",
 	 "plain text or JSON lines with a \"text\" key, also .gz and .zst; without it standard input is read as plain "
 	 "text"},
 	{"pattern", 0, FLAG_TEXT, FIELD(pattern), "i", "50%|2:4|N:M",
 	 "check every linear operator of the decoder layers against this pattern; N:M means N kept of M consecutive "
-	 "entries "
-	 "of a row"},
-	{"metrics", 0, FLAG_TEXT, FIELD(metrics), "p", "FILE", "one JSON line per operator, as it is finished"},
+	 "entries of a row"},
+	{"metrics", 0, FLAG_TEXT, FIELD(metrics), "p", "FILE", "write one JSON line per operator as soon as it is pruned"},
 	{"samples-file", 0, FLAG_TEXT, FIELD(metrics), "e", "FILE",
-	 "with --task: one JSON line per example: the choice taken and the log-likelihood of each"},
+	 "with --task: write one JSON line per example: the choice made and the log-likelihood of each choice"},
 	{"recipe", 0, FLAG_TEXT, FIELD(recipe), "c", "main|sparsity|correction|samples|seeds",
-	 "a study of the paper: the table at 50% and 2:4, the curve from 10% to 70%, error correction on and off, 1 to 128 "
-	 "calibration windows, five seeds; the lists below replace its own [main]"},
-	{"methods", 0, FLAG_TEXT, FIELD(methods), "c", "LIST", "such as wanda,sparsegpt,fista"},
-	{"presets", 0, FLAG_TEXT, FIELD(presets), "c", "LIST", "of the method fista, such as paper,fast"},
-	{"corrections", 0, FLAG_TEXT, FIELD(corrections), "c", "LIST", "of the method fista, such as none,intra,cross"},
-	{"patterns", 0, FLAG_TEXT, FIELD(patterns), "c", "LIST", "such as 50%,2:4; N:M means N kept of M"},
+	 "a study of the paper: main: 50% and 2:4; sparsity: 10% to 70%; correction: error correction on and off; samples: "
+	 "1 to 128 calibration windows; seeds: five seeds. The lists below replace the recipe's own [main]"},
+	{"methods", 0, FLAG_TEXT, FIELD(methods), "c", "LIST", "methods, such as wanda,sparsegpt,fista"},
+	{"presets", 0, FLAG_TEXT, FIELD(presets), "c", "LIST", "presets of the method fista, such as paper,fast"},
+	{"corrections", 0, FLAG_TEXT, FIELD(corrections), "c", "LIST",
+	 "corrections of the method fista, such as none,intra,cross"},
+	{"patterns", 0, FLAG_TEXT, FIELD(patterns), "c", "LIST", "patterns, such as 50%,2:4; N:M means N kept of M"},
 	{"samples-list", 0, FLAG_TEXT, FIELD(samples_list), "c", "LIST",
 	 "numbers of calibration windows, such as 32,64,128"},
 	{"seeds", 0, FLAG_TEXT, FIELD(seeds), "c", "LIST", "seeds of the calibration sample, such as 1,2,3"},
 	{"work", 0, FLAG_TEXT, FIELD(work), "c", "DIR",
-	 "where finished cells are kept (compare.jsonl), so that a stopped run goes on; without it beside the report, or "
-	 "here as fistapruner-compare.jsonl"},
-	{"report", 0, FLAG_TEXT, FIELD(report), "pcd", "FILE.html", "the result as one HTML page with tables and charts"},
-	{"set", 0, FLAG_ASSIGNMENT, 0, "pc", "name=value", "any setting by its name; may be given several times"},
+	 "directory that keeps the finished rows (compare.jsonl), so that a stopped run can be continued; without it they "
+	 "are kept beside the report, or in ./fistapruner-compare.jsonl"},
+	{"report", 0, FLAG_TEXT, FIELD(report), "pcd", "FILE.html",
+	 "write the result as one HTML page with tables and charts"},
+	{"set", 0, FLAG_ASSIGNMENT, 0, "pc", "name=value", "set any setting by its name; may be given several times"},
 	{"tensors", 0, FLAG_SWITCH, FIELD(tensors), "i", NULL, "print a line for every tensor, not one per kind"},
 	{"resume", 0, FLAG_SWITCH, FIELD(resume), "p", NULL,
-	 "go on with a run that was killed or failed: same command, same bytes in the end"},
-	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL, "write nothing; say what would be done"},
-	/* from here on: what help puts last */
+	 "continue a run that was stopped or failed: the same command with --resume gives the same bytes"},
+	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL,
+	 "write nothing; print what would be done, with time and memory"},
+	/* help prints these last (COMMON_FLAGS) */
 	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecd", "auto|always|never",
-	 "a bar on stderr; auto: only on a terminal, else a line per stage"},
+	 "progress bar on stderr; auto: on a terminal only, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
 	{"completion", 0, FLAG_TEXT, FIELD(completion), "h", "bash|zsh|fish", "print a completion script for this shell"},
 	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitd", NULL, "print the result as one JSON document"},
-	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitd", NULL, "nothing on stderr but errors"},
-	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "p", NULL, "more on stderr, and every operator in the result"},
-	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitd", NULL, "more on stderr"},
-	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdh", NULL, "this text"},
+	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitd", NULL, "print only errors on stderr"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "p", NULL, "print more on stderr, and every operator in the result"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitd", NULL, "print more on stderr"},
+	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdh", NULL, "print this text"},
 #undef FIELD
 };
 enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 8, MAX_FLAGS = 128 };
 
 fp_status fp_cli_error(fp_status status, const char *format, ...)
 {
-	/* A progress bar may stand on this line. */
+	/* a progress bar may be on this line */
 	fputs(isatty(STDERR_FILENO) ? "\r\033[Kfistapruner: " : "fistapruner: ", stderr);
 	va_list args;
 	va_start(args, format);
@@ -89,7 +90,7 @@ fp_status fp_cli_failed(fp_context *ctx, fp_status status)
 	return fp_cli_error(status, "%s", *message ? message : fp_status_text(status));
 }
 
-/* Edit distance with room for words up to 63 letters; longer ones are far from everything. */
+/* Edit distance of words of up to 63 letters; longer ones are never near. */
 static int edit_distance(const char *a, const char *b)
 {
 	enum { LIMIT = 64 };
@@ -123,7 +124,7 @@ const char *fp_cli_nearest(const char *word, const char *const *words)
 	int limit = (int)strlen(word) / 3 + (strlen(word) > 3 ? 2 : 1); /* a typo or two, not another word */
 	for (; *words; words++) {
 		int distance = edit_distance(word, *words);
-		/* A word that was cut short is meant, however long the rest of it is. */
+		/* an abbreviation is near, however long the rest of the word is */
 		if (strlen(word) >= 3 && strncmp(word, *words, strlen(word)) == 0)
 			distance = 1;
 		if (distance < limit) {
@@ -206,7 +207,7 @@ static fp_status unknown_flag(const fp_cli_command *command, const char *word, s
 	snprintf(typed, sizeof typed, "%.*s", (int)(length < 63 ? length : 63), word);
 	info = find_setting_flag(typed, strlen(typed));
 	if (info && fp_cli_takes_set(command))
-		return fp_cli_error(FP_ERROR_USAGE, "--%s has no flag of its own: use --set %s=%s", typed, info->name,
+		return fp_cli_error(FP_ERROR_USAGE, "%s is a solver setting: use --set %s=%s", typed, info->name,
 							info->initial);
 	const char *nearest = fp_cli_nearest(typed, words);
 	if (nearest)
@@ -245,7 +246,7 @@ static fp_status store(fp_cli_options *options, fp_context *ctx, const struct ow
 	return FP_OK;
 }
 
-/* One flag at words[*at]; *at moves on to its value where that is a word of its own. */
+/* Parses the flag at words[*at], and the next word too if that is its value. */
 static fp_status parse_flag(fp_cli_options *options, fp_context *ctx, int count, char **words, int *at)
 {
 	const char *word = words[*at];
@@ -296,7 +297,7 @@ static fp_status check_operands(const fp_cli_options *options)
 		return fp_cli_error(FP_ERROR_USAGE, "%s needs a model: fistapruner %s %s", command->name, command->name,
 							command->usage);
 	if (options->operand_count > command->operands)
-		return fp_cli_error(FP_ERROR_USAGE, "'%s' is one word too many: fistapruner %s %s",
+		return fp_cli_error(FP_ERROR_USAGE, "unexpected argument '%s': fistapruner %s %s",
 							options->operands[command->operands], command->name, command->usage);
 	return FP_OK;
 }
@@ -317,7 +318,7 @@ fp_status fp_cli_parse(fp_cli_options *options, fp_context *ctx, int count, char
 			continue;
 		}
 		if (options->operand_count == FP_CLI_MAX_OPERANDS)
-			return fp_cli_error(FP_ERROR_USAGE, "'%s' is one word too many: fistapruner %s %s", word,
+			return fp_cli_error(FP_ERROR_USAGE, "unexpected argument '%s': fistapruner %s %s", word,
 								options->command->name, options->command->usage);
 		options->operands[options->operand_count++] = word;
 	}
@@ -325,7 +326,7 @@ fp_status fp_cli_parse(fp_cli_options *options, fp_context *ctx, int count, char
 	if (progress && strcmp(progress, "auto") != 0 && strcmp(progress, "always") != 0 && strcmp(progress, "never") != 0)
 		return fp_cli_error(FP_ERROR_USAGE, "--progress '%s': must be one of auto|always|never", progress);
 	if (options->quiet && options->verbose)
-		return fp_cli_error(FP_ERROR_USAGE, "-q and -v exclude each other");
+		return fp_cli_error(FP_ERROR_USAGE, "-q and -v exclude each other: give one of them");
 	return check_operands(options);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.h: one command line, parsed. Settings come from the library's table; what is not a setting (files, output,
- * verbosity) comes from a small table in options.c. Help and the man page are made from the same two tables.
+ * options.h: parses a command line. Settings come from the library's table; other flags (files, output, verbosity) from
+ * a table in options.c. Help, man page and completion are generated from the same two tables.
  */
 #ifndef FP_CLI_OPTIONS_H
 #define FP_CLI_OPTIONS_H
@@ -18,7 +18,7 @@ typedef struct fp_cli_command {
 	const char *name;
 	char letter;           /* in the tables' `commands` column */
 	int operands;          /* how many it must have; -1: up to FP_CLI_MAX_OPERANDS */
-	const char *usage;     /* what follows the name */
+	const char *usage;     /* what follows the name on the command line */
 	const char *summary;   /* one line */
 	const char *detail;    /* a paragraph for --help; may be NULL */
 	const char *exit_note; /* what exit code 5 means here; may be NULL */
@@ -45,14 +45,14 @@ const fp_cli_command *fp_cli_command_at(size_t index);
 /* NULL: no such command. */
 const fp_cli_command *fp_cli_command_find(const char *name);
 
-/* Parses what follows the command's name into `options` (all zero but command and settings). A mistake is said on
- * stderr and gives FP_ERROR_USAGE. */
+/* Parses what follows the command's name into `options` (all zero but command and settings). Prints a message and
+ * returns FP_ERROR_USAGE if the words are not valid. */
 fp_status fp_cli_parse(fp_cli_options *options, fp_context *ctx, int count, char **words);
 
 /* One row of help, from either table. */
 typedef struct fp_cli_flag_help {
 	char name[64];     /* "--text", "-o, --output", or for solver settings "iterations" */
-	const char *value; /* word for the value; NULL: a switch */
+	const char *value; /* placeholder for the value; NULL: a switch */
 	const char *help;  /* what it does */
 	char initial[64];  /* the value that the default preset uses; "": none to show */
 } fp_cli_flag_help;
@@ -64,12 +64,12 @@ void fp_cli_each_solver_setting(void (*visit)(void *data, const fp_cli_flag_help
 /* Whether the command takes --set. */
 bool fp_cli_takes_set(const fp_cli_command *command);
 
-/* The word nearest to `word` by edit distance, or NULL where none is near. NULL ends the list. Borrowed. */
+/* The word nearest to `word` by edit distance, or NULL if none is near. NULL ends the list. Borrowed. */
 const char *fp_cli_nearest(const char *word, const char *const *words);
 
-/* "fistapruner: …" on stderr; gives `status` back. */
+/* Prints "fistapruner: …" on stderr and returns `status`. */
 fp_status fp_cli_error(fp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The same with the context's message. */
+/* The same for the context's message. */
 fp_status fp_cli_failed(fp_context *ctx, fp_status status);
 
 #endif

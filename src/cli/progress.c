@@ -40,21 +40,21 @@ static void show_log(void *data, fp_log_level level, const char *text)
 	fprintf(stderr, "%s%s\n", level == FP_LOG_WARNING ? "warning: " : level == FP_LOG_ERROR ? "error: " : "", text);
 }
 
-/* Columns of the terminal; 80 where it does not say. */
+/* Columns of the terminal; 80 if unknown. */
 static int terminal_columns(void)
 {
 	struct winsize size = {0};
 	return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* no-color.org, and terminals that know no colours. */
+/* Heeds NO_COLOR (no-color.org) and terminals without colours. */
 static bool wants_colour(void)
 {
 	const char *no_colour = getenv("NO_COLOR"), *terminal = getenv("TERM");
 	return !(no_colour && *no_colour) && terminal && strcmp(terminal, "dumb") != 0 && isatty(STDERR_FILENO);
 }
 
-/* One line whatever the width of the terminal: the bar takes the room that the words leave. */
+/* The bar takes the columns that the words leave, so that all fits on one line. */
 static void draw_bar(fp_cli_progress *progress, int64_t done, int64_t total, double now)
 {
 	char bar[BAR_MOST + 1], words[96], left[32] = "?";
@@ -62,8 +62,8 @@ static void draw_bar(fp_cli_progress *progress, int64_t done, int64_t total, dou
 	if (done > 0)
 		format_seconds(left, (now - progress->started) / share * (1 - share));
 	snprintf(words, sizeof words, "%lld/%lld, %s left", (long long)done, (long long)total, left);
-	int room = terminal_columns() - (int)strlen(progress->stage) - (int)strlen(words) - 5;
-	int width = room < BAR_LEAST ? 0 : room > BAR_MOST ? BAR_MOST : room;
+	int columns = terminal_columns() - (int)strlen(progress->stage) - (int)strlen(words) - 5;
+	int width = columns < BAR_LEAST ? 0 : columns > BAR_MOST ? BAR_MOST : columns;
 	int filled = (int)(share * width);
 	filled = filled < 0 ? 0 : filled > width ? width : filled;
 	memset(bar, '#', (size_t)width);

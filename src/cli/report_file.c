@@ -8,7 +8,7 @@ fp_status fp_cli_report_check(const fp_cli_options *options)
 {
 	if (!options->report)
 		return FP_OK;
-	FILE *file = fopen(options->report, "a"); /* an old report stays until the new one is there */
+	FILE *file = fopen(options->report, "a"); /* appends nothing: an old report stays until the new one is written */
 	if (!file)
 		return fp_cli_error(FP_ERROR_IO, "--report %s: %s", options->report, strerror(errno));
 	fclose(file);

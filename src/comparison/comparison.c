@@ -204,16 +204,17 @@ cleanup:
 	return status;
 }
 
-/* "fista, paper, intra, 2:4, 128 windows, seed 0" */
+/* "Wanda at 2:4", "FISTAPruner (paper), correction intra, at 50%" */
 static void spell_cell(char *out, size_t size, const fp_cell *cell)
 {
 	if (!cell)
 		snprintf(out, size, "dense");
 	else if (!cell->has_presets)
-		snprintf(out, size, "%.16s at %.16s", cell->settings.method, cell->settings.pattern);
+		snprintf(out, size, "%s at %.16s", fp_method_title(cell->settings.method, NULL), cell->settings.pattern);
 	else
-		snprintf(out, size, "%.16s (%.16s, correction %.16s) at %.16s", cell->settings.method, cell->settings.preset,
-				 cell->settings.correction, cell->settings.pattern);
+		snprintf(out, size, "%s, correction %.16s, at %.16s",
+				 fp_method_title(cell->settings.method, cell->settings.preset), cell->settings.correction,
+				 cell->settings.pattern);
 }
 
 /* NULL: the dense model. */

@@ -46,9 +46,9 @@ expect() {
 	if [ "$code" -ne "$wanted" ]; then
 		complain "'$*' gave exit code $code, wanted $wanted"
 	elif ! grep -Eqi -e "$pattern" "$work/err"; then
-		complain "'$*' does not say '$pattern'"
+		complain "'$*' does not print '$pattern' on stderr"
 	elif [ "$wanted" -ne 0 ] && [ "$wanted" -ne 5 ] && [ -s "$work/out" ]; then
-		complain "'$*' failed and still printed a result"
+		complain "'$*' failed but printed a result"
 	fi
 }
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill_and_resume.py PROGRAM SOURCE_FOLDER [KILLS [RANKS [SEED]]]
 
-Kills runs of `prune` with SIGKILL at random moments and resumes them until one comes to its end, over and over. In the
-end the bytes are always those of an undisturbed run, and at no moment is there a directory under the final name that is
-not whole. With several ranks the launcher or one of the ranks is killed, by turns. The full count is 200.
+Kills runs of `prune` with SIGKILL at random moments and resumes them until they finish. Checks that the result always
+has the bytes of an undisturbed run, and that no incomplete directory ever has the final name. With several ranks it
+kills the launcher and one of the ranks in turn. A full test is 200 kills.
 """
 import filecmp
 import os

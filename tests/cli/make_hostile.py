@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes models that mean harm: make_hostile.py FOLDER. Standard library only.
+"""Makes malicious models: make_hostile.py FOLDER. Standard library only.
 
-Writes FOLDER/cases, one line per case: MODEL <tab> COMMANDS (i: inspect, p: prune) <tab> EXIT CODE <tab> what the message must say, a regular
-expression. Where a name leads out of the model's folder, what it leads to is there and valid, so that nothing but the rule
-itself stops the program.
+Writes FOLDER/cases, one line per case: MODEL <tab> COMMANDS (i: inspect, p: prune) <tab> EXIT CODE <tab> a regular
+expression for the message. If a name points outside the model's directory, its target exists and is valid, so that
+only the rule itself stops the program.
 """
 import io, json, os, struct, sys, zipfile, zlib
 from make_material import CONFIG, LAYERS, VOCABULARY, model, safetensors, tokenizer, weights, write

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the models and texts that the scripts here need: make_material.py FOLDER. Standard library only.
+"""Makes the models and texts for the tests of the command line: make_material.py FOLDER. Standard library only.
 
-`good` is a tiny LLaMA with random weights (seed 0) and a byte-level tokenizer without merges; the others are `good` with
-one thing wrong each.
+`good` is a tiny LLaMA with random weights (seed 0) and a byte-level tokenizer without merges; each of the others is
+`good` with one defect.
 """
 import gzip, json, os, random, shutil, struct, sys, zipfile
 

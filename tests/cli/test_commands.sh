@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the commands print: results on stdout, all else on stderr; --json is one document.
+# What the commands print: results on stdout, everything else on stderr; --json is one document.
 . "$2/tests/cli/common.sh"
 
 # eval
@@ -16,17 +16,17 @@ for protocol in documents wikitext2 ptb c4; do
 	expect_json "d['protocol'] == '$protocol' and d['windows'] > 10" \
 		eval good --text documents.jsonl --protocol "$protocol" --sequence-length 16
 done
-# compressed text is the same text; two runs are the same run
+# compressed text gives the same figure, and so do two runs
 one=$("$program" eval good --text documents.jsonl --json 2>/dev/null | grep '"perplexity"')
 two=$("$program" eval good --text documents.jsonl.gz --json 2>/dev/null | grep '"perplexity"')
 [ "$one" = "$two" ] && [ -n "$one" ] || complain "gzip changes the perplexity: $one $two"
-# less memory, the same figure
+# a memory limit does not change the figure
 expect_json "abs(d['perplexity'] - float('${one#*: }'.rstrip(','))) < 1e-5 * d['perplexity']" \
 	eval good --text documents.jsonl --memory 1M
 
-# what goes where
+# progress and log go to stderr
 "$program" eval good --text documents.jsonl -q >"$work/out" 2>"$work/err"
-[ -s "$work/err" ] && complain "-q still talks on stderr"
+[ -s "$work/err" ] && complain "-q prints on stderr"
 "$program" eval good --text documents.jsonl --progress always >"$work/out" 2>"$work/err"
 grep -q "evaluating" "$work/err" || complain "--progress always shows no progress"
 grep -q "evaluating" "$work/out" && complain "progress on stdout"
@@ -34,7 +34,7 @@ grep -q "evaluating" "$work/out" && complain "progress on stdout"
 grep -q "evaluating" "$work/err" && complain "--progress never shows progress"
 if [ -w /dev/full ]; then
 	"$program" inspect good >/dev/full 2>"$work/err"
-	[ $? -eq 1 ] || complain "a full disk passes for success"
+	[ $? -eq 1 ] || complain "a full disk counts as success"
 fi
 
 # inspect

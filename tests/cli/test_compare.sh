@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# compare: the table, the lists and recipes, going on after a stop, and the reports of compare and prune.
+# compare: the table, lists and recipes, continuing a stopped run, and the reports of compare and prune.
 . "$2/tests/cli/common.sh"
 
 compare() { # compare ARGUMENT...
 	"$program" compare good --calibration documents.jsonl --text documents.jsonl --samples 16 --sequence-length 32 \
 		--threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
 }
-holds() { # holds WHAT EXPRESSION: of the document d in $work/out
+holds() { # holds WHAT EXPRESSION: the Python expression is true of the document d in $work/out
 	python3 -c "
 import json, sys
 d = json.load(open(sys.argv[1]))
@@ -27,7 +27,7 @@ expect 1 "no/such" compare good --calibration documents.jsonl --text documents.j
 expect 1 "no/such" demo --report no/such/report.html
 rm -f fistapruner-compare.jsonl
 
-# every cell is what prune and eval give
+# every row has the figures that prune and eval give
 compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json || complain "compare fails"
 holds "the rows" "[r['method'] for r in d['rows']] == ['dense'] + ['magnitude', 'wanda', 'fista', 'fista'] * 2"
 holds "the keys" "all(set(r) >= {'method', 'preset', 'pattern', 'perplexity', 'relative_error', 'seconds'} for r in d['rows'])"
@@ -42,9 +42,9 @@ row = [r for r in json.load(open('first.json'))['rows'] if r['method'] == 'wanda
 report = json.load(open('wanda/pruning_report.json'))
 assert row['perplexity'] == json.load(open(sys.argv[1]))['perplexity'], row
 assert row['relative_error'] == report['relative_error'] and row['sparsity'] == report['sparsity'], row
-" "$work/out" || complain "a cell is not what prune and eval give"
+" "$work/out" || complain "a row differs from prune and eval"
 
-# and so where the layer fit changes biases too
+# the same when the layer fit changes biases too
 tiny="--samples 32 --sequence-length 64 --threads 1 --set fit_steps=30 --set layers=0"
 "$program" prune "$source/models/opt-demo" -o fitted --calibration "$source/models/calibration.jsonl" $tiny --preset best \
 	--pattern 2:4 >"$work/out" 2>"$work/err" || complain "prune by preset best fails"
@@ -55,9 +55,9 @@ python3 -c "
 import json, sys
 row = json.load(open('first.fit'))['rows'][1]
 assert row['perplexity'] == json.load(open(sys.argv[1]))['perplexity'], row['perplexity']
-" "$work/out" || complain "a fitted cell is not what prune and eval give"
+" "$work/out" || complain "a row with a layer fit differs from prune and eval"
 
-# what is finished is not run again: not after a cut, not with other threads; other settings are another cell
+# finished rows are not run again, even if the journal was truncated; other settings are another row
 compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json
 holds "a second run runs nothing" "d['reused'] == 9"
 python3 -c "
@@ -75,7 +75,7 @@ touch good/model.safetensors
 compare --work kept --methods magnitude --patterns 50% --json
 holds "another model is another cell" "d['reused'] == 0"
 
-# a run that is stopped keeps its finished cells
+# a stopped run keeps its finished rows
 "$program" compare good --calibration documents.jsonl --text documents.jsonl --samples 16 --sequence-length 32 --threads 1 \
 	--recipe sparsity --work stopped >"$work/out" 2>"$work/err" </dev/null &
 child=$!
@@ -87,7 +87,7 @@ head -n "$lines" stopped/compare.jsonl >finished
 compare --recipe sparsity --work stopped --json
 holds "a killed run goes on" "d['reused'] == $lines and len(d['rows']) == 29"
 head -n "$lines" stopped/compare.jsonl | cmp -s - finished || complain "finished cells were changed"
-[ "$(cut -d: -f2 stopped/compare.jsonl | cut -d, -f1 | sort | uniq -d | wc -l)" = 0 ] || complain "a cell stands twice"
+[ "$(cut -d: -f2 stopped/compare.jsonl | cut -d, -f1 | sort | uniq -d | wc -l)" = 0 ] || complain "a row is there twice"
 
 # recipes
 compare --recipe seeds --json --report seeds.html || complain "seeds"
@@ -98,8 +98,11 @@ compare --recipe correction --json || complain "correction"
 holds "corrections" "sorted(r['correction'] for r in d['rows'] if r['method'] == 'fista') == ['intra', 'none']"
 compare --recipe samples --samples-list 4,8,16 --report samples.html || complain "samples"
 compare --recipe sparsity --work stopped --report curve.html || complain "curve"
+for name in dense Wanda SparseGPT "FISTAPruner \(paper\)" "layer reconstruction \(best\)"; do
+	grep -Eq "^$name " "$work/out" || complain "compare prints no row '$name'"
+done
 
-# pages: well-formed, alone, with what was promised
+# report pages: well-formed, self-contained and complete
 for page in prune.html seeds.html samples.html curve.html; do
 	python3 - "$page" <<'EOF' || complain "$page"
 import html.parser, sys

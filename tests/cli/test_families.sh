@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Every family past OPT and LLaMA through the program: prune, audit, evaluate. The checkpoints are those whose logits are held to
-# transformers' by model.forward; here they get a tokenizer in the form of Qwen2's (NFC, its regular expression, byte level).
+# prune, inspect and eval on every family besides OPT and LLaMA. The checkpoints are those whose logits model.forward
+# compares with transformers; here they get a tokenizer like Qwen2's (NFC, its regular expression, byte level).
 . "$2/tests/cli/common.sh"
 
 python3 - "$source/tests/fixtures/model" <<'PYTHON' || exit 1
@@ -46,7 +46,7 @@ for model in qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistr
 		--sequence-length 24 --pattern 2:4 --threads 1
 	expect_json "1 < d['perplexity'] < 1e6" eval "$model-pruned" --text words.txt --sequence-length 24 --threads 1
 	cmp -s "$model/config.json" "$model-pruned/config.json" || complain "$model: config changed"
-	# Everything that is no operator of a layer or its bias (norms, embedding) stays as it was.
+	# all tensors but operators and their biases (norms, embedding) stay unchanged
 	python3 - "$model" "$model-pruned" <<'PYTHON' || complain "$model: other tensors changed"
 import json, struct, sys
 
@@ -64,7 +64,7 @@ wanted = {name for name in before if name.endswith(("_proj.weight", "_proj.bias"
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
 PYTHON
 done
-if [ -n "${FP_KEEP:-}" ]; then # to look at the results with other tools
+if [ -n "${FP_KEEP:-}" ]; then # keeps the results for other tools
 	cp -r . "$FP_KEEP"
 fi
 finish

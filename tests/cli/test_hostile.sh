@@ -25,7 +25,7 @@ else
 	at_least=100
 fi
 
-listing() { # everything that is there, with size and time of change; the folder of the output changes when work begins
+listing() { # all files with size and time of change, without the directory in which the output is created
 	find "$work/hostile" "$work/material" "$work/watched" ! -path "$work/watched/inner" -printf '%p %s %T@ %l\n' | sort
 }
 prune="--calibration $work/material/plain.txt --samples 2 --sequence-length 16 --method wanda --device cpu --threads 1 --quiet"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prune: the flags, the files that come out, and what goes wrong.
+# prune: flags, output files and errors.
 . "$2/tests/cli/common.sh"
 
 prune() { # prune FOLDER ARGUMENT...

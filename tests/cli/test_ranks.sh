@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Several ranks under mpirun: the same bytes as one, resumed after SIGKILL, refused where layers depend on each other, and
-# a rank that fails ends the job with its message.
+# Several ranks under mpirun: they write the same bytes as one rank, resume after SIGKILL, and are refused if layers
+# depend on each other; a failing rank ends the job with its message.
 . "$2/tests/cli/common.sh"
 command -v mpirun >/dev/null || skip "there is no mpirun"
 [ -e "$(dirname "$program")/libfistapruner_mpi.so" ] || skip "the program was built without MPI"
@@ -55,13 +55,13 @@ code=$?
 [ $code -eq 3 ] && grep -q "rank . of 2: .*finite" "$work/err" || complain "a failing rank ($code)"
 [ -e failed ] && complain "a failed job left its output"
 
-# One layer in the middle is open, all behind it are finished: nobody waits for a stream that nobody needs.
+# One layer in the middle is unfinished, all later ones are finished: no rank waits for hidden states that none needs.
 model=$source/models/llama-demo
 "$program" prune "$model" -o gap --calibration "$text" --samples 8 --sequence-length 64 --preset fast --threads 1 --device cpu \
 	--correction intra >"$work/out" 2>"$work/err" &
 child=$!
 while kill -0 $child 2>/dev/null && [ ! -e .gap.partial/layer-00000 ]; do sleep 0.01; done
-mkdir .gap.partial/output/pruning_report.json # in the way of the last step
+mkdir .gap.partial/output/pruning_report.json # makes the last step fail
 wait $child
 rmdir .gap.partial/output/pruning_report.json
 [ -e .gap.partial/layer-00005 ] || complain "a run that fails at its end has not kept its layers"

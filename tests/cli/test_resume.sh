@@ -6,7 +6,7 @@ export OMP_NUM_THREADS=1
 model=$source/models/llama-demo
 text=$source/models/calibration.jsonl
 
-# begin FOLDER SIGNAL ARGUMENT...: a run that gets the signal once a layer is finished.
+# begin FOLDER SIGNAL ARGUMENT...: starts a run and sends the signal when a layer is finished.
 begin() {
 	folder=$1
 	number=$2
@@ -24,7 +24,7 @@ prune() {
 	"$program" prune "$model" --calibration "$text" --preset fast --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
-# Correction across layers needs the pruned stream again; a fit changes tensors that are no operators.
+# With correction=cross the pruned model's hidden states are computed again; a fit changes other tensors than operators.
 for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--samples 64 --method wanda --pattern 2:4"; do
 	rm -rf whole stopped .stopped.partial
 	# shellcheck disable=SC2086 # the flags are words
@@ -32,7 +32,7 @@ for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--sa
 	# shellcheck disable=SC2086
 	begin stopped TERM $flags
 	[ "$code" -eq 130 ] || complain "SIGTERM gave exit code $code"
-	grep -q "interrupted" "$work/err" || complain "the interruption is not told"
+	grep -q "interrupted" "$work/err" || complain "the interruption is not reported"
 	command=$(grep -- "--resume$" "$work/err")
 	[ -n "$command" ] || complain "no command to resume is printed"
 	sh -c "$command" >"$work/out" 2>"$work/err" || complain "'$command' fails"
@@ -65,7 +65,7 @@ grep -q "layer-00000: is damaged" "$work/err" || complain "a damaged record is n
 prune -o plain --samples 16
 diff -r plain killed >/dev/null || complain "the resumed run differs after refusals"
 
-# A folder that somebody else put there is no place to write to.
+# A directory that is not the working directory of a run is not written to.
 ln -s "$work" .linked.partial
 expect 1 "not a folder of yours" prune "$model" -o linked --calibration "$text" --samples 8 --sequence-length 32
 
