@@ -20,7 +20,7 @@ typedef void (*fp_log_function)(void *data, fp_log_level level, const char *text
 /* `stage` is borrowed for the call; done runs from 0 to total. */
 typedef void (*fp_progress_function)(void *data, const char *stage, int64_t done, int64_t total);
 
-/* Makes a context. The caller frees it with fp_context_free(). NULL when there is no memory. */
+/* Makes a context. The caller frees it with fp_context_free(). NULL if out of memory. */
 FP_API fp_context *fp_context_new(void);
 /* NULL is allowed. */
 FP_API void fp_context_free(fp_context *ctx);
@@ -30,10 +30,10 @@ FP_API const char *fp_context_message(const fp_context *ctx);
 
 /* Without a function nothing is logged; the library never prints. */
 FP_API void fp_context_set_log(fp_context *ctx, fp_log_function log, void *data, fp_log_level level);
-/* NULL: nobody is told. */
+/* NULL: no progress is reported. */
 FP_API void fp_context_set_progress(fp_context *ctx, fp_progress_function progress, void *data);
 
-/* `flag` is borrowed; set it to non-zero (from a signal handler, say) and the running call ends soon, cleanly. */
+/* `flag` is borrowed. When it becomes non-zero (set by a signal handler, say), the running call stops cleanly. */
 FP_API void fp_context_set_interrupt(fp_context *ctx, const volatile int *flag);
 
 #ifdef __cplusplus

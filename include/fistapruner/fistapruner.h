@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fistapruner.h: the whole public interface. Plain C: usable from C++ and through ctypes; no dependency's header is
- * needed.
+ * fistapruner.h: the public interface. It is plain C, usable from C++ and through ctypes, and needs no other library's
+ * headers.
  *
- * Calls return a status; fp_context_message() says why one failed. Results that are more than a number come as one JSON
- * document (the keys are in docs/cli.md), which the caller frees with fp_text_free(). A context belongs to one thread
- * at a time.
+ * Calls return a status; fp_context_message() says why a call failed. Results that are more than a number are one JSON
+ * document (docs/cli.md lists the keys), which the caller frees with fp_text_free(). Only one thread at a time may use a
+ * context.
  */
 #ifndef FISTAPRUNER_H
 #define FISTAPRUNER_H
@@ -28,23 +28,23 @@ FP_API const char *fp_build_commit(void);
  * it does not know this processor; NULL when OpenBLAS does, or when the variable is set. OpenBLAS reads the variable
  * only when it is loaded. Borrowed. */
 FP_API const char *fp_openblas_kernel(void);
-/* Frees a text that a call gave out. NULL is allowed. */
+/* Frees a text that a call returned. NULL is allowed. */
 FP_API void fp_text_free(char *text);
 
 /*
  * Prunes the checkpoint `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes it as the
  * directory `output`, which must not exist. calibration: one or more text files. With dry_run nothing is written and
- * the document says what would be done. metrics (may be NULL) is called with one JSON line per operator as it is
- * finished.
+ * the document says what would be done. metrics (may be NULL) is called with one JSON line per operator as soon as it is
+ * pruned.
  *
- * Finished layers are kept in a hidden folder beside the output until it is whole. When the call fails, or the process
- * is killed, a later one with resume goes on and gives the same bytes as an undisturbed run would have; it is refused
- * when the model, the text, the settings or the build are others. Without resume an unfinished run is an error.
+ * Until the output is complete, finished layers are kept in a hidden directory beside it. If the call fails or the
+ * process is killed, a later call with resume continues the run and gives the same bytes as an undisturbed one. It is
+ * refused if the model, the text, the settings or the build differ. Without resume an unfinished run is an error.
  *
- * With ranks, a process that was started by mpirun (or srun --mpi=pmix) as one of several prunes its share of the
- * layers together with the others, which make the same call; the directories must be the same for all. Rank 0 gets the
- * document, the others NULL. When the call fails the process should end soon with an exit code that is not 0: then the
- * launcher ends the others. A message that is "" means that another rank has told what is wrong.
+ * With ranks, processes that mpirun (or srun --mpi=pmix) started share the layers. All of them make the same call and
+ * see the same directories. Rank 0 gets the document, the others NULL. If the call fails, the process should exit soon
+ * with a code other than 0, so that the launcher ends the others. An empty message means that another rank reports the
+ * error.
  */
 typedef void (*fp_metrics_function)(void *data, const char *line);
 typedef struct fp_prune_request {
@@ -77,15 +77,15 @@ typedef struct fp_tasks_request {
 	fp_metrics_function sampled;
 	void *sampled_data;
 } fp_tasks_request;
-/* Runs the request; *json: tasks[] with samples, acc, acc_stderr and what else the task has. */
+/* Runs the request; *json: tasks[] with samples, acc, acc_stderr and the other scores of the task. */
 FP_API fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_request *request,
 								   const fp_settings *settings);
 
 /*
  * Prunes and evaluates `model` once for every method × preset × correction × pattern × sample count × seed, and the
  * dense model: rows[] with method, preset, pattern, perplexity, relative_error, seconds. Lists are comma-separated;
- * NULL: what the recipe says (main|sparsity|correction|samples|seeds; NULL: main). No pruned model is written. journal
- * (may be NULL) is a file that keeps finished cells: a run that was stopped goes on, and nothing is run twice while the
+ * NULL: those of the recipe (main|sparsity|correction|samples|seeds; NULL: main). No pruned model is written. journal
+ * (may be NULL) is a file that keeps finished rows: a stopped run continues, and no row is computed twice as long as the
  * model, the texts and the settings are the same.
  */
 typedef struct fp_compare_request {
@@ -97,7 +97,7 @@ typedef struct fp_compare_request {
 	const char *methods, *presets, *corrections, *patterns, *samples, *seeds;
 	const char *journal;
 } fp_compare_request;
-/* Runs the request, or what is left of it. */
+/* Runs the request, or the rows that are not in the journal. */
 FP_API fp_status fp_compare(char **json, fp_context *ctx, const fp_compare_request *request,
 							const fp_settings *settings);
 
@@ -105,8 +105,8 @@ FP_API fp_status fp_compare(char **json, fp_context *ctx, const fp_compare_reque
  * self-contained HTML page. Freed with fp_text_free(). */
 FP_API fp_status fp_report_page(char **html, fp_context *ctx, const char *json);
 
-/* Architecture, parameters and sparsity, per tensor and in all. With a pattern (not NULL) every operator of the decoder
- * layers is audited against it; the document is made even where the check fails, and then the status is FP_ERROR_CHECK.
+/* Architecture, parameters and sparsity, per tensor and in total. With a pattern (not NULL) every operator of the
+ * decoder layers is checked against it; if the check fails, the status is FP_ERROR_CHECK and the document is still made.
  */
 FP_API fp_status fp_inspect(char **json, fp_context *ctx, const char *model, const char *pattern);
 
@@ -120,9 +120,10 @@ FP_API fp_status fp_tokenize(char **json, fp_context *ctx, const char *model, co
  *   weights   W, rows × cols, row-major
  *   gram      A = X* X*ᵀ, cols × cols, symmetric
  *   target    C = W X X*ᵀ, rows × cols; NULL: W·A, that is X* = X
- *   energy    y² = ‖W X‖²_F; ignored where target is NULL
+ *   energy    y² = ‖W X‖²_F; ignored if target is NULL
  *   result    V, rows × cols; may be `weights`
- * The method, preset and solver settings apply; "opt" or "llama" rows of the presets by `family` (NULL: neither).
+ * The method, preset and solver settings apply. `family` is the model_type on which presets may depend, such as "opt"
+ * (NULL: none).
  */
 typedef struct fp_matrix_problem {
 	int64_t rows, cols;
@@ -133,10 +134,10 @@ typedef struct fp_matrix_problem {
 typedef struct fp_matrix_report {
 	double error, relative_error; /* ‖VX* − WX‖_F, and that over ‖WX‖_F */
 	double sparsity;
-	double lambda;      /* of the best solution; 0 where no λ was involved */
-	int64_t iterations; /* FISTA steps in all */
+	double lambda;      /* of the best solution; 0 if the method has no λ */
+	int64_t iterations; /* FISTA steps in total */
 } fp_matrix_report;
-/* Solves the problem; *report says how well. */
+/* Solves the problem; *report has the error. */
 FP_API fp_status fp_prune_matrix(float *result, fp_matrix_report *report, fp_context *ctx,
 								 const fp_matrix_problem *problem, const fp_settings *settings);
 

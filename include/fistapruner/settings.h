@@ -32,8 +32,7 @@ extern "C" {
 	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p",                                                             \
 	  "pruning method; fista runs what --preset says, the others run as their authors run them")                       \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
-	  "what the method fista runs; the presets are described below. A flag overrides its preset wherever it "          \
-	  "stands")                                                                                                        \
+	  "what the method fista runs, described below; flags and --set override it in any order")                         \
 	X(CHOICE, warm_start, "wanda", 0, 0, "wanda|sparsegpt|magnitude|dense", "p",                                       \
 	  "weights from which the solver starts")                                                                          \
 	X(CHOICE, correction, "intra", 0, 0, "none|intra|cross", "p",                                                      \

@@ -29,7 +29,7 @@ class InputError(Error):
 
 
 class CheckError(Error):
-    """A check did not hold. `document` is what inspect() would have returned."""
+    """A check failed. `document` is what inspect() would have returned."""
 
     document: Optional[Dict[str, Any]] = None
 

@@ -85,7 +85,7 @@ fp_status fp_cli_eval(fp_context *ctx, const fp_cli_options *options)
 	if (options->task_count > 0)
 		return evaluate_tasks(ctx, options);
 	if (options->metrics)
-		return fp_cli_error(FP_ERROR_USAGE, "--samples-file goes with --task");
+		return fp_cli_error(FP_ERROR_USAGE, "--samples-file works only with --task");
 	char *json = NULL;
 	fp_status status = fp_evaluate(&json, ctx, options->operands[0], options->text, options->settings);
 	if (status == FP_OK)

@@ -67,7 +67,7 @@ static void add_column(char keys[][NAME_SIZE], size_t *count, const char *key)
 		snprintf(keys[(*count)++], NAME_SIZE, "%s", key);
 }
 
-/* One line per title, one column per model and pattern; the dense row of a model stands in each of its columns. */
+/* One line per title, one column per model and pattern; the dense row of a model fills all of its columns. */
 static void print_table(const json_t *rows)
 {
 	char keys[MOST_COLUMNS][NAME_SIZE];

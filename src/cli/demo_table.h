@@ -5,7 +5,7 @@
 
 #include "cli/result.h"
 
-/* Gives every row of a comparison a "title", by which the table and the report call it. `addition` goes into the
+/* Gives every row of a comparison a "title", its name in the table and the report. `addition` goes into the
  * parentheses of a preset's title ("…, short fit"); NULL: none. */
 void fp_cli_demo_add_titles(json_t *comparison, const char *addition);
 /* Appends the rows of a comparison, in the form of the demo's JSON, to `rows`. */

@@ -18,7 +18,7 @@ static const struct {
 	{2, "the command line or a request is not valid"},
 	{3, "an input file is missing or damaged"},
 	{4, "no such device, or not enough memory"},
-	{5, "a check did not hold"},
+	{5, "a check failed"},
 	{130, "interrupted"},
 };
 enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };

@@ -56,7 +56,7 @@ static bool varies(const json_t *rows, const char *key)
 	return false;
 }
 
-/* Whether some preset is there with two corrections, so that names must tell which. */
+/* Whether a preset occurs with two corrections, so that names must include the correction. */
 static bool varies_correction(const json_t *rows)
 {
 	for (size_t i = 0; i < json_array_size(rows); i++)

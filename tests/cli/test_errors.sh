@@ -30,7 +30,7 @@ expect 2 "needs a text or a task: --text FILE" eval good
 expect 2 "one at a time" eval good --text plain.txt --task rte=plain.txt
 expect 2 "no task 'arc_esay'.*arc_easy, arc_challenge" eval good --task arc_esay=plain.txt
 expect 2 "NAME=FILE" eval good --task arc_easy
-expect 2 "goes with --task" eval good --text plain.txt --samples-file samples.jsonl
+expect 2 "only with --task" eval good --text plain.txt --samples-file samples.jsonl
 expect 3 "line 1: not valid JSON" eval good --task arc_easy=plain.txt
 expect 3 "missing.jsonl" eval good --task arc_easy=missing.jsonl
 expect 2 "unexpected argument 'good'" inspect good good
