@@ -49,9 +49,13 @@ class PresetInfo(Structure):
     _fields_ = [("name", c_char_p), ("title", c_char_p), ("description", c_char_p)]
 
 
+class MethodInfo(Structure):
+    _fields_ = [("name", c_char_p), ("title", c_char_p), ("description", c_char_p)]
+
+
 STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_compare_request": CompareRequest,
               "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo,
-              "fp_preset_info": PresetInfo}
+              "fp_preset_info": PresetInfo, "fp_method_info": MethodInfo}
 
 # name: (result, arguments). A text that the caller frees is a void pointer here: c_char_p would lose the address.
 FUNCTIONS = {
@@ -72,6 +76,7 @@ FUNCTIONS = {
     "fp_settings_assign": (c_int, [c_void_p, c_void_p, c_char_p]),
     "fp_settings_get": (c_int, [c_void_p, c_void_p, c_char_p, c_char_p, c_size_t]),
     "fp_setting_at": (POINTER(SettingInfo), [c_size_t]),
+    "fp_method_at": (POINTER(MethodInfo), [c_size_t]),
     "fp_preset_at": (POINTER(PresetInfo), [c_size_t]),
     "fp_preset_value": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p, c_char_p, c_size_t]),
     "fp_method_title": (c_char_p, [c_char_p, c_char_p]),

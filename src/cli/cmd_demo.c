@@ -62,24 +62,13 @@ typedef struct demo {
 	char work[PATH_MAX];   /* temporary directory for the journals and the scored text */
 } demo;
 
-/* All methods of the settings table, the simplest first: the table has them in the opposite order. */
+/* "magnitude,wanda,…": every method of the program. */
 static void list_methods(char *out, size_t size)
 {
-	const fp_setting_info *info;
-	const char *choices = "";
+	const fp_method_info *method;
 	size_t used = 0;
-	for (size_t i = 0; (info = fp_setting_at(i)); i++)
-		if (strcmp(info->name, "method") == 0)
-			choices = info->choices;
-	const char *end = choices + strlen(choices);
-	out[0] = '\0';
-	while (end > choices && used < size) {
-		const char *word = end;
-		while (word > choices && word[-1] != '|')
-			word--;
-		used += (size_t)snprintf(out + used, size - used, "%s%.*s", used ? "," : "", (int)(end - word), word);
-		end = word > choices ? word - 1 : word;
-	}
+	for (size_t i = 0; (method = fp_method_at(i)) && used < size; i++)
+		used += (size_t)snprintf(out + used, size - used, "%s%s", i ? "," : "", method->name);
 }
 
 static int count_words(const char *list)

@@ -42,13 +42,19 @@ static void print_row(void *data, const fp_cli_flag_help *row)
 	fp_cli_print_wrapped(out, INDENT, text);
 }
 
-/* One line per preset: what it runs. */
-static void print_presets(FILE *out)
+/* One line per method and per preset: what it runs. */
+static void print_methods(FILE *out)
 {
+	const fp_method_info *method;
 	const fp_preset_info *preset;
+	fputs("\nMethods:\n", out);
+	for (size_t i = 0; (method = fp_method_at(i)); i++) {
+		int column = fprintf(out, "  %-11s", method->name);
+		fp_cli_print_wrapped(out, column, method->description);
+	}
 	fprintf(out, "\nPresets of the method fista (default: %s):\n", fp_preset_at(0)->name);
 	for (size_t i = 0; (preset = fp_preset_at(i)); i++) {
-		int column = fprintf(out, "  %-7s", preset->name);
+		int column = fprintf(out, "  %-11s", preset->name);
 		fp_cli_print_wrapped(out, column, preset->description);
 	}
 }
@@ -81,7 +87,7 @@ void fp_cli_help(FILE *out, const fp_cli_command *command)
 			fprintf(out, "\nSolver settings for --set (in brackets: what the default preset, %s, uses):\n",
 					fp_preset_at(0)->name);
 			fp_cli_each_solver_setting(print_row, out);
-			print_presets(out);
+			print_methods(out);
 			fputs("\nSettings in which the presets differ:\n", out);
 			fp_cli_preset_table(print_line, out);
 		}
@@ -94,7 +100,7 @@ void fp_cli_help(FILE *out, const fp_cli_command *command)
 	const fp_cli_command *row;
 	for (size_t i = 0; (row = fp_cli_command_at(i)); i++)
 		fprintf(out, "  %-10s %s\n", row->name, row->summary);
-	print_presets(out);
+	print_methods(out);
 	fputs("\nMODEL is a directory in the Hugging Face layout, or org/name[@revision] in the Hugging Face cache.\n"
 		  "Results go to stdout, log and progress to stderr. 'fistapruner COMMAND --help' lists a command's flags;\n"
 		  "'fistapruner --version' prints the version.\n",
@@ -143,9 +149,15 @@ static void print_roff_line(void *data, const char *line)
 	fputc('\n', data);
 }
 
-static void print_roff_presets(FILE *out)
+static void print_roff_methods(FILE *out)
 {
+	const fp_method_info *method;
 	const fp_preset_info *preset;
+	fputs(".SH METHODS\n", out);
+	for (size_t i = 0; (method = fp_method_at(i)); i++) {
+		fprintf(out, ".TP\n\\fB%s\\fR\n", method->name);
+		print_roff_line(out, method->description);
+	}
 	fputs(".SH PRESETS\nWhat \\fB\\-\\-preset\\fR makes the method fista run. A flag overrides its preset.\n", out);
 	for (size_t i = 0; (preset = fp_preset_at(i)); i++) {
 		fprintf(out, ".TP\n\\fB%s\\fR%s\n", preset->name, i == 0 ? " (the default)" : "");
@@ -176,7 +188,7 @@ void fp_cli_manual(FILE *out)
 		  "Results go to stdout, log and progress to stderr.\n"
 		  "Values in brackets are defaults: those that the first of the presets below uses.\n",
 		  out);
-	print_roff_presets(out);
+	print_roff_methods(out);
 	for (size_t i = 0; (row = fp_cli_command_at(i)); i++) {
 		fprintf(out, ".SH FISTAPRUNER %s\n", row->name);
 		print_roff(out, row->detail ? row->detail : row->summary);

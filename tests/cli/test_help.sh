@@ -26,6 +26,7 @@ done
 expect_output "^  iterations=K .*\\[0\\]" prune --help
 expect_output "^  fit_steps=N" prune --help
 grep -A1 "^  fit_steps=N" "$work/out" | grep -q "\[200\]" || complain "--help does not show the fit_steps of preset best"
+expect_output "^  wanda +" prune --help
 expect_output "^  setting +best +fast +paper +paper, OPT$" prune --help
 expect_output "^  iterations +0 +0 +20 +20$" prune --help
 expect_output "^  warm_start +dense +dense +wanda +sparsegpt$" compare --help
