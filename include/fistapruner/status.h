@@ -24,7 +24,7 @@ extern "C" {
 	X(FP_ERROR_INPUT, 3, "an input file is missing or damaged")                                                        \
 	X(FP_ERROR_DEVICE, 4, "no such device")                                                                            \
 	X(FP_ERROR_MEMORY, 4, "not enough memory")                                                                         \
-	X(FP_ERROR_CHECK, 5, "a check failed")                                                                       \
+	X(FP_ERROR_CHECK, 5, "a check failed")                                                                             \
 	X(FP_ERROR_INTERRUPTED, 130, "interrupted")
 
 typedef enum fp_status {
