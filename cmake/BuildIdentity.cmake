@@ -8,8 +8,8 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(FP_GENERATED_FOLDER ${PROJECT_BINARY_DIR}/generated)
   add_custom_target(fp_build_identity
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
-            -DHEADER=${FP_GENERATED_FOLDER}/build_identity_values.h -P ${CMAKE_CURRENT_LIST_FILE}
-    BYPRODUCTS ${FP_GENERATED_FOLDER}/build_identity_values.h
+            -DHEADER=${FP_GENERATED_FOLDER}/base/build_identity_values.h -P ${CMAKE_CURRENT_LIST_FILE}
+    BYPRODUCTS ${FP_GENERATED_FOLDER}/base/build_identity_values.h
     COMMENT "Checking the build identity" VERBATIM)
   return()
 endif()

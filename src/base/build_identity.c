@@ -2,7 +2,7 @@
 /* build_identity.c: which build of the program this is. cmake/BuildIdentity.cmake computes the values. */
 #include <fistapruner/fistapruner.h>
 
-#include "build_identity_values.h" /* generated */
+#include "base/build_identity_values.h" /* generated */
 
 const char *fp_build_id(void)
 {
