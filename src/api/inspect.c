@@ -170,13 +170,15 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 	FP_TRY(FP_NEW(ctx, &in.bias_of, fp_checkpoint_tensor_count(checkpoint)));
 	FP_TRY(fp_backend_open(&backend, ctx, "cpu", 0));
 	status = fp_model_open(&model, backend, checkpoint);
-	/* a checkpoint of an unknown architecture can be listed; only the audit needs to know the operators */
-	if (status == FP_ERROR_INPUT && !pattern)
+	/* A checkpoint that cannot be run can still be listed; only the audit needs to know the operators. */
+	if (status == FP_ERROR_INPUT && !pattern) {
 		snprintf(note, sizeof note, "%s", fp_context_message(ctx));
-	else if (status != FP_OK)
+		fp_clear_message(ctx);
+	} else if (status != FP_OK) {
 		goto cleanup;
-	else
+	} else {
 		mark_operators(&in, model);
+	}
 	int64_t count = fp_checkpoint_tensor_count(checkpoint);
 	for (int64_t i = 0; i < count; i++) {
 		FP_TRY(inspect_tensor(&in, i));

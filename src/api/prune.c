@@ -280,17 +280,21 @@ cleanup:
 	return status;
 }
 
-/* Puts the rank into the message of a failure. An interrupt reaches all ranks, and only rank 0 reports it. */
+/* Completes the message of a failure. The rank that failed has the message and says which rank it is; an interrupt
+ * reaches all ranks, and only rank 0 reports it. */
 static void complete_message(const prune_session *session, fp_status status)
 {
+	fp_context *ctx = session->ctx;
 	const fp_comm *comm = session->comm;
 	const fp_prune_request *request = session->request;
-	bool leads = !comm || comm->rank == 0;
-	if (!leads && status == FP_ERROR_INTERRUPTED)
-		session->ctx->message[0] = '\0';
-	else if (comm && comm->size > 1 && session->ctx->message[0] && session->journal)
-		fp_fail_in(session->ctx, status, "rank %d of %d", comm->rank, comm->size);
-	if (request->kept && session->journal && session->ctx->message[0])
+	if (comm && (comm->failed_elsewhere || (comm->rank > 0 && status == FP_ERROR_INTERRUPTED))) {
+		fp_clear_message(ctx);
+		return;
+	}
+	fp_require_message(ctx, status);
+	if (comm && comm->size > 1 && session->journal)
+		fp_fail_in(ctx, status, "rank %d of %d", comm->rank, comm->size);
+	if (request->kept && session->journal)
 		*request->kept = fp_layer_journal_count(session->journal);
 }
 
@@ -301,6 +305,7 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 	json_t *document = NULL;
 	fp_status status;
 	*json = NULL;
+	fp_clear_message(ctx);
 	if (request->kept)
 		*request->kept = 0;
 	FP_TRY(open_quietly(&session));

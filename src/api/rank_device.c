@@ -36,5 +36,6 @@ fp_status fp_rank_device_open(fp_backend **out, fp_context *ctx, const fp_comm *
 	if (status == FP_OK || !automatic)
 		return status;
 	fp_log(ctx, FP_LOG_DEBUG, "device auto: %s cannot be used: %s", device, fp_context_message(ctx));
+	fp_clear_message(ctx);
 	return fp_backend_open(out, ctx, "cpu", threads);
 }

@@ -32,6 +32,7 @@ static fp_status open_auto(fp_backend **out, fp_context *ctx, int threads)
 	if (status != FP_OK) {
 		fp_log(ctx, status == FP_ERROR_DEVICE ? FP_LOG_DEBUG : FP_LOG_WARNING, "device auto: not cuda: %s",
 			   fp_context_message(ctx));
+		fp_clear_message(ctx);
 		status = fp_cpu_open(out, ctx, threads);
 	}
 	if (status == FP_OK)

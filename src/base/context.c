@@ -66,6 +66,24 @@ fp_status fp_fail_in(fp_context *ctx, fp_status status, const char *format, ...)
 	return status;
 }
 
+fp_status fp_fail_from(fp_context *ctx, fp_status status, const fp_context *from)
+{
+	memcpy(ctx->message, from->message, sizeof ctx->message);
+	fp_require_message(ctx, status);
+	return status;
+}
+
+void fp_clear_message(fp_context *ctx)
+{
+	ctx->message[0] = '\0';
+}
+
+void fp_require_message(fp_context *ctx, fp_status status)
+{
+	if (status != FP_OK && !ctx->message[0])
+		fp_fail(ctx, status, "%s (%s, without further details)", fp_status_text(status), fp_status_name(status));
+}
+
 void fp_log(fp_context *ctx, fp_log_level level, const char *format, ...)
 {
 	if (!ctx->log || level > ctx->log_level)

@@ -36,6 +36,15 @@ fp_status fp_fail(fp_context *ctx, fp_status status, const char *format, ...) __
  */
 fp_status fp_fail_in(fp_context *ctx, fp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Passes on a failure of another thread: copies the message from that thread's context. Returns `status`. */
+fp_status fp_fail_from(fp_context *ctx, fp_status status, const fp_context *from);
+
+/* Removes the message: of a failure that was handled, or at the start of a public call. Otherwise a later failure could
+ * show it. */
+void fp_clear_message(fp_context *ctx);
+/* At the end of a public call: a failure without a message gets one that names the status. */
+void fp_require_message(fp_context *ctx, fp_status status);
+
 #ifdef __clang_analyzer__
 /* The static analyzer sees one file at a time: tell it that a failure is never FP_OK. */
 #define fp_fail(ctx, status, ...) ((void)fp_fail((ctx), (status), __VA_ARGS__), (status))

@@ -206,7 +206,8 @@ fp_status fp_open_for_update(int *out, fp_context *ctx, const char *path, int64_
 	struct stat about;
 	int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	if (file < 0)
-		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+		return fp_fail(ctx, errno == ENOENT ? FP_ERROR_INPUT : FP_ERROR_IO, "%s: cannot be opened: %s", path,
+					   strerror(errno));
 	bool known = fstat(file, &about) == 0;
 	if (!known || !S_ISREG(about.st_mode) || (int64_t)about.st_size != size) {
 		close(file);

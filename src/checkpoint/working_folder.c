@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,19 +106,19 @@ static bool has_finished_parts(const fp_working_folder *folder)
 	return found;
 }
 
-/* Everything in it but the lock, which is held. */
+/* Removes everything in it but the lock, which is held. Records no failure: the message of the failure that it cleans
+ * up after stays. */
 static void empty(const fp_working_folder *folder)
 {
 	DIR *listing = opendir(folder->path);
 	if (!listing)
 		return;
 	for (const struct dirent *entry = readdir(listing); entry; entry = readdir(listing)) {
-		char *path = NULL;
+		char path[PATH_MAX];
 		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || strcmp(entry->d_name, "lock") == 0)
 			continue;
-		if (fp_join_path(&path, folder->ctx, folder->path, entry->d_name) == FP_OK)
+		if (snprintf(path, sizeof path, "%s/%s", folder->path, entry->d_name) < (int)sizeof path)
 			fp_remove_tree(path);
-		fp_free(path);
 	}
 	closedir(listing);
 }
@@ -173,5 +174,6 @@ void fp_working_folder_forget(fp_context *ctx, const char *directory)
 	if (fp_working_folder_resolve(&folder, ctx, directory) == FP_OK && fp_is_directory(folder.path) &&
 		make(&folder) == FP_OK && take_lock(&folder) == FP_OK)
 		folder.made = !has_finished_parts(&folder);
+	fp_clear_message(ctx);
 	fp_working_folder_close(&folder, false);
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 struct fp_writer {
-	fp_context *ctx;
+	fp_context *ctx; /* of the thread that opened it; what other threads call has a context of its own */
 	const fp_checkpoint *source;
 	fp_working_folder folder;
 	bool keep;      /* finished parts are recorded: the folder stays when the writer is closed */
@@ -169,7 +169,7 @@ static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoi
 	if (!*begun)
 		FP_TRY(check_room(writer, companions.bytes));
 	status = prepare(writer, &companions, *begun);
-	if (status != FP_OK && *begun)
+	if (status == FP_ERROR_INPUT && *begun) /* a full disk is no reason to remove finished layers */
 		fp_fail_in(ctx, status, "%s cannot be resumed; remove it to begin anew", writer->folder.path);
 	if (status != FP_OK)
 		goto cleanup;
@@ -208,72 +208,70 @@ cleanup:
 	return status;
 }
 
-static fp_status write_tensor(fp_writer *writer, int64_t index, const void *bytes)
+static fp_status write_tensor(fp_writer *writer, fp_context *ctx, int64_t index, const void *bytes)
 {
 	const fp_tensor_info *tensor = &writer->source->tensors.items[index];
 	int64_t offset = writer->layout.offsets[index];
 	writer->changed[tensor->shard] = true;
-	fp_status status = fp_write_at(writer->ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name,
-								   bytes, tensor->bytes, offset);
-	if (status == FP_OK) /* so that little is left to do when the layer is to be safe */
+	fp_status status = fp_write_at(ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name, bytes,
+								   tensor->bytes, offset);
+	if (status == FP_OK) /* fp_writer_sync() then has less to wait for */
 		fp_start_writing(writer->files[tensor->shard], offset, tensor->bytes);
 	return status;
 }
 
-/* The number of a tensor that has bytes of its own in the output. */
-static fp_status find_tensor(int64_t *out, const fp_writer *writer, const fp_tensor_info *tensor)
+/* The index of a tensor that has bytes of its own in the output. */
+static fp_status find_tensor(int64_t *out, const fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor)
 {
 	const fp_tensor_list *tensors = &writer->source->tensors;
 	const fp_tensor_info *known = fp_tensor_list_find(tensors, tensor->name);
 	if (!known || known->bytes != tensor->bytes || known->dtype != tensor->dtype)
-		return fp_fail(writer->ctx, FP_ERROR_INTERNAL, "tensor '%s' is not one of %s", tensor->name,
-					   writer->source->directory);
+		return fp_fail(ctx, FP_ERROR_INTERNAL, "tensor '%s' is not one of %s", tensor->name, writer->source->directory);
 	*out = known - tensors->items;
 	if (writer->layout.offsets[*out] < 0)
-		return fp_fail(writer->ctx, FP_ERROR_USAGE, "tensor '%s' is tied to the embedding and has no bytes of its own",
+		return fp_fail(ctx, FP_ERROR_USAGE, "tensor '%s' is tied to the embedding and has no bytes of its own",
 					   tensor->name);
 	return FP_OK;
 }
 
-fp_status fp_writer_replace(fp_writer *writer, const fp_tensor_info *tensor, const void *bytes)
+fp_status fp_writer_replace(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, const void *bytes)
 {
 	int64_t index = -1;
-	fp_status status = find_tensor(&index, writer, tensor);
+	fp_status status = find_tensor(&index, writer, ctx, tensor);
 	if (status == FP_OK)
-		status = write_tensor(writer, index, bytes);
-	if (status == FP_OK)
-		writer->written[index] = true;
-	return status;
-}
-
-fp_status fp_writer_mark(fp_writer *writer, const fp_tensor_info *tensor)
-{
-	int64_t index = -1;
-	fp_status status = find_tensor(&index, writer, tensor);
+		status = write_tensor(writer, ctx, index, bytes);
 	if (status == FP_OK)
 		writer->written[index] = true;
 	return status;
 }
 
-fp_status fp_writer_read(fp_writer *writer, const fp_tensor_info *tensor, void *bytes)
+fp_status fp_writer_mark(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor)
 {
 	int64_t index = -1;
-	fp_status status = find_tensor(&index, writer, tensor);
+	fp_status status = find_tensor(&index, writer, ctx, tensor);
+	if (status == FP_OK)
+		writer->written[index] = true;
+	return status;
+}
+
+fp_status fp_writer_read(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, void *bytes)
+{
+	int64_t index = -1;
+	fp_status status = find_tensor(&index, writer, ctx, tensor);
 	if (status != FP_OK)
 		return status;
 	int shard = writer->source->tensors.items[index].shard;
-	return fp_read_at(writer->ctx, writer->files[shard], writer->layout.files[shard].name, bytes, tensor->bytes,
+	return fp_read_at(ctx, writer->files[shard], writer->layout.files[shard].name, bytes, tensor->bytes,
 					  writer->layout.offsets[index]);
 }
 
-fp_status fp_writer_sync(fp_writer *writer)
+fp_status fp_writer_sync(fp_writer *writer, fp_context *ctx)
 {
 	for (int i = 0; i < writer->layout.file_count; i++) {
 		if (!writer->changed[i])
 			continue;
 		if (fsync(writer->files[i]) != 0)
-			return fp_fail(writer->ctx, FP_ERROR_IO, "%s: writing failed: %s", writer->layout.files[i].name,
-						   strerror(errno));
+			return fp_fail(ctx, FP_ERROR_IO, "%s: writing failed: %s", writer->layout.files[i].name, strerror(errno));
 		writer->changed[i] = false;
 	}
 	return FP_OK;
@@ -287,11 +285,6 @@ const char *fp_writer_folder(const fp_writer *writer)
 void fp_writer_keep(fp_writer *writer)
 {
 	writer->keep = true;
-}
-
-void fp_writer_report_to(fp_writer *writer, fp_context *ctx)
-{
-	writer->ctx = ctx;
 }
 
 fp_status fp_writer_add_file(fp_writer *writer, const char *name, const void *bytes, int64_t size)

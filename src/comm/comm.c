@@ -135,7 +135,8 @@ fp_status fp_comm_agree(fp_comm *comm, fp_status status)
 		/* the launcher ends all ranks when the first one exits: give the one with a message time to print it */
 		const struct timespec pause = {.tv_nsec = 300000000};
 		nanosleep(&pause, NULL);
-		comm->ctx->message[0] = '\0';
+		fp_clear_message(comm->ctx);
+		comm->failed_elsewhere = true;
 	}
 	return (fp_status)(word % 256);
 }

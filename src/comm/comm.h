@@ -29,6 +29,7 @@ struct fp_comm {
 	void *state;
 	int rank, size;
 	int local_rank, local_size; /* on this machine */
+	bool failed_elsewhere;      /* set by fp_comm_agree(): another rank failed and has the message */
 };
 
 /* Opens the communication with the other ranks. shared false: none, however the process was started. */

@@ -218,7 +218,7 @@ fp_status fp_layer_journal_restore(fp_layer_journal *journal, int64_t layer, fp_
 		const fp_tensor_info *tensor = tensor_at(journal, numbers, head.operators + i);
 		if (!tensor)
 			FP_TRY(damaged(journal, layer));
-		FP_TRY(fp_writer_mark(journal->writer, tensor));
+		FP_TRY(fp_writer_mark(journal->writer, journal->ctx, tensor));
 	}
 cleanup:
 	fp_free(bytes);
@@ -244,7 +244,7 @@ fp_status fp_layer_journal_overlay(fp_layer_journal *journal, int64_t layer, fp_
 		if (!tensor)
 			FP_TRY(damaged(journal, layer));
 		FP_TRY(FP_GROW(journal->ctx, &bytes, &capacity, tensor->bytes));
-		FP_TRY(fp_writer_read(journal->writer, tensor, bytes));
+		FP_TRY(fp_writer_read(journal->writer, journal->ctx, tensor, bytes));
 		FP_TRY(fp_overlay_replace(overlay, tensor, bytes));
 	}
 	*out = overlay;
@@ -262,7 +262,7 @@ static fp_status write_record(void *data, fp_context *ctx)
 	layer_record *record = data;
 	char *path = NULL;
 	fp_status status;
-	FP_TRY(fp_writer_sync(record->journal->writer));
+	FP_TRY(fp_writer_sync(record->journal->writer, ctx));
 	FP_TRY(record_path(&path, record->journal, ctx, record->layer));
 	FP_TRY(fp_write_file_atomic(ctx, path, record->bytes, record->size));
 	fp_writer_keep(record->journal->writer);

@@ -37,8 +37,9 @@ static void *run(void *data)
 			continue;
 		}
 		pthread_mutex_unlock(&behind->lock);
-		fp_status status = behind->tensor ? fp_writer_replace(behind->writer, behind->tensor, behind->bytes)
-										  : behind->work(behind->work_data, behind->own);
+		fp_status status = behind->tensor
+							   ? fp_writer_replace(behind->writer, behind->own, behind->tensor, behind->bytes)
+							   : behind->work(behind->work_data, behind->own);
 		pthread_mutex_lock(&behind->lock);
 		if (behind->status == FP_OK)
 			behind->status = status;
@@ -56,7 +57,7 @@ static fp_status wait_idle(fp_write_behind *behind)
 		pthread_cond_wait(&behind->changed, &behind->lock);
 	if (behind->status == FP_OK)
 		return FP_OK;
-	return fp_fail(behind->ctx, behind->status, "%s", fp_context_message(behind->own));
+	return fp_fail_from(behind->ctx, behind->status, behind->own);
 }
 
 fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *writer)
@@ -75,7 +76,6 @@ fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *
 		behind->own = fp_context_new();
 		if (!behind->own)
 			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the thread that writes"));
-		fp_writer_report_to(writer, behind->own);
 		if (pthread_create(&behind->thread, NULL, run, behind) != 0)
 			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "no thread could be started to write the checkpoint"));
 		behind->started = true;
@@ -100,8 +100,6 @@ void fp_write_behind_free(fp_write_behind *behind)
 		pthread_mutex_unlock(&behind->lock);
 		pthread_join(behind->thread, NULL);
 	}
-	if (behind->writer)
-		fp_writer_report_to(behind->writer, behind->ctx);
 	pthread_cond_destroy(&behind->changed);
 	pthread_mutex_destroy(&behind->lock);
 	fp_context_free(behind->own);

@@ -2,60 +2,103 @@
 # SPDX-License-Identifier: Apache-2.0
 # prune when reads and writes fail, the disk is full, memory runs out, or the model's file is
 # truncated: it ends with a message and an exit code, leaves nothing under the final name, and a
-# resumed run gives the bytes of an undisturbed one. FP_FAULT_POINTS says how many of the reads, and
-# of the writes, fail in turn (default: 4).
+# resumed run gives the bytes of an undisturbed one. The same holds for faults in a resumed run.
+# FP_FAULT_POINTS says how many of the reads, and of the writes, fail in turn (default: 4).
 points=${FP_FAULT_POINTS:-4}
 . "$2/tests/cli/common.sh"
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export CUDA_VISIBLE_DEVICES= # `device auto` tries a GPU, which fails, and takes the CPU: no message may speak of that
 injector=$(dirname "$program")/tests/libfp_faults.so
 model=$source/models/llama-demo
 text=$source/models/calibration.jsonl
+preload=
+fault=FP_FAIL=none
 
 prune() { # prune FOLDER ARGUMENT...
 	folder=$1
 	shift
-	"$program" prune "$model" -o "$folder" --calibration "$text" --samples 8 --sequence-length 64 --threads 1 --device cpu \
-		--preset fast --layers 0-2 --quiet "$@" >"$work/out" 2>"$work/err" </dev/null
+	env "LD_PRELOAD=$preload" "$fault" "$program" prune "$model" -o "$folder" --calibration "$text" --samples 8 \
+		--sequence-length 64 --threads 1 --preset fast --layers 0-2 --quiet "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
-# recover WHAT FOLDER: the failed run left no such folder, and a resumed run gives the bytes of an
-# undisturbed one.
-recover() {
-	[ -e "$2" ] && complain "$1: left something under the final name"
-	[ -s "$work/err" ] || complain "$1: no message"
-	prune "$2" --resume || complain "$1: the resume fails"
-	diff -r whole "$2" >/dev/null || complain "$1: the resume gives other bytes"
-	rm -rf "$2"
+# prune_with FAULT FOLDER ARGUMENT...: with the fault injector; FAULT is one of its variables with a value
+prune_with() {
+	fault=$1
+	preload=$injector
+	shift
+	prune "$@"
+	code=$?
+	preload=
+	fault=FP_FAIL=none
+	return $code
 }
+
+# check_failed FAULT CODE FOLDER: the run says which file or operation failed and why, and a resume gives the whole.
+check_failed() {
+	case $1 in *READ*) reason="Input/output error" ;; *) reason="No space left on device" ;; esac
+	[ "$2" -eq 1 ] || [ "$2" -eq 3 ] || complain "$1: exit code $2"
+	grep -q "^fistapruner: .*: .*$reason" "$work/err" || complain "$1: the message does not say what failed"
+	grep -q "driver\|device '" "$work/err" && complain "$1: the message speaks of a GPU"
+	if [ -e "$3" ]; then # only the sync after the last rename has failed
+		diff -r whole "$3" >/dev/null || complain "$1: what stands under the final name is not whole"
+	fi
+	prune "$3" --resume || complain "$1: the resume fails"
+	diff -r whole "$3" >/dev/null || complain "$1: the resume gives other bytes"
+	rm -rf "$3"
+}
+
+# inject KIND TOTAL POINTS BEGUN ARGUMENT...: lets POINTS of TOTAL reads or writes fail, each in a run of its own that starts with
+# a copy of the working folder BEGUN, if there is one. Adds the number of runs that failed to `failed`.
+inject() {
+	kind=$1 total=$2 step=$(($2 / $3 + 1)) begun=$4
+	shift 4
+	number=1
+	while [ "$number" -le "$total" ]; do
+		rm -rf faulty .faulty.partial
+		[ -z "$begun" ] || cp -a "$begun" .faulty.partial
+		prune_with "FP_FAIL_$kind=$number" faulty "$@"
+		code=$?
+		if [ $code -ne 0 ]; then
+			[ -z "$begun" ] || [ -e faulty ] || [ -e .faulty.partial/layer-00001 ] ||
+				complain "$kind $number: finished layers are lost"
+			check_failed "$kind $number" $code faulty
+			failed=$((failed + 1))
+		else
+			diff -r whole faulty >/dev/null || complain "$kind $number: had no effect, but other bytes"
+		fi
+		number=$((number + step))
+	done
+}
+
+# count ARGUMENT...: sets `reads` and `writes` to those of a run
+count() {
+	prune_with "FP_FAIL_COUNT=$work/count" counted "$@" || complain "the injector disturbs a run"
+	diff -r whole counted >/dev/null || complain "a counted run gives other bytes"
+	read -r reads writes <"$work/count"
+	[ "$reads" -gt 10 ] && [ "$writes" -gt 20 ] || complain "the injector sees too little: $reads reads, $writes writes"
+	rm -rf counted
+}
+
 ! sanitized || skip "a sanitized build runs neither with the fault injector nor with little address space"
 prune whole || complain "the undisturbed run"
 
 if part input_output; then
-	LD_PRELOAD=$injector FP_FAIL_COUNT=$work/count prune counted || complain "the injector disturbs"
-	read -r reads writes <"$work/count"
-	[ "$reads" -gt 3 ] && [ "$writes" -gt 20 ] || complain "the injector sees too little: $reads reads, $writes writes"
 	failed=0
-	for kind in READ WRITE; do
-		[ $kind = READ ] && total=$reads || total=$writes
-		number=1
-		while [ "$number" -le "$total" ]; do
-			rm -rf faulty .faulty.partial
-			export LD_PRELOAD="$injector" "FP_FAIL_$kind=$number"
-			prune faulty
-			code=$?
-			unset LD_PRELOAD FP_FAIL_READ FP_FAIL_WRITE
-			if [ $code -ne 0 ] && [ -e faulty ]; then # the sync after the last rename failed: the output is complete
-				diff -r whole faulty >/dev/null || complain "$kind $number: not whole under the final name"
-				rm -rf faulty
-			elif [ $code -ne 0 ]; then
-				[ $code -eq 1 ] || [ $code -eq 3 ] || complain "$kind $number: exit code $code"
-				recover "$kind $number" faulty
-				failed=$((failed + 1))
-			fi
-			number=$((number + total / points + 1))
-		done
-	done
+	count
+	inject READ "$reads" "$points" ""
+	inject WRITE "$writes" "$points" ""
 	[ $failed -ge "$points" ] || complain "only $failed faults made a run fail"
+
+	# A run with two finished layers, which each of the following runs resumes.
+	prune_with FP_FAIL_RENAME=layer-00002 begun && complain "a record that cannot be put in place does not matter"
+	[ -e .begun.partial/layer-00001 ] || complain "the finished layers are not kept"
+	cp -a .begun.partial .counted.partial
+	failed=0
+	count --resume
+	inject READ "$reads" $((2 * points)) .begun.partial --resume
+	inject WRITE "$writes" $((2 * points)) .begun.partial --resume
+	[ $failed -ge $((2 * points)) ] || complain "only $failed faults made a resumed run fail"
+	rm -rf .begun.partial
 	finish
 fi
 
@@ -90,7 +133,7 @@ fi
 cp -r "$model" cut
 model=cut
 prune whole-cut --samples 32 || complain "the undisturbed run of a copy"
-"$program" prune cut -o broken --calibration "$text" --samples 32 --sequence-length 64 --threads 1 --device cpu \
+"$program" prune cut -o broken --calibration "$text" --samples 32 --sequence-length 64 --threads 1 \
 	--preset fast --layers 0-2 --quiet >"$work/out" 2>"$work/err" &
 child=$!
 while kill -0 $child 2>/dev/null && [ ! -e .broken.partial/layer-00000 ]; do sleep 0.01; done

@@ -283,8 +283,10 @@ fp_status fp_cuda_upload_async(fp_backend *be, fp_matrix *out, int64_t rows, int
 	/* what is asked for later waits for it, whether it came or not */
 	FP_CUDA(be, cudaEventRecord(state->arrived, state->way_in));
 	FP_CUDA(be, cudaStreamWaitEvent(state->stream, state->arrived, 0));
-	if (status == FP_ERROR_MEMORY) /* of what is freed by work under way there may be enough, in its turn */
+	if (status == FP_ERROR_MEMORY) { /* work under way may free enough: on its stream the allocation waits for it */
+		fp_clear_message(be->ctx);
 		status = bring(be, out, rows, cols, type, host, dtype);
+	}
 	return status;
 }
 

@@ -130,7 +130,7 @@ static void only_replaced_bytes_change(void **state)
 	assert_false(exists(folder, "out"));
 	const fp_tensor_info *tensor = fp_checkpoint_find(source, "bf16");
 	assert_int_equal(tensor->bytes, sizeof bytes);
-	assert_ok(ctx, fp_writer_replace(writer, tensor, bytes));
+	assert_ok(ctx, fp_writer_replace(writer, ctx, tensor, bytes));
 	assert_ok(ctx, fp_writer_add_file(writer, "pruning_report.json", "{}", 2));
 	assert_fails(ctx, FP_ERROR_USAGE, "not the name of a file", fp_writer_add_file(writer, "../x", "", 0));
 	assert_fails(ctx, FP_ERROR_USAGE, "file of weights", fp_writer_add_file(writer, "model.safetensors", "", 0));
@@ -209,7 +209,7 @@ static void tied_heads_follow_the_config(void **state)
 	fp_writer *writer;
 	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out));
 	assert_fails(ctx, FP_ERROR_USAGE, "'lm_head.weight' is tied",
-				 fp_writer_replace(writer, fp_checkpoint_find(source, "lm_head.weight"), ""));
+				 fp_writer_replace(writer, ctx, fp_checkpoint_find(source, "lm_head.weight"), ""));
 	assert_ok(ctx, fp_writer_commit(writer));
 	fp_writer_close(writer);
 	assert_same_tensors(source, 1, NULL, NULL);
