@@ -5,27 +5,38 @@
 
 #include <pthread.h>
 
-struct fp_write_behind {
-	fp_backend *be;    /* borrowed */
-	fp_context *ctx;   /* the caller's */
-	fp_context *own;   /* the thread's: a context belongs to one thread at a time */
-	fp_writer *writer; /* borrowed, or NULL */
-	char *space[2];
-	int64_t capacity[2];
-	int free; /* which space is filled next */
-	bool started;
-	pthread_t thread;
-	/* the rest under the lock */
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool busy;                    /* with the tensor, or with the work where there is no tensor */
-	const fp_tensor_info *tensor; /* being written */
+/* What the thread does next: writes a tensor, or calls `work`. */
+typedef struct behind_job {
+	const fp_tensor_info *tensor; /* NULL: calls `work` */
 	const char *bytes;
 	fp_behind_work work;
 	void *work_data;
-	fp_status status;
+} behind_job;
+
+struct fp_write_behind {
+	fp_backend *be;         /* borrowed */
+	fp_context *ctx;        /* the caller's */
+	fp_context *thread_ctx; /* the thread's: a context belongs to one thread at a time */
+	fp_writer *writer;      /* borrowed, or NULL */
+	char *space[2];         /* the two buffers */
+	int64_t capacity[2];    /* their sizes */
+	int filling;            /* which of them is the caller's */
+	bool started;           /* there is a thread */
+	pthread_t thread;
+	pthread_mutex_t lock;   /* protects what follows */
+	pthread_cond_t changed; /* `busy` or `stop` has changed */
+	bool busy;              /* the thread has `job` to do */
+	behind_job job;
+	fp_status status; /* of the first job that failed; its message is in thread_ctx */
 	bool stop;
 };
+
+static fp_status do_job(fp_write_behind *behind)
+{
+	const behind_job *job = &behind->job; /* stays as it is while `busy` is set */
+	return job->tensor ? fp_writer_replace(behind->writer, behind->thread_ctx, job->tensor, job->bytes)
+					   : job->work(job->work_data, behind->thread_ctx);
+}
 
 static void *run(void *data)
 {
@@ -37,12 +48,9 @@ static void *run(void *data)
 			continue;
 		}
 		pthread_mutex_unlock(&behind->lock);
-		fp_status status = behind->tensor
-							   ? fp_writer_replace(behind->writer, behind->own, behind->tensor, behind->bytes)
-							   : behind->work(behind->work_data, behind->own);
+		fp_status status = do_job(behind);
 		pthread_mutex_lock(&behind->lock);
-		if (behind->status == FP_OK)
-			behind->status = status;
+		behind->status = status;
 		behind->busy = false;
 		pthread_cond_broadcast(&behind->changed);
 	}
@@ -50,14 +58,26 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* Waits for the thread; with the lock held. */
+/* Waits for the thread and returns its failure, if there was one. The caller holds the lock. */
 static fp_status wait_idle(fp_write_behind *behind)
 {
 	while (behind->busy)
 		pthread_cond_wait(&behind->changed, &behind->lock);
-	if (behind->status == FP_OK)
-		return FP_OK;
-	return fp_fail_from(behind->ctx, behind->status, behind->own);
+	return behind->status == FP_OK ? FP_OK : fp_fail_from(behind->ctx, behind->status, behind->thread_ctx);
+}
+
+/* Gives the thread its next job. After a failure it gets none. */
+static fp_status hand_over(fp_write_behind *behind, behind_job job)
+{
+	pthread_mutex_lock(&behind->lock);
+	fp_status status = wait_idle(behind);
+	if (status == FP_OK) {
+		behind->job = job;
+		behind->busy = true;
+		pthread_cond_broadcast(&behind->changed);
+	}
+	pthread_mutex_unlock(&behind->lock);
+	return status;
 }
 
 fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *writer)
@@ -73,9 +93,9 @@ fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *
 	pthread_mutex_init(&behind->lock, NULL);
 	pthread_cond_init(&behind->changed, NULL);
 	if (writer) {
-		behind->own = fp_context_new();
-		if (!behind->own)
-			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the thread that writes"));
+		behind->thread_ctx = fp_context_new();
+		if (!behind->thread_ctx)
+			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the thread that writes the checkpoint"));
 		if (pthread_create(&behind->thread, NULL, run, behind) != 0)
 			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "no thread could be started to write the checkpoint"));
 		behind->started = true;
@@ -87,22 +107,26 @@ cleanup:
 	return status;
 }
 
+static void stop_thread(fp_write_behind *behind)
+{
+	pthread_mutex_lock(&behind->lock);
+	while (behind->busy)
+		pthread_cond_wait(&behind->changed, &behind->lock);
+	behind->stop = true;
+	pthread_cond_broadcast(&behind->changed);
+	pthread_mutex_unlock(&behind->lock);
+	pthread_join(behind->thread, NULL);
+}
+
 void fp_write_behind_free(fp_write_behind *behind)
 {
 	if (!behind)
 		return;
-	if (behind->started) {
-		pthread_mutex_lock(&behind->lock);
-		while (behind->busy)
-			pthread_cond_wait(&behind->changed, &behind->lock);
-		behind->stop = true;
-		pthread_cond_broadcast(&behind->changed);
-		pthread_mutex_unlock(&behind->lock);
-		pthread_join(behind->thread, NULL);
-	}
+	if (behind->started)
+		stop_thread(behind);
 	pthread_cond_destroy(&behind->changed);
 	pthread_mutex_destroy(&behind->lock);
-	fp_context_free(behind->own);
+	fp_context_free(behind->thread_ctx);
 	for (int i = 0; i < 2; i++) {
 		if (fp_backend_can(behind->be, FP_CAN_DOWNLOAD_ASYNC))
 			behind->be->transfer->release_host(behind->be, behind->space[i]);
@@ -112,8 +136,8 @@ void fp_write_behind_free(fp_write_behind *behind)
 	fp_free(behind);
 }
 
-/* Anew, since what a space held is of no use any more. */
-static fp_status take_host(fp_write_behind *behind, int which, int64_t bytes)
+/* A larger buffer of memory that the device reaches itself. The old contents are not needed. */
+static fp_status replace_host_buffer(fp_write_behind *behind, int which, int64_t bytes)
 {
 	fp_backend *be = behind->be;
 	void *space = NULL;
@@ -130,12 +154,13 @@ static fp_status take_host(fp_write_behind *behind, int which, int64_t bytes)
 
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out)
 {
-	int which = behind->free;
+	int which = behind->filling;
+	int64_t wanted = bytes > 0 ? bytes : 1;
 	fp_status status = FP_OK;
 	if (!fp_backend_can(behind->be, FP_CAN_DOWNLOAD_ASYNC))
-		status = FP_GROW(behind->ctx, &behind->space[which], &behind->capacity[which], bytes > 0 ? bytes : 1);
-	else if (bytes > behind->capacity[which] || !behind->space[which])
-		status = take_host(behind, which, bytes > 0 ? bytes : 1);
+		status = FP_GROW(behind->ctx, &behind->space[which], &behind->capacity[which], wanted);
+	else if (wanted > behind->capacity[which])
+		status = replace_host_buffer(behind, which, wanted);
 	*out = behind->space[which];
 	return status;
 }
@@ -144,34 +169,17 @@ fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *ten
 {
 	if (!behind->started)
 		return FP_OK;
-	pthread_mutex_lock(&behind->lock);
-	fp_status status = wait_idle(behind);
-	if (status == FP_OK) {
-		behind->busy = true;
-		behind->tensor = tensor;
-		behind->bytes = behind->space[behind->free];
-		behind->free ^= 1;
-		pthread_cond_broadcast(&behind->changed);
-	}
-	pthread_mutex_unlock(&behind->lock);
+	fp_status status = hand_over(behind, (behind_job){.tensor = tensor, .bytes = behind->space[behind->filling]});
+	if (status == FP_OK)
+		behind->filling ^= 1;
 	return status;
 }
 
 fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void *data)
 {
 	if (!behind->started)
-		return work(data, behind->ctx);
-	pthread_mutex_lock(&behind->lock);
-	fp_status status = wait_idle(behind);
-	if (status == FP_OK) {
-		behind->busy = true;
-		behind->tensor = NULL;
-		behind->work = work;
-		behind->work_data = data;
-		pthread_cond_broadcast(&behind->changed);
-	}
-	pthread_mutex_unlock(&behind->lock);
-	return status;
+		return fp_fail(behind->ctx, FP_ERROR_INTERNAL, "there is no thread that writes, since there is no writer");
+	return hand_over(behind, (behind_job){.work = work, .work_data = data});
 }
 
 fp_status fp_write_behind_finish(fp_write_behind *behind)

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * write_behind.h: writes a finished operator while the next one is solved. Two spaces take turns: one is filled while
- * the other is on its way to the file. A failure comes back with the next call.
+ * write_behind.h: a thread that writes finished tensors while the next ones are computed. There are two buffers: the
+ * caller fills one while the thread writes the other. A caller that is faster than the disk waits in
+ * fp_write_behind_put().
+ *
+ * A failure of the thread is returned by the next call, with its message in the caller's context. Nothing more is
+ * written after it.
  */
 #ifndef FP_RUN_WRITE_BEHIND_H
 #define FP_RUN_WRITE_BEHIND_H
@@ -11,20 +15,21 @@
 
 typedef struct fp_write_behind fp_write_behind;
 
-/* writer NULL: nothing is written, but the spaces are there, such that `be` (borrowed) reaches them by itself where it
- * can. Freed with fp_write_behind_free(). */
+/* `be` and `writer` are borrowed; failures are reported to be->ctx. Without a writer (NULL) nothing is written, but the
+ * buffers can be used: where `be` downloads asynchronously they are memory that the device reaches itself. Freed with
+ * fp_write_behind_free(). */
 fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *writer);
-/* *out ← the free space, at least `bytes` large; it stays the same until fp_write_behind_put(), but for a call that
- * asks for more. */
+/* *out ← the caller's buffer, of at least `bytes`. It stays the same until fp_write_behind_put(), unless a later call
+ * asks for more: then its contents may be lost. */
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out);
-/* Hands the free space over as the bytes of `tensor`; waits while the one before is still being written. */
+/* Hands the caller's buffer over as the new bytes of `tensor`. Waits until the thread has written the other buffer. */
 fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *tensor);
-/* Has `work` done behind what was put so far; failures go to its context, which is not the caller's. When the call
- * fails the work was not begun. */
+/* Has the thread call work(data, ctx) after everything that was put so far; needs a writer. `work` reports failures to
+ * its ctx, which is not the caller's. If the call fails, `work` is never called. */
 typedef fp_status (*fp_behind_work)(void *data, fp_context *ctx);
 fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void *data);
-/* Waits for everything to be written and says how that went. */
+/* Waits until everything is written, and returns the failure if there was one. */
 fp_status fp_write_behind_finish(fp_write_behind *behind);
-void fp_write_behind_free(fp_write_behind *behind); /* NULL is allowed */
+void fp_write_behind_free(fp_write_behind *behind); /* waits for the thread; NULL is allowed */
 
 #endif

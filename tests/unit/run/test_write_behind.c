@@ -12,8 +12,8 @@ static void fill(char *space, const fp_tensor_info *tensor, int seed)
 		space[i] = (char)(seed + 31 * i);
 }
 
-/* Every tensor goes through the two spaces in turn and must arrive whole. */
-static void everything_arrives(void **state)
+/* Every tensor goes through one of the two buffers and must be complete in the output. */
+static void everything_is_written(void **state)
 {
 	(void)state;
 	fp_context *ctx = fp_context_new();
@@ -58,8 +58,42 @@ static void everything_arrives(void **state)
 	free(folder);
 }
 
-/* What goes wrong behind the caller's back comes back to him, with its message. */
-static void a_failure_comes_back(void **state)
+static fp_status failing_work(void *data, fp_context *ctx)
+{
+	(void)data;
+	return fp_fail(ctx, FP_ERROR_IO, "disk: is full");
+}
+
+/* The caller's context keeps nothing of what it recorded before. */
+static void a_failure_of_work_is_returned(void **state)
+{
+	(void)state;
+	fp_context *ctx = fp_context_new();
+	fp_backend *be;
+	fp_checkpoint *source;
+	fp_writer *writer;
+	fp_write_behind *behind;
+	char target[512];
+	char *folder = temporary_folder();
+	snprintf(target, sizeof target, "%s/out", folder);
+	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
+	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target));
+	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
+	assert_ok(ctx, fp_write_behind_call(behind, failing_work, NULL));
+	fp_fail(ctx, FP_ERROR_DEVICE, "an older failure");
+	assert_fails(ctx, FP_ERROR_IO, "disk: is full", fp_write_behind_finish(behind));
+	fp_write_behind_free(behind);
+	fp_writer_close(writer);
+	fp_checkpoint_close(source);
+	fp_backend_close(be);
+	fp_context_free(ctx);
+	remove_folder(folder);
+	free(folder);
+}
+
+/* A failure of the thread is returned by the next call, with its message. */
+static void a_failure_is_returned(void **state)
 {
 	(void)state;
 	fp_context *ctx = fp_context_new();
@@ -104,6 +138,7 @@ static void nothing_is_written_without_a_writer(void **state)
 	memset(space, 1, 100);
 	assert_ok(ctx, fp_write_behind_put(behind, NULL));
 	assert_ok(ctx, fp_write_behind_finish(behind));
+	assert_fails(ctx, FP_ERROR_INTERNAL, "no writer", fp_write_behind_call(behind, failing_work, NULL));
 	fp_write_behind_free(behind);
 	fp_write_behind_free(NULL);
 	fp_backend_close(be);
@@ -113,8 +148,9 @@ static void nothing_is_written_without_a_writer(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(everything_arrives),
-		cmocka_unit_test(a_failure_comes_back),
+		cmocka_unit_test(everything_is_written),
+		cmocka_unit_test(a_failure_is_returned),
+		cmocka_unit_test(a_failure_of_work_is_returned),
 		cmocka_unit_test(nothing_is_written_without_a_writer),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
