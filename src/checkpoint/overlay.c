@@ -12,7 +12,7 @@ typedef struct replaced_tensor {
 
 struct fp_overlay {
 	fp_context *ctx;
-	replaced_tensor *tensors; /* hundreds at most: searched from the first to the last */
+	replaced_tensor *tensors; /* hundreds at most: searched one by one */
 	int64_t count, capacity;
 };
 
@@ -47,11 +47,11 @@ fp_status fp_overlay_replace(fp_overlay *overlay, const fp_tensor_info *tensor, 
 	replaced_tensor *replaced = find(overlay, tensor);
 	fp_status status = FP_OK;
 	if (!replaced) {
-		char *room = NULL;
+		char *copy = NULL;
 		FP_TRY(FP_GROW(overlay->ctx, &overlay->tensors, &overlay->capacity, overlay->count + 1));
-		FP_TRY(FP_NEW(overlay->ctx, &room, tensor->bytes));
+		FP_TRY(FP_NEW(overlay->ctx, &copy, tensor->bytes));
 		replaced = &overlay->tensors[overlay->count++];
-		*replaced = (replaced_tensor){.tensor = tensor, .bytes = room};
+		*replaced = (replaced_tensor){.tensor = tensor, .bytes = copy};
 	}
 	memcpy(replaced->bytes, bytes, (size_t)tensor->bytes);
 cleanup:

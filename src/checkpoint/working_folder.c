@@ -14,18 +14,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Splits the wish into a real parent and a last name, without trailing slashes. */
+/* Splits the requested directory into its real parent and its name, without trailing slashes. */
 static fp_status resolve_target(fp_working_folder *folder, const char *directory)
 {
 	fp_context *ctx = folder->ctx;
 	fp_status status;
-	char *wish = NULL, *real = realpath(directory, NULL);
-	FP_TRY(fp_copy_text(ctx, &wish, real ? real : directory));
-	size_t length = strlen(wish);
-	while (length > 1 && wish[length - 1] == '/')
-		wish[--length] = '\0';
-	char *slash = strrchr(wish, '/');
-	const char *name = slash ? slash + 1 : wish;
+	char *wanted = NULL, *real = realpath(directory, NULL);
+	FP_TRY(fp_copy_text(ctx, &wanted, real ? real : directory));
+	size_t length = strlen(wanted);
+	while (length > 1 && wanted[length - 1] == '/')
+		wanted[--length] = '\0';
+	char *slash = strrchr(wanted, '/');
+	const char *name = slash ? slash + 1 : wanted;
 	if (name[0] == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
 		status = fp_fail(ctx, FP_ERROR_USAGE, "'%s' cannot be the output: give the name of a new directory", directory);
 		goto cleanup;
@@ -33,7 +33,7 @@ static fp_status resolve_target(fp_working_folder *folder, const char *directory
 	free(real);
 	if (slash)
 		*slash = '\0';
-	const char *parent = !slash ? "." : slash == wish ? "/" : wish;
+	const char *parent = !slash ? "." : slash == wanted ? "/" : wanted;
 	real = realpath(parent, NULL);
 	if (!real || !fp_is_directory(real)) {
 		status = fp_fail(ctx, FP_ERROR_USAGE, "%s: no such directory for the output '%s': create it first", parent,
@@ -44,7 +44,7 @@ static fp_status resolve_target(fp_working_folder *folder, const char *directory
 	FP_TRY(fp_join_path(&folder->target, ctx, real, name));
 cleanup:
 	free(real);
-	fp_free(wish);
+	fp_free(wanted);
 	return status;
 }
 
@@ -63,7 +63,7 @@ cleanup:
 	return status;
 }
 
-/* Makes the folder, or finds one that only we can have made. */
+/* Creates the folder, or accepts an existing directory of the same user. */
 static fp_status make(fp_working_folder *folder)
 {
 	struct stat about;
@@ -72,7 +72,7 @@ static fp_status make(fp_working_folder *folder)
 	if (errno != EEXIST)
 		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: cannot be created: %s", folder->path, strerror(errno));
 	if (lstat(folder->path, &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != geteuid())
-		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: is in the way and not a folder of yours; remove it",
+		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: is in the way and not a directory of yours; remove it",
 					   folder->path);
 	return FP_OK;
 }
@@ -82,11 +82,11 @@ static fp_status take_lock(fp_working_folder *folder)
 	folder->lock = open(folder->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
 	if (folder->lock < 0) {
 		int failure = errno;
-		rmdir(folder->path); /* where it is empty, we made it just now */
+		rmdir(folder->path); /* removes it only if it is empty: then we have just created it */
 		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: cannot be created: %s", folder->lock_path, strerror(failure));
 	}
 	if (flock(folder->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-		return FP_OK; /* a file system without locks does without */
+		return FP_OK; /* a file system without locks is used without */
 	close(folder->lock);
 	folder->lock = -1;
 	return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: another run is writing it; wait for it or give another directory",
@@ -132,7 +132,7 @@ fp_status fp_working_folder_take(fp_working_folder *folder, bool resume, bool *b
 	bool finished = has_finished_parts(folder);
 	if (finished && !resume)
 		FP_TRY(fp_fail(folder->ctx, FP_ERROR_USAGE,
-					   "%s: an unfinished run of it is in %s; go on with --resume, or remove that folder",
+					   "%s: an unfinished run of it is in %s; continue it with --resume, or remove that directory",
 					   folder->target, folder->path));
 	folder->made = true;
 	*begun = finished;
@@ -156,7 +156,7 @@ void fp_working_folder_close(fp_working_folder *folder, bool keep)
 {
 	if (folder->made && !keep) {
 		empty(folder);
-		fp_remove_tree(folder->path); /* the lock last, so that nobody comes in between */
+		fp_remove_tree(folder->path); /* the lock last, so that no other run takes the folder meanwhile */
 	}
 	if (folder->lock >= 0)
 		close(folder->lock);

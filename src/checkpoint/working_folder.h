@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * working_folder.h: where a checkpoint is made: a hidden folder beside the target, on the same disk, so that the rename
- * at the end is one step. Its name follows from the target's, so that a later run finds it again:
- *     PARENT/.NAME.partial/output     what will be PARENT/NAME
- *     PARENT/.NAME.partial/lock       held by the process that writes
- *     PARENT/.NAME.partial/…          records: which run this is, and what of it is finished
+ * working_folder.h: the hidden folder beside the target in which a checkpoint is written. It is on the same disk, so that
+ * one rename completes the output, and its name follows from the target's, so that a later run finds it:
+ *     PARENT/.NAME.partial/output     becomes PARENT/NAME
+ *     PARENT/.NAME.partial/lock       locked by the process that writes
+ *     PARENT/.NAME.partial/…          records: which run this is, and which layers are finished
  */
 #ifndef FP_CHECKPOINT_WORKING_FOLDER_H
 #define FP_CHECKPOINT_WORKING_FOLDER_H
 
 #include "base/context.h"
 
-/* Records of finished parts begin like this; a folder without one holds nothing worth keeping. */
+/* The names of records of finished parts begin with this; a folder without one is not worth keeping. */
 #define FP_FINISHED_PREFIX "layer-"
 
 typedef struct fp_working_folder {
@@ -20,19 +20,19 @@ typedef struct fp_working_folder {
 	char *target; /* the final name */
 	char *path, *output, *lock_path;
 	int lock;  /* −1: not held */
-	bool made; /* path is there and this process may remove it */
+	bool made; /* path exists and this process may remove it */
 } fp_working_folder;
 
-/* Only finds the names. The caller frees them with fp_working_folder_close(), also after a failure. */
+/* Only fills in the names. The caller frees them with fp_working_folder_close(), also after a failure. */
 fp_status fp_working_folder_resolve(fp_working_folder *out, fp_context *ctx, const char *directory);
-/* Takes the folder for this process. What is in it is left alone when parts are finished and `resume` is set (then
- * *begun), refused when parts are finished and it is not, and else removed. */
+/* Creates and locks the folder. If an earlier run left finished parts, they are kept with `resume` (then *begun is set)
+ * and are an error without. Otherwise the folder is emptied. */
 fp_status fp_working_folder_take(fp_working_folder *folder, bool resume, bool *begun);
-/* The folder becomes the target; the caller has synced what is in it. */
+/* Renames the output to the target; the caller has synced it. */
 fp_status fp_working_folder_commit(fp_working_folder *folder);
-/* Removes it unless something in it is to be kept. */
+/* Unlocks the folder and frees the names. Removes the folder unless `keep` is set. */
 void fp_working_folder_close(fp_working_folder *folder, bool keep);
-/* Removes what a process that was killed after its commit may have left. */
+/* Removes the folder of a process that was killed after its commit. Failures are ignored. */
 void fp_working_folder_forget(fp_context *ctx, const char *directory);
 
 #endif

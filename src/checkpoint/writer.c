@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 struct fp_writer {
-	fp_context *ctx; /* of the thread that opened it; what other threads call has a context of its own */
+	fp_context *ctx; /* of the thread that opened it; calls from other threads bring their own */
 	const fp_checkpoint *source;
 	fp_working_folder folder;
 	bool keep;      /* finished parts are recorded: the folder stays when the writer is closed */
@@ -25,8 +25,8 @@ struct fp_writer {
 	bool *written; /* for each tensor: has new bytes */
 };
 
-/* Room for the report and for what the file system itself needs. */
-enum { SPARE_ROOM = 16 << 20, COPY_BLOCK = 64 << 20 };
+/* Disk space for the report and for the file system itself. */
+enum { SPARE_SPACE = 16 << 20, COPY_BLOCK = 64 << 20 };
 
 static bool is_empty_directory(const char *path)
 {
@@ -54,34 +54,34 @@ static fp_status check_target(const fp_writer *writer)
 		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: is the input; give another directory for the output",
 					   writer->folder.target);
 	if (is_inside(writer->folder.target, source))
-		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: lies in the input %s; give a directory outside it",
+		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: is inside the input %s; give a directory outside it",
 					   writer->folder.target, source);
 	if (lstat(writer->folder.target, &about) == 0 && !is_empty_directory(writer->folder.target))
-		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: exists already; remove it or give the name of a new directory",
+		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: exists already; remove it or name a new directory",
 					   writer->folder.target);
 	return FP_OK;
 }
 
-static fp_status check_room(const fp_writer *writer, int64_t companion_bytes)
+static fp_status check_space(const fp_writer *writer, int64_t companion_bytes)
 {
-	int64_t wanted = SPARE_ROOM, room = 0;
+	int64_t wanted = SPARE_SPACE, available = 0;
 	bool fits = fp_add_checked(wanted, companion_bytes, &wanted);
 	for (int i = 0; i < writer->layout.file_count; i++)
 		fits = fits && fp_add_checked(wanted, writer->layout.files[i].size, &wanted);
-	fp_status status = fp_free_space(&room, writer->ctx, writer->folder.parent);
+	fp_status status = fp_free_space(&available, writer->ctx, writer->folder.parent);
 	if (status != FP_OK)
 		return status;
-	if (!fits || wanted > room)
+	if (!fits || wanted > available)
 		return fp_fail(
 			writer->ctx, FP_ERROR_IO,
 			"%s: the output needs %.1f MiB and its disk has %.1f MiB free; free some space or choose another "
 			"disk",
-			writer->folder.target, (double)wanted / 1048576.0, (double)room / 1048576.0);
+			writer->folder.target, (double)wanted / 1048576.0, (double)available / 1048576.0);
 	return FP_OK;
 }
 
-/* Opens the shards, or creates them. Headers are written again: only the bytes of recorded tensors are sure to have
- * reached the disk before. */
+/* Opens the shards, or creates them. Headers are always written: of an earlier run only the recorded tensors are known
+ * to be on the disk. */
 static fp_status open_shards(fp_writer *writer, bool existing)
 {
 	fp_status status = FP_OK;
@@ -104,7 +104,7 @@ cleanup:
 	return status;
 }
 
-/* A file system without reservations gives a new file no size; a run that goes on expects the whole of it. */
+/* A file system without fallocate() leaves a new file empty, but a resumed run expects its full size. */
 static fp_status set_sizes(fp_writer *writer)
 {
 	for (int i = 0; i < writer->layout.file_count; i++)
@@ -114,7 +114,7 @@ static fp_status set_sizes(fp_writer *writer)
 	return FP_OK;
 }
 
-/* Everything that is not a tensor. */
+/* Writes everything but the tensors. */
 static fp_status prepare(fp_writer *writer, const fp_companion_files *companions, bool existing)
 {
 	fp_context *ctx = writer->ctx;
@@ -167,9 +167,9 @@ static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoi
 	FP_TRY(fp_working_folder_take(&writer->folder, resume, begun));
 	writer->keep = *begun;
 	if (!*begun)
-		FP_TRY(check_room(writer, companions.bytes));
+		FP_TRY(check_space(writer, companions.bytes));
 	status = prepare(writer, &companions, *begun);
-	if (status == FP_ERROR_INPUT && *begun) /* a full disk is no reason to remove finished layers */
+	if (status == FP_ERROR_INPUT && *begun) /* not after a full disk: the finished layers are good */
 		fp_fail_in(ctx, status, "%s cannot be resumed; remove it to begin anew", writer->folder.path);
 	if (status != FP_OK)
 		goto cleanup;
@@ -293,10 +293,10 @@ fp_status fp_writer_add_file(fp_writer *writer, const char *name, const void *by
 	fp_status status = FP_OK;
 	char *path = NULL;
 	if (name[0] == '\0' || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "'%s' is not the name of a file", name);
+		return fp_fail(ctx, FP_ERROR_USAGE, "'%s' is not a plain file name", name);
 	for (int i = 0; i < writer->layout.file_count; i++)
 		if (strcmp(writer->layout.files[i].name, name) == 0)
-			return fp_fail(ctx, FP_ERROR_USAGE, "'%s' is the name of a file of weights; give another", name);
+			return fp_fail(ctx, FP_ERROR_USAGE, "'%s' is the name of a weight file; use another", name);
 	FP_TRY(fp_join_path(&path, ctx, writer->folder.output, name));
 	unlink(path); /* the source's file of this name, copied before */
 	FP_TRY(fp_write_file(ctx, path, bytes, size));
@@ -305,7 +305,7 @@ cleanup:
 	return status;
 }
 
-/* Everything that was not replaced keeps its bytes. In blocks, so that a long copy can be interrupted. */
+/* Copies the tensors that were not replaced. In blocks, so that a long copy can be interrupted. */
 static fp_status copy_kept_tensors(fp_writer *writer)
 {
 	const fp_checkpoint *source = writer->source;

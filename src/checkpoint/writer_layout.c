@@ -10,11 +10,11 @@
 
 static fp_status no_memory(fp_context *ctx)
 {
-	return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory while a header was made");
+	return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the header of an output file");
 }
 
-/* The length and the JSON text, filled up with spaces so that the tensors start at a multiple of 8 as the reference
- * library has it. */
+/* The length and the JSON text, padded with spaces so that the tensors start at a multiple of 8, as the reference
+ * library does. */
 static fp_status set_header(fp_output_file *file, fp_context *ctx, const json_t *header)
 {
 	char *text = json_dumps(header, JSON_COMPACT);
@@ -38,7 +38,7 @@ static fp_status set_header(fp_output_file *file, fp_context *ctx, const json_t 
 	return status;
 }
 
-/* The source's header with __metadata__.format = "pt": loaders refuse a file that does not say what it is for. */
+/* The source's header with __metadata__.format = "pt": loaders refuse a file without it. */
 static fp_status add_format(fp_output_file *file, fp_context *ctx, const char *text, int64_t length)
 {
 	const char *key;
@@ -92,7 +92,7 @@ static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_
 	return FP_OK;
 }
 
-/* "pytorch_a.bin" and "a.bin" would be one file. */
+/* Two shards such as "pytorch_a.bin" and "a.bin" would get the same name. */
 static fp_status check_names(const fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source)
 {
 	for (int i = 0; i < layout->file_count; i++)
@@ -103,7 +103,7 @@ static fp_status check_names(const fp_output_layout *layout, fp_context *ctx, co
 	return FP_OK;
 }
 
-/* pytorch_model-00001-of-00002.bin is model-00001-of-00002.safetensors afterwards. */
+/* pytorch_model-00001-of-00002.bin becomes model-00001-of-00002.safetensors. */
 static fp_status rename_shard(char **out, fp_context *ctx, const char *name)
 {
 	static const char prefix[] = "pytorch_";
@@ -129,9 +129,9 @@ static bool ties_embeddings(const json_t *config)
 }
 
 /*
- * An archive holds a tied head as a second name of the embedding. Where the config says that it is tied, the head is
- * left out, as transformers itself does when it saves; any other shared tensor is written under each of its names,
- * which always loads.
+ * In an archive a tied head is a second name for the embedding. If the config says that it is tied, the head is left
+ * out, as transformers does when it saves. Any other shared tensor is written under each of its names, which always
+ * loads.
  */
 static bool is_tied_head(const fp_checkpoint *source, const fp_tensor_info *tensor)
 {
@@ -159,13 +159,13 @@ static json_t *describe(const fp_tensor_info *tensor, int64_t offset)
 					 (json_int_t)offset, (json_int_t)(offset + tensor->bytes));
 }
 
-/* Bytes of one element, for alignment; types of less than a byte do not come from archives. */
+/* Bytes of one element, for alignment; archives have no types below one byte. */
 static int64_t element_size(const fp_tensor_info *tensor)
 {
 	return tensor->elements > 0 ? tensor->bytes / tensor->elements : 1;
 }
 
-/* Lays the tensors of an archive out: wide elements first, so that all are aligned, else in the archive's order. */
+/* The layout of an archive's tensors: wider elements first, so that all are aligned; otherwise in the archive's order. */
 static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard,
 							   json_t *map)
 {
@@ -187,7 +187,7 @@ static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const 
 				goto cleanup;
 			}
 			if (!fp_add_checked(end, tensor->bytes, &end)) {
-				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large together", source->shards[shard]);
+				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large in total", source->shards[shard]);
 				goto cleanup;
 			}
 		}

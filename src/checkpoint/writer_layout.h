@@ -15,11 +15,11 @@ typedef struct fp_output_file {
 typedef struct fp_output_layout {
 	fp_output_file *files; /* one for each shard of the source */
 	int file_count;
-	int64_t *offsets; /* for each tensor of the source: where its bytes go in the file of its shard; −1: nowhere */
-	char *index;      /* text of model.safetensors.index.json where there is a new one, else NULL */
+	int64_t *offsets; /* for each tensor of the source: its place in the file of its shard; −1: not written */
+	char *index;      /* text of a new model.safetensors.index.json, or NULL */
 } fp_output_layout;
 
-/* Safetensors keep their headers byte for byte (but get __metadata__.format where it is missing); PyTorch archives
+/* Safetensors headers are kept byte for byte, except that a missing __metadata__.format is added; PyTorch archives
  * become safetensors. The caller frees the layout with fp_output_layout_free(). */
 fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source);
 void fp_output_layout_free(fp_output_layout *layout);

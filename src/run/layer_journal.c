@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_BYTES ((int64_t)64 << 20) /* of a record; they have a few thousand */
+#define MOST_BYTES ((int64_t)64 << 20) /* of a file that is read; records have a few thousand bytes */
 
 struct fp_layer_journal {
 	fp_context *ctx;
@@ -21,8 +21,14 @@ struct fp_layer_journal {
 	bool *finished;
 };
 
-/* A record: this head, then operators, fits, and the numbers of the replaced tensors; at the end the digest of all. The
- * structures are stored as they are: run.json keeps other versions of the program away, and the sizes say the rest. */
+/*
+ * A record is this head, then
+ *     operators × fp_operator_result, fits × fp_fit_result,
+ *     the index of each operator's tensor and of each replaced tensor, as int64_t,
+ *     the digest of all that, as uint64_t.
+ * Structures are stored as they are in memory: run.json keeps other versions of the program away, and the sizes in the
+ * head are checked.
+ */
 typedef struct record_head {
 	char magic[8];
 	int64_t layer, operator_size, operators, fit_size, fits, tensors;
@@ -43,8 +49,14 @@ static fp_status record_path(char **out, const fp_layer_journal *journal, fp_con
 	return fp_join_path(out, ctx, fp_writer_folder(journal->writer), name);
 }
 
-/* True when the bytes are a whole record of this layer by this program. */
-static bool is_whole(const fp_layer_journal *journal, const char *bytes, int64_t size, int64_t layer)
+static int64_t record_size(const record_head *head)
+{
+	return (int64_t)(sizeof *head + sizeof(uint64_t)) + head->operators * head->operator_size +
+		   head->fits * head->fit_size + (head->operators + head->tensors) * (int64_t)sizeof(int64_t);
+}
+
+/* True if the bytes are a complete record of this layer, written by this program. */
+static bool is_complete(const fp_layer_journal *journal, const char *bytes, int64_t size, int64_t layer)
 {
 	record_head head;
 	uint64_t digest;
@@ -59,11 +71,10 @@ static bool is_whole(const fp_layer_journal *journal, const char *bytes, int64_t
 		head.operators < 0 || head.operators > FP_ROLE_COUNT || head.fits < 0 || head.fits > 1 || head.tensors < 0 ||
 		head.tensors > count)
 		return false;
-	return size == (int64_t)(sizeof head + sizeof digest) + head.operators * head.operator_size +
-					   head.fits * head.fit_size + (head.operators + head.tensors) * (int64_t)sizeof(int64_t);
+	return size == record_size(&head);
 }
 
-/* *out ← the record, or NULL where there is none that is whole. */
+/* *out ← the record, or NULL if there is none or it is damaged. */
 static fp_status read_record(char **out, const fp_layer_journal *journal, int64_t layer)
 {
 	char *path = NULL, *bytes = NULL;
@@ -74,7 +85,7 @@ static fp_status read_record(char **out, const fp_layer_journal *journal, int64_
 	if (!fp_is_file(path))
 		goto cleanup;
 	FP_TRY(fp_read_file(&bytes, &size, journal->ctx, path, MOST_BYTES));
-	if (is_whole(journal, bytes, size, layer)) {
+	if (is_complete(journal, bytes, size, layer)) {
 		*out = bytes;
 		bytes = NULL;
 	} else {
@@ -101,7 +112,7 @@ cleanup:
 	return status;
 }
 
-/* Compares with what an earlier run left, or leaves it for a later one. */
+/* Compares this run with the one that began the output; a new output gets the identity of this one. */
 static fp_status check_identity(const fp_layer_journal *journal, const fp_prune_task *task, bool begun)
 {
 	fp_context *ctx = journal->ctx;
@@ -174,19 +185,20 @@ int64_t fp_layer_journal_count(const fp_layer_journal *journal)
 	return count;
 }
 
-/* A tensor by its number in a record; NULL: there is no such one. */
-static const fp_tensor_info *tensor_at(const fp_layer_journal *journal, const char *numbers, int64_t i)
+/* The i-th tensor of a record; NULL if its index is out of range. */
+static const fp_tensor_info *tensor_at(const fp_layer_journal *journal, const char *indices, int64_t i)
 {
-	int64_t number;
-	memcpy(&number, numbers + i * (int64_t)sizeof number, sizeof number);
-	return number >= 0 && number < fp_checkpoint_tensor_count(journal->checkpoint)
-			   ? fp_checkpoint_tensor(journal->checkpoint, number)
+	int64_t index;
+	memcpy(&index, indices + i * (int64_t)sizeof index, sizeof index);
+	return index >= 0 && index < fp_checkpoint_tensor_count(journal->checkpoint)
+			   ? fp_checkpoint_tensor(journal->checkpoint, index)
 			   : NULL;
 }
 
 static fp_status damaged(const fp_layer_journal *journal, int64_t layer)
 {
-	return fp_fail(journal->ctx, FP_ERROR_INPUT, "%s/" FP_FINISHED_PREFIX "%05lld: is damaged; remove it",
+	return fp_fail(journal->ctx, FP_ERROR_INPUT,
+				   "%s/" FP_FINISHED_PREFIX "%05lld: is damaged; remove it and run again with --resume",
 				   fp_writer_folder(journal->writer), (long long)layer);
 }
 
@@ -200,13 +212,13 @@ fp_status fp_layer_journal_restore(fp_layer_journal *journal, int64_t layer, fp_
 		FP_TRY(damaged(journal, layer));
 	memcpy(&head, bytes, sizeof head);
 	const char *operators = bytes + sizeof head, *fits = operators + head.operators * head.operator_size;
-	const char *numbers = fits + head.fits * head.fit_size;
+	const char *indices = fits + head.fits * head.fit_size;
 	FP_TRY(FP_GROW(journal->ctx, &result->operators, &result->capacity, result->count + head.operators));
 	FP_TRY(FP_GROW(journal->ctx, &result->fits, &result->fit_capacity, result->fit_count + head.fits));
 	for (int64_t i = 0; i < head.operators; i++) {
 		fp_operator_result *restored = &result->operators[result->count];
 		memcpy(restored, operators + i * head.operator_size, sizeof *restored);
-		restored->tensor = tensor_at(journal, numbers, i);
+		restored->tensor = tensor_at(journal, indices, i);
 		if (!restored->tensor)
 			FP_TRY(damaged(journal, layer));
 		fp_prune_result_count(result, restored);
@@ -215,7 +227,7 @@ fp_status fp_layer_journal_restore(fp_layer_journal *journal, int64_t layer, fp_
 	for (int64_t i = 0; i < head.fits; i++)
 		memcpy(&result->fits[result->fit_count++], fits, sizeof *result->fits);
 	for (int64_t i = 0; i < head.tensors; i++) {
-		const fp_tensor_info *tensor = tensor_at(journal, numbers, head.operators + i);
+		const fp_tensor_info *tensor = tensor_at(journal, indices, head.operators + i);
 		if (!tensor)
 			FP_TRY(damaged(journal, layer));
 		FP_TRY(fp_writer_mark(journal->writer, journal->ctx, tensor));
@@ -237,10 +249,10 @@ fp_status fp_layer_journal_overlay(fp_layer_journal *journal, int64_t layer, fp_
 	if (!record)
 		FP_TRY(damaged(journal, layer));
 	memcpy(&head, record, sizeof head);
-	const char *numbers = record + sizeof head + head.operators * head.operator_size + head.fits * head.fit_size;
+	const char *indices = record + sizeof head + head.operators * head.operator_size + head.fits * head.fit_size;
 	FP_TRY(fp_overlay_new(&overlay, journal->ctx));
 	for (int64_t i = 0; i < head.tensors; i++) {
-		const fp_tensor_info *tensor = tensor_at(journal, numbers, head.operators + i);
+		const fp_tensor_info *tensor = tensor_at(journal, indices, head.operators + i);
 		if (!tensor)
 			FP_TRY(damaged(journal, layer));
 		FP_TRY(FP_GROW(journal->ctx, &bytes, &capacity, tensor->bytes));
@@ -256,7 +268,7 @@ cleanup:
 	return status;
 }
 
-/* Behind the tensors: they reach the disk, and then the record does. */
+/* Runs on the writing thread after the layer's tensors: they reach the disk before the record does. */
 static fp_status write_record(void *data, fp_context *ctx)
 {
 	layer_record *record = data;
@@ -266,7 +278,7 @@ static fp_status write_record(void *data, fp_context *ctx)
 	FP_TRY(record_path(&path, record->journal, ctx, record->layer));
 	FP_TRY(fp_write_file_atomic(ctx, path, record->bytes, record->size));
 	fp_writer_keep(record->journal->writer);
-	record->journal->finished[record->layer] = true; /* nobody looks at it before the run is over */
+	record->journal->finished[record->layer] = true; /* the other thread reads it after this one has ended */
 cleanup:
 	fp_free(path);
 	fp_free(record->bytes);
@@ -280,10 +292,10 @@ static char *put(char *at, const void *bytes, int64_t size)
 	return at + size;
 }
 
-static char *put_number(char *at, const fp_layer_journal *journal, const fp_tensor_info *tensor)
+static char *put_index(char *at, const fp_layer_journal *journal, const fp_tensor_info *tensor)
 {
-	int64_t number = tensor - fp_checkpoint_tensor(journal->checkpoint, 0);
-	return put(at, &number, sizeof number);
+	int64_t index = tensor - fp_checkpoint_tensor(journal->checkpoint, 0);
+	return put(at, &index, sizeof index);
 }
 
 fp_status fp_layer_journal_add(fp_layer_journal *journal, fp_write_behind *behind, int64_t layer,
@@ -302,20 +314,19 @@ fp_status fp_layer_journal_add(fp_layer_journal *journal, fp_write_behind *behin
 	memcpy(head.magic, magic, sizeof magic);
 	FP_TRY(FP_NEW(journal->ctx, &record, 1));
 	*record = (layer_record){.journal = journal, .layer = layer};
-	record->size = (int64_t)(sizeof head + sizeof digest) + head.operators * head.operator_size +
-				   head.fits * head.fit_size + (head.operators + head.tensors) * (int64_t)sizeof(int64_t);
+	record->size = record_size(&head);
 	FP_TRY(FP_NEW(journal->ctx, &record->bytes, record->size));
 	char *at = put(record->bytes, &head, sizeof head);
 	at = put(at, result->operators + operators, head.operators * head.operator_size);
 	at = head.fits > 0 ? put(at, result->fits + fits, head.fits * head.fit_size) : at;
 	for (int64_t i = operators; i < result->count; i++)
-		at = put_number(at, journal, result->operators[i].tensor);
+		at = put_index(at, journal, result->operators[i].tensor);
 	for (int64_t i = 0; i < replaced_count; i++)
-		at = put_number(at, journal, replaced[i]);
+		at = put_index(at, journal, replaced[i]);
 	digest = fp_digest_bytes(FP_DIGEST_START, record->bytes, at - record->bytes);
 	put(at, &digest, sizeof digest);
 	FP_TRY(fp_write_behind_call(behind, write_record, record));
-	record = NULL; /* the work frees it */
+	record = NULL; /* write_record() frees it */
 cleanup:
 	if (record)
 		fp_free(record->bytes);

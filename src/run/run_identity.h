@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run_identity.h: what the bytes of a pruned model depend on, as a JSON document that two runs can be compared by. */
+/* run_identity.h: what the bytes of a pruned model depend on, as JSON; a run may only resume one with the same. */
 #ifndef FP_RUN_RUN_IDENTITY_H
 #define FP_RUN_RUN_IDENTITY_H
 
 #include "run/prune_model.h"
 #include <jansson.h>
 
-/* A new reference, or NULL where there is no memory. */
+/* A new reference, or NULL if there is no memory. */
 json_t *fp_run_identity(const fp_prune_task *task);
-/* Fails, naming what differs, when a run with `now` cannot go on with what one with `then` began. What may change the
- * last bits only (threads, memory, the processor) is a warning. `where` names the earlier run. */
+/* Fails if a run with the identity `now` cannot resume one with `then`, and says what differs. Differences that change
+ * the last bits at most (threads, memory, the processor) are a warning. `where` is the folder of the earlier run. */
 fp_status fp_run_identity_compare(fp_context *ctx, const json_t *then, const json_t *now, const char *where);
-/* The tokens of all windows, spelled; for reports. */
+/* out ← a digest of the tokens of all windows, as text; for reports. */
 void fp_windows_digest(char *out, size_t size, const fp_windows *windows);
 
 #endif

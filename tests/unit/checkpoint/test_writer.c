@@ -132,8 +132,8 @@ static void only_replaced_bytes_change(void **state)
 	assert_int_equal(tensor->bytes, sizeof bytes);
 	assert_ok(ctx, fp_writer_replace(writer, ctx, tensor, bytes));
 	assert_ok(ctx, fp_writer_add_file(writer, "pruning_report.json", "{}", 2));
-	assert_fails(ctx, FP_ERROR_USAGE, "not the name of a file", fp_writer_add_file(writer, "../x", "", 0));
-	assert_fails(ctx, FP_ERROR_USAGE, "file of weights", fp_writer_add_file(writer, "model.safetensors", "", 0));
+	assert_fails(ctx, FP_ERROR_USAGE, "not a plain file name", fp_writer_add_file(writer, "../x", "", 0));
+	assert_fails(ctx, FP_ERROR_USAGE, "a weight file", fp_writer_add_file(writer, "model.safetensors", "", 0));
 	assert_ok(ctx, fp_writer_commit(writer));
 	fp_writer_close(writer);
 	assert_same_tensors(source, 0, "bf16", bytes);
@@ -256,7 +256,7 @@ static void bad_targets_are_refused(void **state)
 	snprintf(path, sizeof path, "%s/../in/", in);
 	assert_fails(ctx, FP_ERROR_USAGE, "is the input", fp_writer_open(&writer, ctx, source, path));
 	snprintf(path, sizeof path, "%s/pruned", in);
-	assert_fails(ctx, FP_ERROR_USAGE, "lies in the input", fp_writer_open(&writer, ctx, source, path));
+	assert_fails(ctx, FP_ERROR_USAGE, "is inside the input", fp_writer_open(&writer, ctx, source, path));
 	snprintf(path, sizeof path, "%s/no/pruned", folder);
 	assert_fails(ctx, FP_ERROR_USAGE, "create it first", fp_writer_open(&writer, ctx, source, path));
 	assert_fails(ctx, FP_ERROR_USAGE, "cannot be the output", fp_writer_open(&writer, ctx, source, "/"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs that end in the middle go on: after an allocation that failed, a write that failed, an interrupt; the bytes in
- * the end are those of an undisturbed run, and nothing stands under the final name before. */
+/* Runs that end early are resumed: after a failed allocation, a failed write or an interrupt. The final bytes are those
+ * of an undisturbed run, and until then nothing is under the final name. */
 #include "model_fixture.h"
 
 #include "base/settings.h"
@@ -53,7 +53,7 @@ static void close_run(journal_run *run)
 	free(run->folder);
 }
 
-/* One process's life: opens what is there, prunes, commits. */
+/* What one process does: resumes or begins the output, prunes, commits. */
 static fp_status attempt(journal_run *run)
 {
 	fp_context *ctx = run->f.ctx;
@@ -132,7 +132,7 @@ static const char *const recipes[][5] = {
 };
 enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 
-static void an_interrupted_run_goes_on(void **unused)
+static void an_interrupted_run_is_resumed(void **unused)
 {
 	(void)unused;
 	static const char *const models[] = {"llama-gqa", "opt-plain"};
@@ -149,7 +149,7 @@ static void an_interrupted_run_goes_on(void **unused)
 				assert_int_not_equal(access(run.output, F_OK), 0);
 				run.stop_after = run.flag = 0;
 				assert_ok(run.f.ctx, attempt(&run));
-				assert_int_equal(run.heard, operators); /* the listener hears of all */
+				assert_int_equal(run.heard, operators); /* the listener gets restored operators too */
 				assert_same_output(&run, &whole);
 			}
 			free_output(&whole);
@@ -187,7 +187,7 @@ static void failing_allocations_lose_nothing(void **unused)
 	}
 }
 
-/* Every size that a file may not go beyond stands for a disk that is full at another moment. */
+/* Each limit on the size of files lets another write fail. */
 static void failing_writes_lose_nothing(void **unused)
 {
 	(void)unused;
@@ -253,7 +253,7 @@ static void another_run_is_refused(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_interrupted_run_goes_on),
+		cmocka_unit_test(an_interrupted_run_is_resumed),
 		cmocka_unit_test(failing_allocations_lose_nothing),
 		cmocka_unit_test(failing_writes_lose_nothing),
 		cmocka_unit_test(another_run_is_refused),
