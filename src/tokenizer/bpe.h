@@ -8,6 +8,7 @@
 
 #include "tokenizer/text_map.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode_text.h"
 
 enum { FP_BPE_LARGEST_ID = 1 << 24 }; /* far above any vocabulary; a wild id in a file must not eat the memory */
 
@@ -45,10 +46,11 @@ typedef struct fp_bpe { /* all zero at first, then fp_bpe_start() */
 	fp_vocabulary vocabulary;
 	fp_merge *merges;
 	int64_t merge_capacity, merge_count;
-	bool byte_level;    /* symbols are bytes, spelt in GPT-2's alphabet in the vocabulary */
-	bool byte_fallback; /* an unknown character becomes its bytes' tokens <0x00>…<0xFF> */
-	bool fuse_unknown;  /* neighbouring unknown characters are one unknown token */
-	bool ignore_merges; /* a piece that is itself a token is that token */
+	fp_text_buffer joined; /* scratch: the text of a merge's result */
+	bool byte_level;       /* symbols are bytes, spelt in GPT-2's alphabet in the vocabulary */
+	bool byte_fallback;    /* an unknown character becomes its bytes' tokens <0x00>…<0xFF> */
+	bool fuse_unknown;     /* neighbouring unknown characters are one unknown token */
+	bool ignore_merges;    /* a piece that is itself a token is that token */
 	bool cut_at_spaces; /* found by fp_bpe_finish(): no token has U+2581 after another character, so pieces fall apart
 						   there */
 	int32_t unknown;    /* −1: unknown characters vanish */

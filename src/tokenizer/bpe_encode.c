@@ -2,7 +2,6 @@
 /* Encoding one piece: a linked list of symbols, a heap of candidate merges, and a cache for words seen before. */
 #include "base/memory.h"
 #include "tokenizer/bpe.h"
-#include "tokenizer/unicode_text.h"
 
 #include <string.h>
 

@@ -2,7 +2,6 @@
 /* The tables of byte-pair encoding: vocabulary, merges, and GPT-2's spelling of bytes as printable characters. */
 #include "base/memory.h"
 #include "tokenizer/bpe.h"
-#include "tokenizer/unicode_text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +89,7 @@ void fp_bpe_clear(fp_bpe *bpe)
 	fp_text_map_clear(&bpe->vocabulary.map);
 	fp_free(bpe->vocabulary.text_place);
 	fp_free(bpe->merges);
+	fp_free(bpe->joined.bytes);
 	fp_text_map_clear(&bpe->words);
 	fp_free(bpe->cache);
 	fp_free(bpe->symbols);
@@ -140,21 +140,21 @@ fp_status fp_bpe_put_merge(fp_context *ctx, fp_bpe *bpe, int32_t left, int32_t r
 fp_status fp_bpe_put_merge_text(fp_context *ctx, fp_bpe *bpe, const char *left, int64_t left_length, const char *right,
 								int64_t right_length, int64_t rank, const char *where)
 {
-	char joined[1024];
-	if (left_length + right_length > (int64_t)sizeof joined)
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: merge %lld makes a token of %lld bytes; at most %zu are supported",
-					   where, (long long)rank, (long long)(left_length + right_length), sizeof joined);
-	memcpy(joined, left, (size_t)left_length);
-	memcpy(joined + left_length, right, (size_t)right_length);
+	fp_status status = FP_OK;
+	bpe->joined.length = 0;
+	FP_TRY(fp_text_append(ctx, &bpe->joined, left, left_length));
+	FP_TRY(fp_text_append(ctx, &bpe->joined, right, right_length));
 	int32_t first = fp_vocabulary_get(&bpe->vocabulary, left, left_length);
 	int32_t second = fp_vocabulary_get(&bpe->vocabulary, right, right_length);
-	int32_t merged = fp_vocabulary_get(&bpe->vocabulary, joined, left_length + right_length);
+	int32_t merged = fp_vocabulary_get(&bpe->vocabulary, bpe->joined.bytes, bpe->joined.length);
 	if (first < 0 || second < 0 || merged < 0)
 		return fp_fail(ctx, FP_ERROR_INPUT,
 					   "%s: merge %lld '%.*s %.*s': both parts and the whole must be in the vocabulary", where,
 					   (long long)rank, (int)(left_length < 80 ? left_length : 80), left,
 					   (int)(right_length < 80 ? right_length : 80), right);
 	return fp_bpe_put_merge(ctx, bpe, first, second, (int32_t)rank, merged);
+cleanup:
+	return status;
 }
 
 /* A token spelt in GPT-2's alphabet, back to bytes; −1 when it holds another character. */

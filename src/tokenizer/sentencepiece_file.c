@@ -12,15 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-	PIECE_NORMAL = 1,
-	PIECE_UNKNOWN,
-	PIECE_CONTROL,
-	PIECE_USER_DEFINED,
-	PIECE_UNUSED,
-	PIECE_BYTE,
-	LONGEST_PIECE = 1024
-};
+enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE };
 enum { MODEL_BPE = 2 };
 
 typedef struct piece {
@@ -33,6 +25,8 @@ typedef struct piece {
 typedef struct sentencepiece_model {
 	piece *pieces;
 	int64_t count, capacity;
+	bool *has_length; /* whether some piece has this many bytes */
+	int64_t longest;
 	int64_t model_type, bos;
 	bool byte_fallback, space_as_suffix, has_charsmap;
 	bool add_dummy_prefix, remove_extra_spaces, escape_spaces;
@@ -195,10 +189,10 @@ static fp_status check_model(fp_context *ctx, const sentencepiece_model *model, 
 					   "%s: treat_whitespace_as_suffix = true and escape_whitespaces = false are not supported", path);
 	for (int64_t i = 0; i < model->count; i++) {
 		const piece *one = &model->pieces[i];
-		if (one->length == 0 || one->length > LONGEST_PIECE || !isfinite(one->score) ||
-			fp_utf8_valid_prefix(one->text, one->length) != one->length)
-			return fp_fail(ctx, FP_ERROR_INPUT, "%s: piece %lld: must be UTF-8 of 1 to %d bytes with a finite score",
-						   path, (long long)i, LONGEST_PIECE);
+		if (one->length == 0 || !isfinite(one->score) || fp_utf8_valid_prefix(one->text, one->length) != one->length)
+			return fp_fail(ctx, FP_ERROR_INPUT,
+						   "%s: piece %lld: must be UTF-8 of at least one byte with a finite score", path,
+						   (long long)i);
 		if (one->type < PIECE_NORMAL || one->type == PIECE_UNUSED)
 			return fp_fail(
 				ctx, FP_ERROR_INPUT,
@@ -238,11 +232,26 @@ static fp_status rank_pieces(fp_context *ctx, sentencepiece_model *model)
 	return FP_OK;
 }
 
+static fp_status note_lengths(fp_context *ctx, sentencepiece_model *model)
+{
+	for (int64_t i = 0; i < model->count; i++)
+		if (model->pieces[i].length > model->longest)
+			model->longest = model->pieces[i].length;
+	fp_status status = FP_NEW(ctx, &model->has_length, model->longest + 1);
+	for (int64_t i = 0; status == FP_OK && i < model->count; i++)
+		model->has_length[model->pieces[i].length] = true;
+	return status;
+}
+
+/* A cut whose halves have a length that no piece has needs no look-up, which would take time in proportion to the
+ * length. */
 static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const sentencepiece_model *model, int32_t id)
 {
 	const piece *whole = &model->pieces[id];
-	for (int64_t cut = 1; cut < whole->length; cut++) {
-		if (((unsigned char)whole->text[cut] & 0xC0) == 0x80)
+	fp_status status = fp_check_interrupt(ctx);
+	for (int64_t cut = 1; cut < whole->length && status == FP_OK; cut++) {
+		if (!model->has_length[cut] || !model->has_length[whole->length - cut] ||
+			((unsigned char)whole->text[cut] & 0xC0) == 0x80)
 			continue;
 		int32_t left = fp_vocabulary_get(&bpe->vocabulary, whole->text, cut);
 		if (left < 0 || model->pieces[left].type != PIECE_NORMAL)
@@ -250,11 +259,9 @@ static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const sentencepiece_mo
 		int32_t right = fp_vocabulary_get(&bpe->vocabulary, whole->text + cut, whole->length - cut);
 		if (right < 0 || model->pieces[right].type != PIECE_NORMAL)
 			continue;
-		fp_status status = fp_bpe_put_merge(ctx, bpe, left, right, whole->rank, id);
-		if (status != FP_OK)
-			return status;
+		status = fp_bpe_put_merge(ctx, bpe, left, right, whole->rank, id);
 	}
-	return FP_OK;
+	return status;
 }
 
 static fp_status fill_tokenizer(fp_tokenizer *tokenizer, sentencepiece_model *model, bool legacy)
@@ -263,6 +270,7 @@ static fp_status fill_tokenizer(fp_tokenizer *tokenizer, sentencepiece_model *mo
 	fp_bpe *bpe = &tokenizer->bpe;
 	fp_status status = FP_OK;
 	FP_TRY(rank_pieces(ctx, model));
+	FP_TRY(note_lengths(ctx, model));
 	for (int64_t i = 0; i < model->count; i++)
 		FP_TRY(fp_vocabulary_put(ctx, &bpe->vocabulary, model->pieces[i].text, model->pieces[i].length, i));
 	for (int64_t i = 0; i < model->count; i++) {
@@ -309,6 +317,7 @@ fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const char *path, bool 
 		fp_fail_in(ctx, status, "%s", path);
 cleanup:
 	fp_free(model.pieces);
+	fp_free(model.has_length);
 	fp_free(bytes);
 	return status;
 }

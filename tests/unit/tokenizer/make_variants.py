@@ -82,6 +82,15 @@ def variants():
     yield "digits together", train(pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Digits(), byte_level(add_prefix_space=False)]), byte_level=True)
 
 
+def rulers():
+    """A tokenizer trained on pages with long rulers of dashes, which become tokens of more than 1,024 bytes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.train_from_iterator(["Title\n" + "-" * 3000 + "\n"] * 3, trainers.BpeTrainer(vocab_size=40, show_progress=False))
+    strings = [b"-" * count for count in (1, 2, 1023, 1024, 1025, 3000, 3001, 4096)]
+    return tokenizer, strings + [b"Title\n" + strings[5] + b"\nTitle", b"e" + strings[4] + b" " + strings[3]]
+
+
 def main():
     extra = ["left right  left", " right   x", "one oneone one, x_one one", "learnlearn", "x y word words", "aeiou oe ui", "cafe\u0301 ﬁ Å Ω", "a<0x41> b <0x41>c"]
     strings = [string for string in hostile_strings() if len(string) <= 48][:230:2] + [text.encode("utf-8") for text in extra]
@@ -90,6 +99,11 @@ def main():
         ids = [tokenizer.encode(string.decode("utf-8", errors="replace")).ids for string in strings]
         result["variants"].append({"name": name, "tokenizer": json.loads(tokenizer.to_str()), "ids": ids})
         print(name, sum(map(len, ids)))
+    tokenizer, strings = rulers()
+    assert max(map(len, tokenizer.get_vocab())) > 1024
+    result["variants"].append({"name": "tokens of more than 1,024 bytes", "tokenizer": json.loads(tokenizer.to_str()),
+                               "strings": [string.hex() for string in strings],
+                               "ids": [tokenizer.encode(string.decode()).ids for string in strings]})
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "variants.json"), "w", encoding="utf-8") as out:
         json.dump(result, out, separators=(",", ":"))
         out.write("\n")

@@ -152,6 +152,33 @@ static void test_unsupported_sentencepiece(void **state)
 	check_model_refused(test, "\x12\x7F\x18\x02", 4, "not a SentencePiece model, or a damaged one");
 }
 
+/* Pieces "a" doubled up to 4,096 bytes, the shorter ones with the better score; the ids are SentencePiece 0.2.2's. */
+static void test_long_sentencepiece(void **state)
+{
+	folder_fixture *test = *state;
+	enum { DOUBLINGS = 13 };
+	char text[5000];
+	memset(text, 'a', sizeof text - 1);
+	text[sizeof text - 1] = '\0';
+	char bytes[10000];
+	size_t size = 0;
+	for (int i = 0; i < DOUBLINGS; i++) { /* a field in a field: 1 = piece, in it 1 = text, 2 = score */
+		unsigned length = 1U << i, inner = length + 8;
+		const float score = (float)-i;
+		const unsigned char heads[] = {0x0A, 0x80 | (inner & 0x7F),  inner >> 7,
+									   0x0A, 0x80 | (length & 0x7F), length >> 7};
+		memcpy(bytes + size, heads, sizeof heads);
+		memcpy(bytes + size + sizeof heads, text, length);
+		size += sizeof heads + length;
+		bytes[size++] = 0x15;
+		memcpy(bytes + size, &score, sizeof score);
+		size += sizeof score;
+	}
+	memcpy(bytes + size, "\x12\x02\x18\x02\x1A\x02\x18\x00", 8); /* BPE; no space in front of the text */
+	write_file(test->folder, "tokenizer.model", bytes, size + 8);
+	check_ids(test, text, false, IDS(12, 9, 8, 7, 2, 1, 0));
+}
+
 static void test_unsupported_components(void **state)
 {
 	folder_fixture *test = *state;
@@ -244,6 +271,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_new_special_token, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_damaged_files, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_unsupported_sentencepiece, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_long_sentencepiece, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_unsupported_components, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_long_piece, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_no_memory, folder_set_up, folder_tear_down),
