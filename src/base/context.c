@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/context.h"
 
+#include "base/number_text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +48,7 @@ fp_status fp_fail(fp_context *ctx, fp_status status, const char *format, ...)
 {
 	va_list args;
 	va_start(args, format);
-	vsnprintf(ctx->message, sizeof ctx->message, format, args);
+	fp_format_arguments(ctx->message, sizeof ctx->message, format, args);
 	va_end(args);
 	return status;
 }
@@ -56,7 +58,7 @@ fp_status fp_fail_in(fp_context *ctx, fp_status status, const char *format, ...)
 	char prefix[FP_MESSAGE_SIZE];
 	va_list args;
 	va_start(args, format);
-	vsnprintf(prefix, sizeof prefix, format, args);
+	fp_format_arguments(prefix, sizeof prefix, format, args);
 	va_end(args);
 
 	char joined[2 * FP_MESSAGE_SIZE + sizeof ": "];
@@ -91,7 +93,7 @@ void fp_log(fp_context *ctx, fp_log_level level, const char *format, ...)
 	char text[FP_MESSAGE_SIZE];
 	va_list args;
 	va_start(args, format);
-	vsnprintf(text, sizeof text, format, args);
+	fp_format_arguments(text, sizeof text, format, args);
 	va_end(args);
 	ctx->log(ctx->log_data, level, text);
 }

@@ -2,6 +2,7 @@
 #include "base/settings.h"
 
 #include "base/memory.h"
+#include "base/number_text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -90,7 +91,7 @@ static fp_status set_number(fp_context *ctx, const fp_setting_info *info, void *
 {
 	char *end;
 	errno = 0;
-	double number = strtod(value, &end);
+	double number = fp_parse_real(value, &end);
 	if (end == value || *end || errno || !isfinite(number) || number < info->minimum || number > info->maximum ||
 		(info->kind == FP_SETTING_INT && number != floor(number)))
 		return fp_fail(ctx, FP_ERROR_USAGE, "%s '%s': must be %s from %g to %g, such as %s", info->name, value,
@@ -191,7 +192,7 @@ fp_status fp_settings_get(const fp_settings *settings, fp_context *ctx, const ch
 		snprintf(out, size, "%lld", (long long)*(const int64_t *)field);
 		break;
 	case FP_SETTING_REAL:
-		snprintf(out, size, "%.9g", *(const double *)field);
+		fp_format(out, size, "%.9g", *(const double *)field);
 		break;
 	case FP_SETTING_FLAG:
 		snprintf(out, size, "%d", *(const bool *)field);
@@ -255,7 +256,7 @@ fp_status fp_parse_sparsity(fp_context *ctx, const char *text, double *sparsity,
 		*sparsity = 1.0 - (double)n / (double)m;
 		return FP_OK;
 	}
-	double value = strtod(text, &end);
+	double value = fp_parse_real(text, &end);
 	bool percent = *end == '%';
 	if (percent) {
 		value /= 100.0;
@@ -278,7 +279,7 @@ fp_status fp_parse_size(fp_context *ctx, const char *text, int64_t *bytes)
 		return FP_OK;
 	char *end;
 	errno = 0;
-	double value = strtod(text, &end);
+	double value = fp_parse_real(text, &end);
 	static const char units[] = "KMGT";
 	const char *unit = *end ? strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end) : NULL;
 	double scale = 1;

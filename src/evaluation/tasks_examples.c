@@ -3,6 +3,7 @@
 #include "evaluation/tasks_examples.h"
 
 #include "base/memory.h"
+#include "base/number_text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@ fp_status fp_task_fail(const fp_task_examples *examples, const char *format, ...
 	char message[FP_MESSAGE_SIZE / 2];
 	va_list args;
 	va_start(args, format);
-	vsnprintf(message, sizeof message, format, args);
+	fp_format_arguments(message, sizeof message, format, args);
 	va_end(args);
 	return fp_fail(examples->ctx, FP_ERROR_INPUT, "%s: line %lld: %s", examples->path, (long long)examples->line,
 				   message);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/config_reader.h"
 
+#include "base/number_text.h"
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ fp_status fp_config_fail(const fp_config_reader *reader, const char *key, const 
 	char text[TEXT_SIZE];
 	va_list args;
 	va_start(args, format);
-	vsnprintf(text, sizeof text, format, args);
+	fp_format_arguments(text, sizeof text, format, args);
 	va_end(args);
 	return fp_fail(reader->ctx, FP_ERROR_INPUT, "%s/config.json: '%s%s%s' %s", reader->directory, reader->section,
 				   reader->section[0] ? "." : "", key, text);

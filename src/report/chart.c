@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "report/chart.h"
 
+#include "base/number_text.h"
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -73,9 +73,9 @@ static void choose_ticks(axis *a)
 static void spell(char out[static 32], double value)
 {
 	if (value >= 1e5)
-		snprintf(out, 32, "%.0e", value);
+		fp_format(out, 32, "%.0e", value);
 	else
-		snprintf(out, 32, "%.4g", value);
+		fp_format(out, 32, "%.4g", value);
 }
 
 /* Every series has a mark of its own. */

@@ -2,6 +2,7 @@
 #include "report/comparison_part.h"
 
 #include "base/memory.h"
+#include "base/number_text.h"
 #include "report/chart.h"
 #include "report/layer_error_part.h"
 #include "report/operator_part.h"
@@ -228,7 +229,7 @@ static double curve_place(const comparison *s, const json_t *row)
 		return number_at(row, "samples");
 	if (strchr(pattern, ':'))
 		return NAN;
-	return strchr(pattern, '%') ? strtod(pattern, NULL) : 100 * strtod(pattern, NULL);
+	return strchr(pattern, '%') ? fp_parse_real(pattern, NULL) : 100 * fp_parse_real(pattern, NULL);
 }
 
 static int by_x(const void *a, const void *b)

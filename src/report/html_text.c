@@ -2,9 +2,9 @@
 #include "report/html_text.h"
 
 #include "base/memory.h"
+#include "base/number_text.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 static void append(fp_html *html, const char *bytes, size_t size)
@@ -44,7 +44,7 @@ void fp_html_format(fp_html *html, const char *format, ...)
 	char line[1024];
 	va_list arguments;
 	va_start(arguments, format);
-	int length = vsnprintf(line, sizeof line, format, arguments);
+	int length = fp_format_arguments(line, sizeof line, format, arguments);
 	va_end(arguments);
 	if (length < 0 || length >= (int)sizeof line) {
 		if (html->status == FP_OK)

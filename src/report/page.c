@@ -2,6 +2,7 @@
 #include "report/page.h"
 
 #include "base/memory.h"
+#include "base/number_text.h"
 #include "report/comparison_part.h"
 #include "report/layer_error_part.h"
 #include "report/operator_part.h"
@@ -84,13 +85,13 @@ static void spell_fact(char *out, size_t size, const char *name, const json_t *v
 {
 	*out = '\0';
 	if (strcmp(name, "peak memory") == 0)
-		snprintf(out, size, "%.2f GiB", json_number_value(value) / (1 << 30));
+		fp_format(out, size, "%.2f GiB", json_number_value(value) / (1 << 30));
 	else if (strcmp(name, "time") == 0)
-		snprintf(out, size, "%.1f s", json_number_value(value));
+		fp_format(out, size, "%.1f s", json_number_value(value));
 	else if (json_is_integer(value))
 		snprintf(out, size, "%lld", (long long)json_integer_value(value));
 	else if (json_is_real(value))
-		snprintf(out, size, "%.6g", json_real_value(value));
+		fp_format(out, size, "%.6g", json_real_value(value));
 }
 
 static void write_fact(fp_html *html, const char *name, const json_t *value)

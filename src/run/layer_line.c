@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run/layer_line.h"
 
+#include "base/number_text.h"
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 
 typedef struct line {
 	char text[256];
@@ -14,7 +14,7 @@ __attribute__((format(printf, 2, 3))) static void append(line *out, const char *
 {
 	va_list arguments;
 	va_start(arguments, format);
-	int length = vsnprintf(out->text + out->used, sizeof out->text - out->used, format, arguments);
+	int length = fp_format_arguments(out->text + out->used, sizeof out->text - out->used, format, arguments);
 	va_end(arguments);
 	if (length > 0 && out->used + (size_t)length < sizeof out->text)
 		out->used += (size_t)length;

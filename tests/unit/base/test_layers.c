@@ -117,6 +117,30 @@ static void check_include(const char *path, int number, const char *line, int fo
 				 folders[folder].name, target);
 }
 
+/* "%.4g" and the like; "%.0f" has no decimal point. */
+static bool formats_real(const char *line)
+{
+	for (const char *at = strchr(line, '%'); at; at = strchr(at + 1, '%')) {
+		const char *kind = at + 1 + strspn(at + 1, "-+ #.0123456789*");
+		if (*kind && strchr("aAeEfFgG", *kind) && strncmp(kind - 2, ".0f", 3) != 0)
+			return true;
+	}
+	return false;
+}
+
+/* Calls that follow the host program's locale. */
+static void check_numbers(const char *path, int number, const char *line)
+{
+	static const char *const readers[] = {"strtod", "strtof", "strtold", "atof", "vsnprintf"};
+	if (strstr(path, "base/number_text.c"))
+		return;
+	for (size_t i = 0; i < sizeof readers / sizeof readers[0]; i++)
+		if (calls(line, readers[i]))
+			complain("%s:%d: %s() follows the locale; base/number_text.h does not", path, number, readers[i]);
+	if (calls(line, "snprintf") && formats_real(line))
+		complain("%s:%d: snprintf() of a real follows the locale; use fp_format()", path, number);
+}
+
 /* The library never allocates memory except through base/memory.h, prints, exits or keeps hidden state. */
 static void check_calls(const char *path, int number, const char *line, int folder)
 {
@@ -124,6 +148,7 @@ static void check_calls(const char *path, int number, const char *line, int fold
 	static const char *const allocators[] = {"malloc", "realloc", "aligned_alloc", "posix_memalign", "strdup"};
 	if (strcmp(folders[folder].name, "cli") == 0)
 		return;
+	check_numbers(path, number, line);
 	for (size_t i = 0; i < sizeof forbidden / sizeof forbidden[0]; i++)
 		if (calls(line, forbidden[i]))
 			complain("%s:%d: the library must not call %s()", path, number, forbidden[i]);
@@ -244,12 +269,14 @@ static void wrong_calls_are_refused(void **state)
 	check_calls("example", 1, "	printf(\"x\");\n", base);
 	check_calls("example", 2, "	p = malloc(3);\n", base);
 	check_calls("example", 3, "	if (x) exit(1);\n", base);
+	check_calls("example", 4, "	x = strtod(text, &end);\n", base);
+	check_calls("example", 4, "	snprintf(a, b, \"%d %-8.2f\", c, d);\n", base);
 	check_public("example", 4, "int x;\n", "FP_API int fp_x(void);\n");
-	assert_int_equal(complaints, before + 4);
+	assert_int_equal(complaints, before + 6);
 	check_public("example", 5, " * why */\n", "FP_API int fp_x(void);\n");
 	check_calls("example", 6, "	snprintf(a, b, c); be->exit(1); fp_free(x); printf(\"\");\n", cli);
-	check_calls("example", 7, "	snprintf(a, b, c);\n", base);
-	assert_int_equal(complaints, before + 4);
+	check_calls("example", 7, "	snprintf(a, b, \"%.0f%%\", c);\n", base);
+	assert_int_equal(complaints, before + 6);
 }
 
 int main(void)
