@@ -2,25 +2,13 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/memory.h"
+#include "base/name_list.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/hub_cache.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/torch_bin.h"
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_JSON_FILE = 100000000 };
-
-/* What a directory may hold its weights in; the first that is there counts. */
-static const struct weight_file {
-	const char *name;
-	bool is_index, safetensors;
-} weight_files[] = {
-	{"model.safetensors", false, true},
-	{"model.safetensors.index.json", true, true},
-	{"pytorch_model.bin", false, false},
-	{"pytorch_model.bin.index.json", true, false},
-};
 
 fp_status fp_read_json_object(json_t **out, fp_context *ctx, const char *path)
 {
@@ -59,46 +47,61 @@ static fp_status load_config(fp_checkpoint *checkpoint, fp_context *ctx)
 	return status;
 }
 
-/* Chooses the kind of weights and lists the files that hold them. */
+static fp_status no_weights(const fp_checkpoint *checkpoint, fp_context *ctx)
+{
+	fp_name_list names = {0};
+	const fp_weight_format *format;
+	for (int i = 0; (format = fp_weight_format_at(i)); i++) {
+		fp_name_list_add(&names, format->file);
+		fp_name_list_add(&names, format->index);
+	}
+	return fp_fail(ctx, FP_ERROR_INPUT, "%s: has no weights: none of %s", checkpoint->directory, names.text);
+}
+
+static fp_status read_index(fp_checkpoint *checkpoint, fp_context *ctx, const char *path)
+{
+	fp_status status;
+	char *text = NULL;
+	int64_t size;
+	FP_TRY(fp_read_file(&text, &size, ctx, path, MAX_JSON_FILE));
+	FP_TRY(fp_shard_index_parse(&checkpoint->index, ctx, text, size, checkpoint->format->ending, path));
+	checkpoint->index_name = checkpoint->format->index;
+	FP_TRY(FP_NEW(ctx, &checkpoint->shards, checkpoint->index.shard_count));
+	for (int i = 0; i < checkpoint->index.shard_count; i++) {
+		FP_TRY(fp_copy_text(ctx, &checkpoint->shards[i], checkpoint->index.shards[i]));
+		checkpoint->shard_count++;
+	}
+cleanup:
+	fp_free(text);
+	return status;
+}
+
+/* Finds the format of the weights and lists the files that hold them. */
 static fp_status list_shards(fp_checkpoint *checkpoint, fp_context *ctx)
 {
 	fp_status status = FP_OK;
-	char *path = NULL, *text = NULL;
-	const struct weight_file *kind = NULL;
-	for (size_t i = 0; i < sizeof weight_files / sizeof weight_files[0] && !kind; i++) {
-		fp_free(path);
-		FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, weight_files[i].name));
-		if (fp_is_file(path))
-			kind = &weight_files[i];
-	}
-	if (!kind) {
-		status =
-			fp_fail(ctx, FP_ERROR_INPUT,
-					"%s: has no weights: none of model.safetensors, model.safetensors.index.json, pytorch_model.bin, "
-					"pytorch_model.bin.index.json",
-					checkpoint->directory);
-		goto cleanup;
-	}
-	checkpoint->safetensors = kind->safetensors;
-	if (kind->is_index) {
-		int64_t size;
-		FP_TRY(fp_read_file(&text, &size, ctx, path, MAX_JSON_FILE));
-		FP_TRY(fp_shard_index_parse(&checkpoint->index, ctx, text, size, kind->safetensors ? ".safetensors" : ".bin",
-									path));
-		checkpoint->index_name = kind->name;
-		FP_TRY(FP_NEW(ctx, &checkpoint->shards, checkpoint->index.shard_count));
-		for (int i = 0; i < checkpoint->index.shard_count; i++) {
-			FP_TRY(fp_copy_text(ctx, &checkpoint->shards[i], checkpoint->index.shards[i]));
-			checkpoint->shard_count++;
+	char *file = NULL, *index = NULL;
+	for (int i = 0; (checkpoint->format = fp_weight_format_at(i)); i++) {
+		fp_free(file);
+		fp_free(index);
+		file = index = NULL;
+		FP_TRY(fp_join_path(&file, ctx, checkpoint->directory, checkpoint->format->file));
+		FP_TRY(fp_join_path(&index, ctx, checkpoint->directory, checkpoint->format->index));
+		if (fp_is_file(file)) {
+			FP_TRY(FP_NEW(ctx, &checkpoint->shards, 1));
+			FP_TRY(fp_copy_text(ctx, &checkpoint->shards[0], checkpoint->format->file));
+			checkpoint->shard_count = 1;
+			goto cleanup;
 		}
-	} else {
-		FP_TRY(FP_NEW(ctx, &checkpoint->shards, 1));
-		FP_TRY(fp_copy_text(ctx, &checkpoint->shards[0], kind->name));
-		checkpoint->shard_count = 1;
+		if (fp_is_file(index)) {
+			status = read_index(checkpoint, ctx, index);
+			goto cleanup;
+		}
 	}
+	status = no_weights(checkpoint, ctx);
 cleanup:
-	fp_free(path);
-	fp_free(text);
+	fp_free(file);
+	fp_free(index);
 	return status;
 }
 
@@ -122,10 +125,7 @@ static fp_status read_shards(fp_checkpoint *checkpoint, fp_context *ctx)
 		FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, checkpoint->shards[i]));
 		FP_TRY(fp_map_file(&checkpoint->files[i], ctx, path));
 		FP_TRY(check_is_not_pointer(ctx, checkpoint->files[i], path));
-		if (checkpoint->safetensors)
-			FP_TRY(fp_safetensors_read(&checkpoint->tensors, ctx, checkpoint->files[i], i, path));
-		else
-			FP_TRY(fp_torch_bin_read(&checkpoint->tensors, ctx, checkpoint->files[i], i, path));
+		FP_TRY(checkpoint->format->read(&checkpoint->tensors, ctx, checkpoint->files[i], i, path));
 	}
 	status = fp_tensor_list_sort(&checkpoint->tensors, ctx, checkpoint->shards);
 	if (status != FP_OK)
@@ -217,11 +217,6 @@ int fp_checkpoint_shard_count(const fp_checkpoint *checkpoint)
 const char *fp_checkpoint_shard_name(const fp_checkpoint *checkpoint, int shard)
 {
 	return checkpoint->shards[shard];
-}
-
-bool fp_checkpoint_is_safetensors(const fp_checkpoint *checkpoint)
-{
-	return checkpoint->safetensors;
 }
 
 int64_t fp_checkpoint_tensor_count(const fp_checkpoint *checkpoint)

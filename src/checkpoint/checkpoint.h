@@ -26,8 +26,8 @@ typedef struct fp_tensor_info {
 typedef struct fp_checkpoint fp_checkpoint;
 
 /* MODEL is a directory, or org/name[@revision] to be found in the Hugging Face cache (HF_HUB_CACHE, HF_HOME,
- * ~/.cache/huggingface). Reads config.json, then model.safetensors | model.safetensors.index.json | pytorch_model.bin |
- * pytorch_model.bin.index.json, in this order. The caller closes it with fp_checkpoint_close(). */
+ * ~/.cache/huggingface). Reads config.json, then weights in the first format of weight_formats.h that is there. The
+ * caller closes it with fp_checkpoint_close(). */
 fp_status fp_checkpoint_open(fp_checkpoint **out, fp_context *ctx, const char *model);
 void fp_checkpoint_close(fp_checkpoint *checkpoint); /* NULL is allowed */
 
@@ -38,7 +38,6 @@ const json_t *fp_checkpoint_config(const fp_checkpoint *checkpoint);  /* config.
  * Borrowed. */
 int fp_checkpoint_shard_count(const fp_checkpoint *checkpoint);
 const char *fp_checkpoint_shard_name(const fp_checkpoint *checkpoint, int shard);
-bool fp_checkpoint_is_safetensors(const fp_checkpoint *checkpoint);
 
 int64_t fp_checkpoint_tensor_count(const fp_checkpoint *checkpoint);
 const fp_tensor_info *fp_checkpoint_tensor(const fp_checkpoint *checkpoint, int64_t index);  /* in file order */

@@ -3,15 +3,14 @@
 #ifndef FP_CHECKPOINT_CHECKPOINT_FILES_H
 #define FP_CHECKPOINT_CHECKPOINT_FILES_H
 
-#include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_index.h"
-#include "checkpoint/tensor_list.h"
+#include "checkpoint/weight_formats.h"
 
 struct fp_checkpoint {
 	char *directory; /* without symlinks */
 	json_t *config;
-	bool safetensors;
+	const fp_weight_format *format;
 	const char *index_name; /* NULL where the weights are in one file */
 	fp_shard_index index;   /* empty there */
 	char **shards;          /* file names */

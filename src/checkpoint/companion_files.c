@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "checkpoint/weight_formats.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -13,39 +14,32 @@
 /* The one folder that transformers keeps tokenizer files in. Others (original/, onnx/, …) hold more weights. */
 static const char templates_folder[] = "additional_chat_templates";
 
-/* Weights in any format, and what belongs to them: stale as soon as one tensor has changed. */
-static const char *const weight_endings[] = {
-	".safetensors",
-	".safetensors.index.json",
-	".bin",
-	".bin.index.json",
-	".h5",
-	".h5.index.json",
-	".msgpack",
-	".onnx",
-	".msgpack.index.json",
-	".onnx_data",
-	".ot",
-	".pt",
-	".pth",
-	".ckpt",
-	".gguf",
-	".ggml",
-	".tflite",
-	".mlmodel",
-	".npz",
-	".pkl",
-	".zip",
+/* Weights in formats that are not read (those that are: weight_formats.h). They no longer match the pruned ones. */
+static const char *const other_weights[] = {
+	".h5",   ".msgpack", ".onnx",   ".onnx_data", ".ot",  ".pt",  ".pth", ".ckpt",
+	".gguf", ".ggml",    ".tflite", ".mlmodel",   ".npz", ".pkl", ".zip",
 };
 
+static bool ends_with(const char *name, size_t length, const char *ending)
+{
+	size_t size = strlen(ending);
+	return length >= size && memcmp(name + length - size, ending, size) == 0;
+}
+
+/* A file of weights, or the index of one. */
 static bool is_weights(const char *name)
 {
+	static const char index_ending[] = ".index.json";
 	size_t length = strlen(name);
-	for (size_t i = 0; i < sizeof weight_endings / sizeof weight_endings[0]; i++) {
-		size_t ending = strlen(weight_endings[i]);
-		if (length >= ending && strcmp(name + length - ending, weight_endings[i]) == 0)
+	if (ends_with(name, length, index_ending))
+		length -= sizeof index_ending - 1;
+	const fp_weight_format *format;
+	for (int i = 0; (format = fp_weight_format_at(i)); i++)
+		if (ends_with(name, length, format->ending))
 			return true;
-	}
+	for (size_t i = 0; i < sizeof other_weights / sizeof other_weights[0]; i++)
+		if (ends_with(name, length, other_weights[i]))
+			return true;
 	return false;
 }
 

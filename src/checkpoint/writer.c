@@ -162,8 +162,8 @@ static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoi
 	*out = NULL;
 	*begun = false;
 	FP_TRY(writer_new(&writer, ctx, source, directory));
-	FP_TRY(
-		fp_companion_files_list(&companions, ctx, source->directory, source->safetensors ? source->index_name : NULL));
+	FP_TRY(fp_companion_files_list(&companions, ctx, source->directory,
+								   source->format->is_output ? source->index_name : NULL));
 	FP_TRY(fp_working_folder_take(&writer->folder, resume, begun));
 	writer->keep = *begun;
 	if (!*begun)

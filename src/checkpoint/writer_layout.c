@@ -104,14 +104,14 @@ static fp_status check_names(const fp_output_layout *layout, fp_context *ctx, co
 }
 
 /* pytorch_model-00001-of-00002.bin becomes model-00001-of-00002.safetensors. */
-static fp_status rename_shard(char **out, fp_context *ctx, const char *name)
+static fp_status rename_shard(char **out, fp_context *ctx, const char *name, const fp_weight_format *format)
 {
-	static const char prefix[] = "pytorch_";
-	if (strncmp(name, prefix, sizeof prefix - 1) == 0)
-		name += sizeof prefix - 1;
+	const size_t prefix = strlen(format->prefix), ending = strlen(format->ending);
+	if (strncmp(name, format->prefix, prefix) == 0)
+		name += prefix;
 	size_t length = strlen(name);
-	if (length > 4 && strcmp(name + length - 4, ".bin") == 0)
-		length -= 4;
+	if (length > ending && strcmp(name + length - ending, format->ending) == 0)
+		length -= ending;
 	int64_t size = (int64_t)length + 16;
 	fp_status status = FP_NEW(ctx, out, size);
 	if (status == FP_OK)
@@ -170,7 +170,7 @@ static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const 
 							   json_t *map)
 {
 	fp_output_file *file = &layout->files[shard];
-	fp_status status = rename_shard(&file->name, ctx, source->shards[shard]);
+	fp_status status = rename_shard(&file->name, ctx, source->shards[shard], source->format);
 	if (status != FP_OK)
 		return status;
 	json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
@@ -230,14 +230,14 @@ fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp
 	for (int64_t i = 0; i < source->tensors.count; i++)
 		out->offsets[i] = -1;
 	for (int i = 0; i < source->shard_count; i++) {
-		if (source->safetensors)
+		if (source->format->is_output)
 			FP_TRY(keep_shard(out, ctx, source, i));
 		else
 			FP_TRY(convert_shard(out, ctx, source, i, map));
 	}
-	if (!source->safetensors)
+	if (!source->format->is_output)
 		FP_TRY(check_names(out, ctx, source));
-	if (!source->safetensors && source->index_name)
+	if (!source->format->is_output && source->index_name)
 		FP_TRY(make_index(out, ctx, source, map));
 cleanup:
 	json_decref(map);

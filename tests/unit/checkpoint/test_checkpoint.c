@@ -2,7 +2,7 @@
 /* Opening model directories: what is found, in which order, and what every broken one is told. */
 #include "support.h"
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static void one_file(void **state)
 	write_shard("model.safetensors", "weight", 1.5F, -2.0F);
 	write_text("pytorch_model.bin", "not looked at"); /* safetensors come first */
 	assert_ok(ctx, fp_checkpoint_open(&checkpoint, ctx, folder));
-	assert_true(fp_checkpoint_is_safetensors(checkpoint));
+	assert_string_equal(checkpoint->format->name, "safetensors");
 	assert_int_equal(fp_checkpoint_shard_count(checkpoint), 1);
 	assert_string_equal(fp_checkpoint_shard_name(checkpoint, 0), "model.safetensors");
 	assert_string_equal(json_string_value(json_object_get(fp_checkpoint_config(checkpoint), "model_type")), "opt");
@@ -138,7 +138,8 @@ static void what_is_not_a_model_is_told_so(void **state)
 	write_text("config.json", "[1]");
 	refused(folder, "is not a JSON object");
 	write_text("config.json", "{}");
-	refused(folder, "has no weights: none of model.safetensors");
+	refused(folder, "has no weights: none of model.safetensors, model.safetensors.index.json, pytorch_model.bin, "
+					"pytorch_model.bin.index.json");
 	snprintf(path, sizeof path, "%s/config.json", folder);
 	refused(path, "is a file");
 	write_text("model.safetensors", "");

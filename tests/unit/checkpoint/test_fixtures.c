@@ -4,7 +4,7 @@
 #include "support.h"
 
 #include "base/file.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/torch_bin.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void real_files_give_their_exact_bytes(void **state)
 		fp_checkpoint *checkpoint;
 		fixture_path(path, sizeof path, folder);
 		assert_ok(ctx, fp_checkpoint_open(&checkpoint, ctx, path));
-		assert_int_equal(fp_checkpoint_is_safetensors(checkpoint), json_is_true(json_object_get(model, "safetensors")));
+		assert_int_equal(checkpoint->format->is_output, json_is_true(json_object_get(model, "safetensors")));
 		json_t *tensors = json_object_get(model, "tensors");
 		assert_int_equal(fp_checkpoint_tensor_count(checkpoint), json_object_size(tensors));
 		json_object_foreach(tensors, name, wanted) check_tensor(checkpoint, name, wanted);
