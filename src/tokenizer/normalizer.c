@@ -2,6 +2,7 @@
 #include "tokenizer/normalizer.h"
 
 #include "base/memory.h"
+#include "tokenizer/component_table.h"
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -42,7 +43,21 @@ fp_status fp_normalizer_add(fp_context *ctx, fp_normalizer *normalizer, fp_norma
 	return add_step(ctx, normalizer, kind, content, pattern, true);
 }
 
-static fp_status read_replace(fp_context *ctx, fp_normalizer *normalizer, const json_t *json)
+static fp_status read_unicode_form(fp_context *ctx, void *target, int kind, const json_t *json)
+{
+	(void)json;
+	return fp_normalizer_add(ctx, target, (fp_normalizer_kind)kind, NULL, NULL);
+}
+
+static fp_status read_prepend(fp_context *ctx, void *target, int kind, const json_t *json)
+{
+	const char *content = json_string_value(json_object_get(json, "prepend"));
+	if (!content)
+		return fp_fail(ctx, FP_ERROR_INPUT, "normalizer Prepend: needs a \"prepend\" text");
+	return fp_normalizer_add(ctx, target, (fp_normalizer_kind)kind, content, NULL);
+}
+
+static fp_status read_replace(fp_context *ctx, void *target, int kind, const json_t *json)
 {
 	const json_t *pattern = json_object_get(json, "pattern");
 	const char *literal = json_string_value(json_object_get(pattern, "String"));
@@ -51,48 +66,23 @@ static fp_status read_replace(fp_context *ctx, fp_normalizer *normalizer, const 
 	if ((!literal && !regex) || !content)
 		return fp_fail(ctx, FP_ERROR_INPUT,
 					   "normalizer Replace: needs a pattern {\"String\": …} or {\"Regex\": …} and a content");
-	return add_step(ctx, normalizer, FP_NORMALIZE_REPLACE, content, literal ? literal : regex, literal != NULL);
+	return add_step(ctx, target, (fp_normalizer_kind)kind, content, literal ? literal : regex, literal != NULL);
 }
+
+static const fp_component components[] = {
+	{"NFC", read_unicode_form, FP_NORMALIZE_NFC},
+	{"NFD", read_unicode_form, FP_NORMALIZE_NFD},
+	{"NFKC", read_unicode_form, FP_NORMALIZE_NFKC},
+	{"NFKD", read_unicode_form, FP_NORMALIZE_NFKD},
+	{"Prepend", read_prepend, FP_NORMALIZE_PREPEND},
+	{"Replace", read_replace, FP_NORMALIZE_REPLACE},
+	{0},
+};
 
 fp_status fp_normalizer_read(fp_context *ctx, fp_normalizer *normalizer, const json_t *json)
 {
-	static const struct {
-		const char *name;
-		fp_normalizer_kind kind;
-	} forms[] = {
-		{"NFC", FP_NORMALIZE_NFC}, {"NFD", FP_NORMALIZE_NFD}, {"NFKC", FP_NORMALIZE_NFKC}, {"NFKD", FP_NORMALIZE_NFKD}};
-	if (!json || json_is_null(json))
-		return FP_OK;
-	const char *type = json_string_value(json_object_get(json, "type"));
-	if (!type)
-		return fp_fail(ctx, FP_ERROR_INPUT, "normalizer: needs a \"type\"");
-	for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
-		if (strcmp(type, forms[i].name) == 0)
-			return fp_normalizer_add(ctx, normalizer, forms[i].kind, NULL, NULL);
-	if (strcmp(type, "Prepend") == 0) {
-		const char *content = json_string_value(json_object_get(json, "prepend"));
-		if (!content)
-			return fp_fail(ctx, FP_ERROR_INPUT, "normalizer Prepend: needs a \"prepend\" text");
-		return fp_normalizer_add(ctx, normalizer, FP_NORMALIZE_PREPEND, content, NULL);
-	}
-	if (strcmp(type, "Replace") == 0)
-		return read_replace(ctx, normalizer, json);
-	if (strcmp(type, "Sequence") == 0) {
-		const json_t *list = json_object_get(json, "normalizers");
-		for (size_t i = 0; i < json_array_size(list); i++) {
-			const json_t *inner = json_array_get(list, i);
-			const char *name = json_string_value(json_object_get(inner, "type"));
-			if (name && strcmp(name, "Sequence") == 0)
-				return fp_fail(ctx, FP_ERROR_INPUT, "normalizer Sequence: a Sequence inside another is not supported");
-			fp_status status = fp_normalizer_read(ctx, normalizer, inner);
-			if (status != FP_OK)
-				return status;
-		}
-		return FP_OK;
-	}
-	return fp_fail(ctx, FP_ERROR_INPUT,
-				   "normalizer '%.80s' is not supported; NFC, NFD, NFKC, NFKD, Prepend, Replace and Sequence are",
-				   type);
+	static const fp_component_table table = {"normalizer", "normalizers", components};
+	return fp_components_read(ctx, &table, normalizer, json);
 }
 
 /* Unicode forms change nothing in plain ASCII, which is most text. */

@@ -2,6 +2,7 @@
 #include "tokenizer/pretokenizer.h"
 
 #include "base/memory.h"
+#include "tokenizer/component_table.h"
 #include <string.h>
 
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -71,8 +72,9 @@ static fp_status read_flag(fp_context *ctx, const json_t *json, const char *comp
 	return FP_OK;
 }
 
-static fp_status read_split(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+static fp_status read_split(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	(void)kind;
 	static const char *const behaviors[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
 											"MergedWithNext"};
 	fp_status status = FP_OK;
@@ -89,7 +91,7 @@ static fp_status read_split(fp_context *ctx, fp_pretokenizer *pretokenizer, cons
 					   "pre_tokenizer Split: needs a pattern {\"Regex\": …} or {\"String\": …} and a behavior such as "
 					   "\"Isolated\"");
 	fp_pretokenizer_step *step = NULL;
-	FP_TRY(add_step(ctx, pretokenizer, FP_CUT_SPLIT, &step));
+	FP_TRY(add_step(ctx, target, FP_CUT_SPLIT, &step));
 	step->behavior = (fp_split_behavior)chosen;
 	FP_TRY(read_flag(ctx, json, "Split", "invert", false, &step->invert));
 	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, literal ? literal : regex, literal != NULL));
@@ -97,12 +99,13 @@ cleanup:
 	return status;
 }
 
-static fp_status read_digits(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+static fp_status read_digits(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	(void)kind;
 	fp_status status = FP_OK;
 	bool single;
 	fp_pretokenizer_step *step = NULL;
-	FP_TRY(add_step(ctx, pretokenizer, FP_CUT_SPLIT, &step));
+	FP_TRY(add_step(ctx, target, FP_CUT_SPLIT, &step));
 	FP_TRY(read_flag(ctx, json, "Digits", "individual_digits", false, &single));
 	step->behavior = single ? FP_SPLIT_ISOLATED : FP_SPLIT_CONTIGUOUS;
 	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, "\\p{N}", false)); /* Rust's char::is_numeric() */
@@ -110,8 +113,9 @@ cleanup:
 	return status;
 }
 
-static fp_status read_metaspace(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+static fp_status read_metaspace(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	(void)kind;
 	fp_status status = FP_OK;
 	bool add_prefix_space, split;
 	const char *mark = json_string_value(json_object_get(json, "replacement"));
@@ -126,48 +130,35 @@ static fp_status read_metaspace(fp_context *ctx, fp_pretokenizer *pretokenizer, 
 	else if (scheme && strcmp(scheme, "always") != 0)
 		return fp_fail(ctx, FP_ERROR_INPUT,
 					   "pre_tokenizer Metaspace: prepend_scheme '%.80s'; it is always, first or never", scheme);
-	FP_TRY(fp_pretokenizer_add_metaspace(ctx, pretokenizer, mark ? mark : FP_SPACE_MARK, prepend, split));
+	FP_TRY(fp_pretokenizer_add_metaspace(ctx, target, mark ? mark : FP_SPACE_MARK, prepend, split));
 cleanup:
 	return status;
 }
 
-fp_status fp_pretokenizer_read(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+static fp_status read_byte_level(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	(void)kind;
 	fp_status status = FP_OK;
-	if (!json || json_is_null(json))
-		return FP_OK;
-	const char *type = json_string_value(json_object_get(json, "type"));
-	if (!type)
-		return fp_fail(ctx, FP_ERROR_INPUT, "pre_tokenizer: needs a \"type\"");
-	if (strcmp(type, "Split") == 0)
-		return read_split(ctx, pretokenizer, json);
-	if (strcmp(type, "Digits") == 0)
-		return read_digits(ctx, pretokenizer, json);
-	if (strcmp(type, "Metaspace") == 0)
-		return read_metaspace(ctx, pretokenizer, json);
-	if (strcmp(type, "ByteLevel") == 0) {
-		bool add_prefix_space, use_regex;
-		FP_TRY(read_flag(ctx, json, "ByteLevel", "add_prefix_space", true, &add_prefix_space));
-		FP_TRY(read_flag(ctx, json, "ByteLevel", "use_regex", true, &use_regex));
-		return fp_pretokenizer_add_byte_level(ctx, pretokenizer, add_prefix_space, use_regex);
-	}
-	if (strcmp(type, "Sequence") == 0) {
-		const json_t *list = json_object_get(json, "pretokenizers");
-		for (size_t i = 0; i < json_array_size(list); i++) {
-			const json_t *inner = json_array_get(list, i);
-			const char *name = json_string_value(json_object_get(inner, "type"));
-			if (name && strcmp(name, "Sequence") == 0)
-				return fp_fail(ctx, FP_ERROR_INPUT,
-							   "pre_tokenizer Sequence: a Sequence inside another is not supported");
-			FP_TRY(fp_pretokenizer_read(ctx, pretokenizer, inner));
-		}
-		return FP_OK;
-	}
-	return fp_fail(ctx, FP_ERROR_INPUT,
-				   "pre_tokenizer '%.80s' is not supported; Split, Digits, ByteLevel, Metaspace and Sequence are",
-				   type);
+	bool add_prefix_space, use_regex;
+	FP_TRY(read_flag(ctx, json, "ByteLevel", "add_prefix_space", true, &add_prefix_space));
+	FP_TRY(read_flag(ctx, json, "ByteLevel", "use_regex", true, &use_regex));
+	FP_TRY(fp_pretokenizer_add_byte_level(ctx, target, add_prefix_space, use_regex));
 cleanup:
 	return status;
+}
+
+static const fp_component components[] = {
+	{"Split", read_split, 0},
+	{"Digits", read_digits, 0},
+	{"ByteLevel", read_byte_level, 0},
+	{"Metaspace", read_metaspace, 0},
+	{0},
+};
+
+fp_status fp_pretokenizer_read(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
+{
+	static const fp_component_table table = {"pre_tokenizer", "pretokenizers", components};
+	return fp_components_read(ctx, &table, pretokenizer, json);
 }
 
 /* One run through the steps; `step` goes down the list. */

@@ -264,6 +264,7 @@ static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const sentencepiece_mo
 	return status;
 }
 
+/* legacy: Hugging Face's flag: text behind a special token gets a space in front, too. */
 static fp_status fill_tokenizer(fp_tokenizer *tokenizer, sentencepiece_model *model, bool legacy)
 {
 	fp_context *ctx = tokenizer->ctx;
@@ -301,7 +302,7 @@ cleanup:
 	return status;
 }
 
-fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const char *path, bool legacy)
+fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings, const char *path)
 {
 	fp_context *ctx = tokenizer->ctx;
 	sentencepiece_model model = {0};
@@ -309,10 +310,11 @@ fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const char *path, bool 
 	int64_t size;
 	fp_status status = FP_OK;
 	tokenizer->kind = "SentencePiece BPE";
+	tokenizer->adds_bos_by_default = true; /* as LlamaTokenizer does */
 	FP_TRY(fp_read_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT));
 	FP_TRY(read_model(ctx, &model, bytes, size, path));
 	FP_TRY(check_model(ctx, &model, path));
-	status = fill_tokenizer(tokenizer, &model, legacy);
+	status = fill_tokenizer(tokenizer, &model, fp_tokenizer_settings_flag(settings, "legacy", true));
 	if (status == FP_ERROR_INPUT)
 		fp_fail_in(ctx, status, "%s", path);
 cleanup:

@@ -1,48 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a model's tokenizer, and the way of a text through its parts. */
+#include "base/file.h"
 #include "base/memory.h"
+#include "base/name_list.h"
 #include "tokenizer/tokenizer_parts.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* "directory/name" when such a file can be read, else NULL. */
-static const char *find_file(char path[4096], const char *directory, const char *name)
+/* The kinds of tokenizer files. The first row whose files are all in the directory is read; to add a kind is to write
+ * its reader and add its row. */
+static const struct file_kind {
+	const char *file, *companion; /* companion NULL: the file stands alone */
+	fp_status (*read)(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings, const char *path);
+} file_kinds[] = {
+	{"tokenizer.json", NULL, fp_read_tokenizer_json},
+	{"tokenizer.model", NULL, fp_read_sentencepiece},
+	{"vocab.json", "merges.txt", fp_read_vocabulary_and_merges},
+};
+enum { FILE_KINDS = sizeof file_kinds / sizeof file_kinds[0] };
+
+static bool is_readable(const char *directory, const char *name)
 {
-	int size = snprintf(path, 4096, "%s/%s", directory, name);
-	return size < 4096 && access(path, R_OK) == 0 ? path : NULL;
+	char path[4096];
+	return snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path && access(path, R_OK) == 0;
+}
+
+static const struct file_kind *find_kind(const char *directory)
+{
+	for (const struct file_kind *kind = file_kinds; kind < file_kinds + FILE_KINDS; kind++)
+		if (is_readable(directory, kind->file) && (!kind->companion || is_readable(directory, kind->companion)))
+			return kind;
+	return NULL;
+}
+
+static fp_status no_tokenizer(fp_context *ctx, const char *directory)
+{
+	fp_name_list names = {0};
+	for (const struct file_kind *kind = file_kinds; kind < file_kinds + FILE_KINDS; kind++) {
+		char name[128];
+		snprintf(name, sizeof name, "%s%s%s", kind->file, kind->companion ? " with " : "",
+				 kind->companion ? kind->companion : "");
+		fp_name_list_add(&names, name);
+	}
+	return fp_fail(ctx, FP_ERROR_INPUT, "%s: no tokenizer: needs one of %s", directory, names.text);
 }
 
 static fp_status read_files(fp_tokenizer *tokenizer, const char *directory)
 {
 	fp_context *ctx = tokenizer->ctx;
 	fp_tokenizer_settings settings = {0};
-	char path[4096], merges[4096];
+	char *path = NULL;
 	fp_status status = FP_OK;
 	FP_TRY(fp_tokenizer_settings_read(&settings, ctx, directory));
-	bool with_tokens = true, adds_bos = false;
-	if (find_file(path, directory, "tokenizer.json")) {
-		FP_TRY(fp_read_tokenizer_json(tokenizer, path));
-		with_tokens = false;
-	} else if (find_file(path, directory, "tokenizer.model")) {
-		FP_TRY(fp_read_sentencepiece(tokenizer, path, fp_tokenizer_settings_flag(&settings, "legacy", true)));
-		adds_bos = true; /* LlamaTokenizer's default */
-	} else if (find_file(path, directory, "vocab.json") && find_file(merges, directory, "merges.txt")) {
-		FP_TRY(fp_read_vocabulary_and_merges(tokenizer, path, merges,
-											 fp_tokenizer_settings_flag(&settings, "add_prefix_space", false)));
-		/* OPT's tokenizer is GPT-2's with </s> in front; old checkpoints leave it to the model type to say so. */
-		const char *type = json_string_value(json_object_get(settings.model, "model_type"));
-		adds_bos = type && strcmp(type, "opt") == 0;
-	} else {
-		status = fp_fail(ctx, FP_ERROR_INPUT,
-						 "%s: no tokenizer: needs tokenizer.json, tokenizer.model, or vocab.json with merges.txt",
-						 directory);
-		goto cleanup;
-	}
+	const struct file_kind *kind = find_kind(directory);
+	if (!kind)
+		FP_TRY(no_tokenizer(ctx, directory));
+	FP_TRY(fp_join_path(&path, ctx, directory, kind->file));
+	FP_TRY(kind->read(tokenizer, &settings, path));
 	FP_TRY(fp_bpe_finish(ctx, &tokenizer->bpe));
-	FP_TRY(fp_tokenizer_settings_apply(&settings, tokenizer, with_tokens, adds_bos));
+	FP_TRY(fp_tokenizer_settings_apply(&settings, tokenizer));
 cleanup:
+	fp_free(path);
 	fp_tokenizer_settings_clear(&settings);
 	return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json: Hugging Face's one file for everything. What it names and we do not know is an error, never left out.
  */
-#include "base/memory.h"
+#include "tokenizer/component_table.h"
 #include "tokenizer/tokenizer_parts.h"
 
 #include <string.h>
@@ -116,8 +116,10 @@ static fp_status put_special(fp_tokenizer *tokenizer, bool after, int64_t id)
 	return FP_OK;
 }
 
-static fp_status read_template(fp_tokenizer *tokenizer, const json_t *json)
+static fp_status read_template(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	(void)kind;
+	fp_tokenizer *tokenizer = target;
 	fp_status status = FP_OK;
 	bool after = false;
 	const json_t *single = json_object_get(json, "single"), *specials = json_object_get(json, "special_tokens");
@@ -130,8 +132,8 @@ static fp_status read_template(fp_tokenizer *tokenizer, const json_t *json)
 		const char *name = json_string_value(json_object_get(special, "id"));
 		const json_t *ids = json_object_get(name ? json_object_get(specials, name) : NULL, "ids");
 		if (json_array_size(ids) == 0)
-			return fp_fail(tokenizer->ctx, FP_ERROR_INPUT,
-						   "post_processor TemplateProcessing: special token '%.80s' has no ids", name ? name : "");
+			return fp_fail(ctx, FP_ERROR_INPUT, "post_processor TemplateProcessing: special token '%.80s' has no ids",
+						   name ? name : "");
 		for (size_t j = 0; j < json_array_size(ids); j++)
 			FP_TRY(put_special(tokenizer, after, json_integer_value(json_array_get(ids, j))));
 	}
@@ -139,42 +141,45 @@ cleanup:
 	return status;
 }
 
-static fp_status read_post_processor(fp_tokenizer *tokenizer, const json_t *json)
+/* [text, id] pairs: "cls" goes before the text, "sep" after it. */
+static fp_status read_cls_and_sep(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	(void)ctx;
+	(void)kind;
 	fp_status status = FP_OK;
-	if (!json || json_is_null(json))
-		return FP_OK;
-	const char *type = json_string_value(json_object_get(json, "type"));
-	if (type && strcmp(type, "ByteLevel") == 0)
-		return FP_OK; /* it moves offsets, not ids */
-	if (type && strcmp(type, "TemplateProcessing") == 0)
-		return read_template(tokenizer, json);
-	if (type && (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0)) {
-		FP_TRY(put_special(tokenizer, false, json_integer_value(json_array_get(json_object_get(json, "cls"), 1))));
-		return put_special(tokenizer, true, json_integer_value(json_array_get(json_object_get(json, "sep"), 1)));
-	}
-	if (type && strcmp(type, "Sequence") == 0) {
-		const json_t *list = json_object_get(json, "processors");
-		for (size_t i = 0; i < json_array_size(list); i++) {
-			const char *name = json_string_value(json_object_get(json_array_get(list, i), "type"));
-			if (name && strcmp(name, "Sequence") == 0)
-				return fp_fail(tokenizer->ctx, FP_ERROR_INPUT,
-							   "post_processor Sequence: a Sequence inside another is not supported");
-			FP_TRY(read_post_processor(tokenizer, json_array_get(list, i)));
-		}
-		return FP_OK;
-	}
-	return fp_fail(
-		tokenizer->ctx, FP_ERROR_INPUT,
-		"post_processor '%.80s' is not supported; ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing "
-		"and Sequence are",
-		type ? type : "without a type");
+	FP_TRY(put_special(target, false, json_integer_value(json_array_get(json_object_get(json, "cls"), 1))));
+	FP_TRY(put_special(target, true, json_integer_value(json_array_get(json_object_get(json, "sep"), 1))));
 cleanup:
 	return status;
 }
 
-fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const char *path)
+/* Changes the offsets of tokens, not their ids. */
+static fp_status ignore_byte_level(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	(void)ctx;
+	(void)target;
+	(void)kind;
+	(void)json;
+	return FP_OK;
+}
+
+static const fp_component post_processors[] = {
+	{"ByteLevel", ignore_byte_level, 0},
+	{"TemplateProcessing", read_template, 0},
+	{"RobertaProcessing", read_cls_and_sep, 0},
+	{"BertProcessing", read_cls_and_sep, 0},
+	{0},
+};
+
+static fp_status read_post_processor(fp_tokenizer *tokenizer, const json_t *json)
+{
+	static const fp_component_table table = {"post_processor", "processors", post_processors};
+	return fp_components_read(tokenizer->ctx, &table, tokenizer, json);
+}
+
+fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings, const char *path)
+{
+	(void)settings;
 	fp_context *ctx = tokenizer->ctx;
 	json_t *json = NULL;
 	fp_status status = FP_OK;
@@ -184,6 +189,7 @@ fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const char *path)
 		status = fp_pretokenizer_read(ctx, &tokenizer->pretokenizer, json_object_get(json, "pre_tokenizer"));
 	if (status == FP_OK)
 		status = read_model(tokenizer, json_object_get(json, "model"));
+	tokenizer->lists_added_tokens = true;
 	tokenizer->bpe.byte_level = tokenizer->pretokenizer.byte_level;
 	tokenizer->kind = tokenizer->bpe.byte_level ? "byte-level BPE" : "SentencePiece BPE";
 	if (status == FP_OK)

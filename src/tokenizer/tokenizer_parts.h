@@ -19,7 +19,9 @@ struct fp_tokenizer {
 	fp_pretokenizer pretokenizer;
 	int32_t prefix[FP_MOST_SPECIALS], suffix[FP_MOST_SPECIALS]; /* what encode(with_special) puts around the ids */
 	int prefix_count, suffix_count;
-	char *directory; /* for messages */
+	bool lists_added_tokens;  /* its file does, so that tokenizer_config.json adds only those that are missing */
+	bool adds_bos_by_default; /* unless add_bos_token says otherwise */
+	char *directory;          /* for messages */
 	int32_t bos, eos;
 	const char *kind;
 	fp_text_buffer repaired; /* scratch: the input with invalid UTF-8 replaced */
@@ -32,13 +34,6 @@ typedef struct fp_added_settings {
 /* Adds a token to look for; one that is not in the vocabulary gets `id`, or the next free one when id is −1. */
 fp_status fp_tokenizer_add_token(fp_tokenizer *tokenizer, const char *content, int64_t id, fp_added_settings settings);
 
-/* The readers fill an empty tokenizer from a file; `path` names it in messages. */
-fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const char *path);
-fp_status fp_read_vocabulary_and_merges(fp_tokenizer *tokenizer, const char *vocabulary_path, const char *merges_path,
-										bool add_prefix_space);
-/* legacy: Hugging Face's flag: whether the text after a special token gets a space in front, too. */
-fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const char *path, bool legacy);
-
 /* A JSON file; `flags` are jansson's. The caller releases *out with json_decref(). */
 fp_status fp_load_json(json_t **out, fp_context *ctx, const char *path, size_t flags);
 
@@ -50,8 +45,13 @@ typedef struct fp_tokenizer_settings {
 fp_status fp_tokenizer_settings_read(fp_tokenizer_settings *settings, fp_context *ctx, const char *directory);
 void fp_tokenizer_settings_clear(fp_tokenizer_settings *settings);
 bool fp_tokenizer_settings_flag(const fp_tokenizer_settings *settings, const char *name, bool missing);
-/* Adds the special tokens they name (with_tokens), finds BOS, and settles what goes around the ids. */
-fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_tokenizer *tokenizer, bool with_tokens,
-									  bool adds_bos_by_itself);
+/* Adds the special tokens they name, finds BOS and EOS, and decides what goes around the ids of a text. */
+fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_tokenizer *tokenizer);
+
+/* The readers fill an empty tokenizer from the file `path`. */
+fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings, const char *path);
+fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings, const char *path);
+fp_status fp_read_vocabulary_and_merges(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings,
+										const char *path);
 
 #endif

@@ -137,24 +137,24 @@ static int32_t find_id(const fp_tokenizer_settings *settings, const fp_tokenizer
 	return content ? fp_vocabulary_get(&tokenizer->bpe.vocabulary, content, (int64_t)strlen(content)) : -1;
 }
 
-fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_tokenizer *tokenizer, bool with_tokens,
-									  bool adds_bos_by_itself)
+fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_tokenizer *tokenizer)
 {
 	fp_status status = FP_OK;
-	if (with_tokens)
+	const bool adds_bos = tokenizer->adds_bos_by_default;
+	if (!tokenizer->lists_added_tokens)
 		FP_TRY(add_listed_tokens(settings, tokenizer));
-	FP_TRY(add_named_tokens(settings, tokenizer, !with_tokens));
+	FP_TRY(add_named_tokens(settings, tokenizer, tokenizer->lists_added_tokens));
 
 	int32_t bos = find_id(settings, tokenizer, "bos_token");
 	if (bos >= 0)
 		tokenizer->bos = bos;
-	else if (tokenizer->bos < 0 && adds_bos_by_itself)
+	else if (tokenizer->bos < 0 && adds_bos)
 		tokenizer->bos = fp_vocabulary_get(&tokenizer->bpe.vocabulary, "</s>", 4); /* OPT's */
 	else if (tokenizer->bos < 0 && tokenizer->prefix_count > 0)
 		tokenizer->bos = tokenizer->prefix[0];
 
 	const json_t *add_bos = json_object_get(settings->config, "add_bos_token");
-	if (json_is_boolean(add_bos) || adds_bos_by_itself) {
+	if (json_is_boolean(add_bos) || adds_bos) {
 		bool adds = json_is_boolean(add_bos) ? json_is_true(add_bos) : true;
 		tokenizer->prefix_count = adds && tokenizer->bos >= 0;
 		tokenizer->prefix[0] = tokenizer->bos;

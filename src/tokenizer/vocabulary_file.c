@@ -84,15 +84,23 @@ cleanup:
 	return status;
 }
 
-fp_status fp_read_vocabulary_and_merges(fp_tokenizer *tokenizer, const char *vocabulary_path, const char *merges_path,
-										bool add_prefix_space)
+fp_status fp_read_vocabulary_and_merges(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings,
+										const char *path)
 {
+	fp_context *ctx = tokenizer->ctx;
+	char *merges = NULL;
 	fp_status status = FP_OK;
 	tokenizer->kind = "byte-level BPE";
-	FP_TRY(read_vocabulary(tokenizer, vocabulary_path));
-	FP_TRY(read_merges(tokenizer, merges_path));
-	FP_TRY(fp_pretokenizer_add_byte_level(tokenizer->ctx, &tokenizer->pretokenizer, add_prefix_space, true));
+	/* OPT's tokenizer is GPT-2's with </s> in front; older checkpoints say so by the model's type alone. */
+	const char *type = json_string_value(json_object_get(settings->model, "model_type"));
+	tokenizer->adds_bos_by_default = type && strcmp(type, "opt") == 0;
+	FP_TRY(read_vocabulary(tokenizer, path));
+	FP_TRY(fp_join_path(&merges, ctx, tokenizer->directory, "merges.txt"));
+	FP_TRY(read_merges(tokenizer, merges));
+	FP_TRY(fp_pretokenizer_add_byte_level(ctx, &tokenizer->pretokenizer,
+										  fp_tokenizer_settings_flag(settings, "add_prefix_space", false), true));
 	tokenizer->bpe.byte_level = true;
 cleanup:
+	fp_free(merges);
 	return status;
 }

@@ -94,7 +94,8 @@ static void test_damaged_files(void **state)
 	folder_fixture *test = *state;
 	fp_context *ctx = test->ctx;
 	fp_tokenizer *tokenizer;
-	assert_fails(ctx, FP_ERROR_INPUT, "no tokenizer: needs tokenizer.json",
+	assert_fails(ctx, FP_ERROR_INPUT,
+				 "no tokenizer: needs one of tokenizer.json, tokenizer.model, vocab.json with merges.txt",
 				 fp_tokenizer_open(&tokenizer, ctx, test->folder));
 	assert_fails(ctx, FP_ERROR_INPUT, "no tokenizer", fp_tokenizer_open(&tokenizer, ctx, "/nowhere/at/all"));
 	put(test, "vocab.json", "{\"a\": 0, \"b\": \"one\"}");
@@ -185,7 +186,9 @@ static void test_unsupported_components(void **state)
 	static const struct {
 		const char *parts, *message;
 	} cases[] = {
-		{"\"normalizer\": {\"type\": \"BertNormalizer\"}", "normalizer 'BertNormalizer' is not supported"},
+		{"\"normalizer\": {\"type\": \"BertNormalizer\"}",
+		 "normalizer 'BertNormalizer' is not supported; its type must be one of NFC, NFD, NFKC, NFKD, Prepend, "
+		 "Replace, Sequence"},
 		{"\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Strip\"}]}",
 		 "normalizer 'Strip' is not supported"},
 		{"\"pre_tokenizer\": {\"type\": \"Whitespace\"}", "pre_tokenizer 'Whitespace' is not supported"},
