@@ -9,22 +9,22 @@
 #include <zstd.h>
 
 enum { CHUNK = 1 << 17 };
-/* Text shrinks three- to tenfold. What unpacks to more than this, a few hundred times its size, is no text and would
- * only fill the memory. */
+/* Text compresses three- to tenfold. A file that expands to more than 1 GiB and 200 times its size is not text; reading
+ * it would only fill the memory. */
 #define SUSPICIOUS_SIZE ((int64_t)1 << 30)
 #define SUSPICIOUS_RATIO 200
 
-typedef enum packing { PACKING_NONE, PACKING_GZIP, PACKING_ZSTD } packing;
+typedef enum compression { UNCOMPRESSED, GZIP, ZSTD } compression;
 
 struct fp_byte_source {
 	fp_context *ctx;
 	char *path;
 	FILE *file;
-	packing packing;
-	char *input; /* CHUNK bytes as they are in the file */
+	compression compression;
+	char *input; /* a buffer of CHUNK bytes from the file */
 	int64_t input_used, input_size, total_in, total_out;
 	bool at_end; /* of the file */
-	bool inside; /* a packed part has begun and not ended */
+	bool inside; /* within a gzip member or a zstd frame */
 	bool inflate_open;
 	z_stream inflate;
 	ZSTD_DStream *zstd;
@@ -41,20 +41,20 @@ static fp_status refill(fp_byte_source *source)
 	return FP_OK;
 }
 
-static fp_status start_unpacking(fp_byte_source *source)
+static fp_status start_decompression(fp_byte_source *source)
 {
 	const unsigned char *first = (const unsigned char *)source->input;
 	if (source->input_size >= 2 && first[0] == 0x1F && first[1] == 0x8B) {
-		source->packing = PACKING_GZIP;
+		source->compression = GZIP;
 		source->inflate_open = inflateInit2(&source->inflate, 15 + 16) == Z_OK;
 		if (!source->inflate_open)
-			return fp_fail(source->ctx, FP_ERROR_MEMORY, "%s: no memory to unpack gzip", source->path);
+			return fp_fail(source->ctx, FP_ERROR_MEMORY, "%s: out of memory for gzip", source->path);
 		source->inside = true;
 	} else if (source->input_size >= 4 && memcmp(first, "\x28\xB5\x2F\xFD", 4) == 0) {
-		source->packing = PACKING_ZSTD;
+		source->compression = ZSTD;
 		source->zstd = ZSTD_createDStream();
 		if (!source->zstd)
-			return fp_fail(source->ctx, FP_ERROR_MEMORY, "%s: no memory to unpack zstd", source->path);
+			return fp_fail(source->ctx, FP_ERROR_MEMORY, "%s: out of memory for zstd", source->path);
 		source->inside = true;
 	}
 	return FP_OK;
@@ -75,7 +75,7 @@ fp_status fp_byte_source_open(fp_byte_source **out, fp_context *ctx, const char 
 		goto cleanup;
 	}
 	FP_TRY(refill(source));
-	FP_TRY(start_unpacking(source));
+	FP_TRY(start_decompression(source));
 	*out = source;
 	source = NULL;
 cleanup:
@@ -97,10 +97,10 @@ void fp_byte_source_close(fp_byte_source *source)
 	fp_free(source);
 }
 
-static fp_status unpack_gzip(fp_byte_source *source, char *buffer, int64_t size, int64_t *got)
+static fp_status inflate_gzip(fp_byte_source *source, char *buffer, int64_t size, int64_t *got)
 {
 	z_stream *stream = &source->inflate;
-	if (!source->inside) { /* another member follows the one that ended */
+	if (!source->inside) { /* the next member */
 		inflateReset(stream);
 		source->inside = true;
 	}
@@ -118,7 +118,7 @@ static fp_status unpack_gzip(fp_byte_source *source, char *buffer, int64_t size,
 	return FP_OK;
 }
 
-static fp_status unpack_zstd(fp_byte_source *source, char *buffer, int64_t size, int64_t *got)
+static fp_status inflate_zstd(fp_byte_source *source, char *buffer, int64_t size, int64_t *got)
 {
 	ZSTD_inBuffer input = {source->input, (size_t)source->input_size, (size_t)source->input_used};
 	ZSTD_outBuffer output = {buffer, (size_t)size, 0};
@@ -139,7 +139,7 @@ static fp_status check_ratio(fp_byte_source *source, int64_t got)
 	if (source->total_out > SUSPICIOUS_SIZE && source->total_out / SUSPICIOUS_RATIO > source->total_in)
 		return fp_fail(
 			source->ctx, FP_ERROR_INPUT,
-			"%s: unpacks to more than %d times its size, which text does not do; unpack it by hand if it is meant",
+			"%s: expands to more than %d times its size, which text does not; decompress it by hand if that is right",
 			source->path, SUSPICIOUS_RATIO);
 	return FP_OK;
 }
@@ -151,28 +151,28 @@ fp_status fp_byte_source_read(fp_byte_source *source, char *buffer, int64_t size
 	if (size > CHUNK)
 		size = CHUNK;
 	while (*got == 0) {
-		/* zstd may hold unpacked bytes back after it has taken all input, so it is asked before the end is believed. */
+		/* zstd may still have output when it has consumed all input, so it is called once more at the end. */
 		if (source->input_used == source->input_size && !source->at_end)
 			FP_TRY(refill(source));
 		bool drained = source->input_used == source->input_size;
-		if (source->packing == PACKING_NONE) {
+		if (source->compression == UNCOMPRESSED) {
 			*got = source->input_size - source->input_used < size ? source->input_size - source->input_used : size;
 			memcpy(buffer, source->input + source->input_used, (size_t)*got);
 			source->input_used += *got;
 		} else if (drained && !source->inside) {
 			return FP_OK;
 		} else {
-			FP_TRY(source->packing == PACKING_GZIP ? unpack_gzip(source, buffer, size, got)
-												   : unpack_zstd(source, buffer, size, got));
+			FP_TRY(source->compression == GZIP ? inflate_gzip(source, buffer, size, got)
+											   : inflate_zstd(source, buffer, size, got));
 			FP_TRY(check_ratio(source, *got));
 			if (*got == 0 && drained && source->at_end && source->inside) {
 				status =
-					fp_fail(source->ctx, FP_ERROR_INPUT, "%s: ends in the middle of its %s data: the file is cut short",
-							source->path, source->packing == PACKING_GZIP ? "gzip" : "zstd");
+					fp_fail(source->ctx, FP_ERROR_INPUT, "%s: ends in the middle of its %s data: the file is truncated",
+							source->path, source->compression == GZIP ? "gzip" : "zstd");
 				goto cleanup;
 			}
 		}
-		if (*got == 0 && source->at_end && (source->packing == PACKING_NONE || !source->inside))
+		if (*got == 0 && source->at_end && (source->compression == UNCOMPRESSED || !source->inside))
 			return FP_OK;
 	}
 cleanup:

@@ -1,28 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows of tokens for calibration: the samplers packed and c4 (docs/protocols.md). */
+/* Windows of tokens for calibration: a sampler is a row of a table (docs/protocols.md). */
 #include "base/memory.h"
 #include "base/mersenne.h"
+#include "base/name_list.h"
 #include "text/window_tokens.h"
 
 #include <string.h>
 
-const char *const fp_sampler_names[] = {"packed", "c4", NULL};
-
-typedef struct opened_corpus {
-	fp_corpus *corpus;
-} opened_corpus;
-
 typedef struct sampling {
 	fp_context *ctx;
 	fp_tokenizer *tokenizer;
-	opened_corpus *corpora;
+	fp_corpus **corpora;
 	int corpus_count;
 	int64_t samples, length;
 	uint64_t seed;
 	fp_windows *out;
 } sampling;
 
-/* random.Random(seed).shuffle() of the windows' order. */
+/* *out ← 0 … count − 1 in the order that Python's random.Random(seed).shuffle() gives. */
 static fp_status shuffle(fp_context *ctx, int64_t **out, int64_t count, uint64_t seed)
 {
 	fp_status status = FP_NEW(ctx, out, count);
@@ -46,17 +41,17 @@ static fp_status sample_packed(const sampling *job)
 	fp_status status = FP_OK;
 	fp_tokens tokens = {0};
 	int64_t *order = NULL;
-	/* In file order the first windows are enough; a shuffle needs to know them all. */
+	/* Seed 0 takes the first windows of the files; a shuffle needs all of them. */
 	int64_t enough = INT64_MAX;
 	if (job->seed == 0 && job->samples > 0 && !fp_multiply_checked(job->samples, job->length, &enough))
 		enough = INT64_MAX;
 	for (int i = 0; i < job->corpus_count; i++)
-		FP_TRY(fp_tokenize_documents(ctx, job->tokenizer, job->corpora[i].corpus, enough, &tokens));
+		FP_TRY(fp_tokenize_documents(ctx, job->tokenizer, job->corpora[i], enough, &tokens));
 	int64_t there = tokens.count / job->length, wanted = job->samples > 0 ? job->samples : there;
 	if (there < wanted || there == 0) {
 		status = fp_fail(
 			ctx, FP_ERROR_INPUT,
-			"calibration: the text gives %lld windows of %lld tokens, %lld are wanted; give more text, fewer samples "
+			"calibration: the text has %lld windows of %lld tokens, and %lld are needed; use more text, fewer samples "
 			"or a shorter length",
 			(long long)there, (long long)job->length, (long long)(wanted > 0 ? wanted : 1));
 		goto cleanup;
@@ -82,19 +77,19 @@ cleanup:
 static fp_document find_document(const sampling *job, int64_t index)
 {
 	int corpus = 0;
-	while (index >= fp_corpus_count(job->corpora[corpus].corpus))
-		index -= fp_corpus_count(job->corpora[corpus++].corpus);
-	return fp_corpus_document(job->corpora[corpus].corpus, index);
+	while (index >= fp_corpus_count(job->corpora[corpus]))
+		index -= fp_corpus_count(job->corpora[corpus++]);
+	return fp_corpus_document(job->corpora[corpus], index);
 }
 
-/* What is known of the documents drawn so far: tokens[i] is 0 for one not drawn yet, else 1 + its number of tokens. */
+/* The documents drawn so far. */
 typedef struct drawn_documents {
-	int64_t *tokens;
+	int64_t *tokens; /* by document: 0 if it was not drawn yet, else 1 + its number of tokens */
 	int64_t count, known, longest;
 } drawn_documents;
 
-/* Draws documents until one has more tokens than a window. The peers' loop never ends where there is none; here every
- * document that was too short is remembered, and when all of them were, that is the answer. */
+/* Draws documents until one has more tokens than a window. The published scripts loop for ever if there is none; here
+ * the lengths are remembered, and the draw fails once all documents are known to be too short. */
 static fp_status draw_document(const sampling *job, fp_mersenne *random, drawn_documents *drawn, fp_tokens *tokens)
 {
 	for (;;) {
@@ -118,13 +113,13 @@ static fp_status draw_document(const sampling *job, fp_mersenne *random, drawn_d
 		if (drawn->known == drawn->count && drawn->longest <= job->length)
 			return fp_fail(
 				job->ctx, FP_ERROR_INPUT,
-				"calibration: sampler c4 needs documents of more than %lld tokens; the longest of %lld has %lld: use "
-				"sampler packed or a length below that",
+				"calibration: sampler c4 needs documents of more than %lld tokens; the longest of %lld has %lld; use "
+				"sampler packed or a shorter length",
 				(long long)job->length, (long long)drawn->count, (long long)drawn->longest);
 	}
 }
 
-/* get_c4() of SparseGPT and Wanda: randint for the document, again until it is long enough, randint for the offset. */
+/* As get_c4() of SparseGPT and Wanda draws: randint for the document until one is long enough, then for the offset. */
 static fp_status sample_c4(const sampling *job)
 {
 	fp_context *ctx = job->ctx;
@@ -135,10 +130,10 @@ static fp_status sample_c4(const sampling *job)
 	int64_t total;
 	if (job->samples < 1 || !fp_multiply_checked(job->samples, job->length, &total))
 		return fp_fail(ctx, FP_ERROR_USAGE,
-					   "calibration: sampler c4 draws a given number of samples, such as 128; %lld is none",
+					   "calibration: sampler c4 needs a number of samples, such as 128, but got %lld",
 					   (long long)job->samples);
 	for (int i = 0; i < job->corpus_count; i++)
-		drawn.count += fp_corpus_count(job->corpora[i].corpus);
+		drawn.count += fp_corpus_count(job->corpora[i]);
 	FP_TRY(FP_NEW(ctx, &drawn.tokens, drawn.count));
 	FP_TRY(FP_NEW(ctx, &job->out->ids, total));
 	job->out->length = job->length;
@@ -155,25 +150,44 @@ cleanup:
 	return status;
 }
 
+static const struct sampler {
+	const char *name;
+	fp_status (*draw)(const sampling *job);
+} samplers[] = {
+	{"packed", sample_packed},
+	{"c4", sample_c4},
+};
+
+static fp_status find_sampler(const struct sampler **out, fp_context *ctx, const char *name)
+{
+	fp_name_list names = {0};
+	for (size_t i = 0; i < sizeof samplers / sizeof samplers[0]; i++) {
+		*out = &samplers[i];
+		if (strcmp(name, samplers[i].name) == 0)
+			return FP_OK;
+		fp_name_list_add(&names, samplers[i].name);
+	}
+	return fp_fail(ctx, FP_ERROR_USAGE, "sampler '%s' is unknown; it must be one of %s", name, names.text);
+}
+
 fp_status fp_windows_calibration(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer, const char *const *paths,
 								 int path_count, const char *sampler, int64_t samples, int64_t length, uint64_t seed)
 {
 	fp_status status = FP_OK;
 	sampling job = {.ctx = ctx, .tokenizer = tokenizer, .samples = samples, .length = length, .seed = seed, .out = out};
 	*out = (fp_windows){0};
-	bool packed = strcmp(sampler, "packed") == 0;
-	if (!packed && strcmp(sampler, "c4") != 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "sampler '%s' is not known; packed and c4 are", sampler);
+	const struct sampler *chosen;
+	FP_TRY(find_sampler(&chosen, ctx, sampler));
 	if (path_count < 1 || samples < 0)
 		return fp_fail(ctx, FP_ERROR_USAGE, "calibration needs at least one file and a number of samples such as 128");
 	FP_TRY(fp_check_window_length(ctx, length));
 	FP_TRY(FP_NEW(ctx, &job.corpora, path_count));
 	for (job.corpus_count = 0; job.corpus_count < path_count; job.corpus_count++)
-		FP_TRY(fp_corpus_read(&job.corpora[job.corpus_count].corpus, ctx, paths[job.corpus_count]));
-	FP_TRY(packed ? sample_packed(&job) : sample_c4(&job));
+		FP_TRY(fp_corpus_read(&job.corpora[job.corpus_count], ctx, paths[job.corpus_count]));
+	FP_TRY(chosen->draw(&job));
 cleanup:
 	for (int i = 0; i < job.corpus_count; i++)
-		fp_corpus_free(job.corpora[i].corpus);
+		fp_corpus_free(job.corpora[i]);
 	fp_free(job.corpora);
 	if (status != FP_OK)
 		fp_windows_free(out);

@@ -11,8 +11,8 @@
 enum { READ_SIZE = 1 << 17 };
 
 struct fp_corpus {
-	fp_text_buffer text; /* all documents, one behind the other */
-	int64_t *ends;       /* of the documents in it */
+	fp_text_buffer text; /* all documents, concatenated */
+	int64_t *ends;       /* of each document in `text` */
 	int64_t count, capacity;
 	bool plain;
 };
@@ -24,7 +24,7 @@ typedef struct corpus_reader {
 	const char *path;
 	fp_corpus *corpus;
 	layout layout;
-	fp_text_buffer pending; /* JSON lines: bytes that are not a whole line yet */
+	fp_text_buffer pending; /* JSON lines: the beginning of a line whose end was not read yet */
 	fp_text_buffer repaired;
 	int64_t line_number;
 } corpus_reader;
@@ -92,9 +92,8 @@ static fp_status take_line(corpus_reader *reader, const char *line, int64_t leng
 	}
 	const json_t *text = json_object_get(json, "text");
 	if (!json_is_string(text)) {
-		status = fp_fail(ctx, FP_ERROR_INPUT,
-						 "%s: line %lld: each line must be a JSON object with a text: {\"text\": \"…\"}", reader->path,
-						 (long long)reader->line_number);
+		status = fp_fail(ctx, FP_ERROR_INPUT, "%s: line %lld: must be a JSON object with a text: {\"text\": \"…\"}",
+						 reader->path, (long long)reader->line_number);
 		goto cleanup;
 	}
 	FP_TRY(fp_text_append(ctx, &reader->corpus->text, json_string_value(text), (int64_t)json_string_length(text)));
@@ -104,8 +103,7 @@ cleanup:
 	return status;
 }
 
-/* Parses the whole lines of what is pending and keeps the rest. `searched` bytes of it are known to hold no line end.
- */
+/* Parses the complete lines in `pending` and keeps the rest. The first `searched` bytes have no line end. */
 static fp_status take_pending(corpus_reader *reader, int64_t searched, bool last)
 {
 	fp_text_buffer *pending = &reader->pending;
@@ -130,8 +128,8 @@ cleanup:
 	return status;
 }
 
-/* By the first byte that is not blank; the blanks before it belong to a plain text. */
-static void settle_layout(corpus_reader *reader)
+/* By the first byte that is not blank. */
+static void detect_layout(corpus_reader *reader)
 {
 	for (int64_t i = 0; i < reader->pending.length && reader->layout == LAYOUT_UNKNOWN; i++)
 		if (!is_blank(reader->pending.bytes[i]))
@@ -149,7 +147,7 @@ static fp_status read_all(corpus_reader *reader, fp_byte_source *source)
 		FP_TRY(fp_byte_source_read(source, pending->bytes + pending->length, READ_SIZE, &got));
 		pending->length += got;
 		bool known = reader->layout != LAYOUT_UNKNOWN;
-		settle_layout(reader);
+		detect_layout(reader);
 		if (reader->layout == LAYOUT_LINES)
 			FP_TRY(take_pending(reader, known ? before : 0, got == 0));
 		FP_TRY(fp_check_interrupt(reader->ctx));
@@ -175,7 +173,7 @@ fp_status fp_corpus_read(fp_corpus **out, fp_context *ctx, const char *path)
 	FP_TRY(read_all(&reader, source));
 	if (reader.corpus->count == 0) {
 		status =
-			fp_fail(ctx, FP_ERROR_INPUT, "%s: holds no text; needs plain text or JSON lines {\"text\": \"…\"}", path);
+			fp_fail(ctx, FP_ERROR_INPUT, "%s: has no text; must be plain text or JSON lines {\"text\": \"…\"}", path);
 		goto cleanup;
 	}
 	*out = reader.corpus;

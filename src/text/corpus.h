@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* corpus.h: documents from a file: plain text, JSON lines ({"text": …} a line), either one plain, gzip or zstd (by
- * magic bytes). */
+/* corpus.h: the documents of a text file: plain text or JSON lines ({"text": …}), optionally compressed with gzip or
+ * zstd. */
 #ifndef FP_TEXT_CORPUS_H
 #define FP_TEXT_CORPUS_H
 
@@ -13,12 +13,13 @@ typedef struct fp_document {
 
 typedef struct fp_corpus fp_corpus;
 
-/* JSON lines when the name (without .gz/.zst) ends in .jsonl or .json or the first non-blank byte is '{'; then each
- * line is one document. Plain text otherwise: one document, the whole file. Freed with fp_corpus_free(). */
+/* A file is JSON lines, one document each, when its name (without .gz or .zst) ends in .jsonl or .json or its first
+ * byte that is not blank is '{'. Any other file is one document of plain text. The caller frees it with
+ * fp_corpus_free(). */
 fp_status fp_corpus_read(fp_corpus **out, fp_context *ctx, const char *path);
 void fp_corpus_free(fp_corpus *corpus); /* NULL is allowed */
 int64_t fp_corpus_count(const fp_corpus *corpus);
 fp_document fp_corpus_document(const fp_corpus *corpus, int64_t index);
-bool fp_corpus_is_plain(const fp_corpus *corpus); /* one document, from a plain text file */
+bool fp_corpus_is_plain(const fp_corpus *corpus); /* whether it is plain text */
 
 #endif

@@ -5,7 +5,7 @@
 
 enum { C4_DOCUMENTS = 1100 };
 
-/* Python's str.isspace(): White_Space and the four separators of ASCII. */
+/* Python's str.isspace(): Unicode's White_Space and the ASCII separators U+001C to U+001F. */
 static bool is_python_space(uint32_t code)
 {
 	return fp_is_white_space(code) || (code >= 0x1C && code <= 0x1F);
@@ -31,7 +31,7 @@ static void strip(const char **text, int64_t *length)
 	}
 }
 
-/* The line at the start of text, as Python's universal newlines see it; returns the bytes it takes with its end. */
+/* The first line of the text by Python's universal newlines; returns its size with the line end. */
 static int64_t next_line(const char *text, int64_t length, int64_t *content, bool *ended)
 {
 	int64_t i = 0;

@@ -7,7 +7,7 @@
 
 enum { FP_LONGEST_WINDOW = 1 << 24 };
 
-/* Appends the tokens of every document, BOS and all, until there are `enough`. */
+/* Appends the tokens of each document, with its special tokens, until there are at least `enough`. */
 fp_status fp_tokenize_documents(fp_context *ctx, fp_tokenizer *tokenizer, const fp_corpus *corpus, int64_t enough,
 								fp_tokens *tokens);
 fp_status fp_check_window_length(fp_context *ctx, int64_t length);

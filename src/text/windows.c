@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows of tokens for evaluation: one table row per protocol. */
+/* Windows of tokens for evaluation: a protocol is a row of a table. */
 #include "text/windows.h"
 
 #include "base/memory.h"
+#include "base/name_list.h"
 #include "text/protocol_text.h"
 #include "text/window_tokens.h"
 #include <string.h>
@@ -14,15 +15,13 @@ typedef fp_status (*join_function)(fp_context *ctx, const fp_corpus *corpus, fp_
 static const struct protocol {
 	const char *name;
 	join_function join;   /* NULL: every document by itself */
-	int64_t most_windows; /* 0: all */
+	int64_t most_windows; /* 0: no limit */
 } protocols[] = {
 	{"documents", NULL, 0},
 	{"wikitext2", fp_join_wikitext2, 0},
 	{"ptb", fp_join_ptb, 0},
 	{"c4", fp_join_c4, C4_WINDOWS},
 };
-
-const char *const fp_protocol_names[] = {"documents", "wikitext2", "ptb", "c4", NULL};
 
 void fp_windows_free(fp_windows *windows)
 {
@@ -46,7 +45,7 @@ cleanup:
 fp_status fp_check_window_length(fp_context *ctx, int64_t length)
 {
 	if (length < 2 || length > FP_LONGEST_WINDOW)
-		return fp_fail(ctx, FP_ERROR_USAGE, "a sequence length of %lld; it must be from 2 to %d, such as 2048",
+		return fp_fail(ctx, FP_ERROR_USAGE, "sequence length %lld: must be from 2 to %d, such as 2048",
 					   (long long)length, FP_LONGEST_WINDOW);
 	return FP_OK;
 }
@@ -70,12 +69,14 @@ fp_status fp_windows_evaluation(fp_windows *out, fp_context *ctx, fp_tokenizer *
 	fp_tokens tokens = {0};
 	*out = (fp_windows){0};
 	const struct protocol *chosen = NULL;
-	for (size_t i = 0; i < sizeof protocols / sizeof protocols[0]; i++)
+	fp_name_list names = {0};
+	for (size_t i = 0; i < sizeof protocols / sizeof protocols[0]; i++) {
+		fp_name_list_add(&names, protocols[i].name);
 		if (strcmp(protocol, protocols[i].name) == 0)
 			chosen = &protocols[i];
+	}
 	if (!chosen)
-		return fp_fail(ctx, FP_ERROR_USAGE, "protocol '%s' is not known; documents, wikitext2, ptb and c4 are",
-					   protocol);
+		return fp_fail(ctx, FP_ERROR_USAGE, "protocol '%s' is unknown; it must be one of %s", protocol, names.text);
 	FP_TRY(fp_check_window_length(ctx, length));
 	FP_TRY(fp_corpus_read(&corpus, ctx, path));
 	if (chosen->join)
@@ -88,8 +89,8 @@ fp_status fp_windows_evaluation(fp_windows *out, fp_context *ctx, fp_tokenizer *
 	if (count == 0) {
 		status = fp_fail(
 			ctx, FP_ERROR_INPUT,
-			"%s: %lld tokens by protocol '%s', fewer than one window of %lld; give more text or a shorter length", path,
-			(long long)tokens.count, protocol, (long long)length);
+			"%s: has %lld tokens by protocol '%s', less than one window of %lld; use more text or a shorter length",
+			path, (long long)tokens.count, protocol, (long long)length);
 		goto cleanup;
 	}
 	*out = (fp_windows){.ids = tokens.ids, .count = count, .length = length};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* windows.h: protocols that turn documents into windows of tokens, for evaluation and for calibration
- * (docs/algorithm.md, Protocols). */
+/* windows.h: documents to windows of tokens, for evaluation (protocols) and for calibration (samplers). What each one
+ * does is in docs/protocols.md. */
 #ifndef FP_TEXT_WINDOWS_H
 #define FP_TEXT_WINDOWS_H
 
@@ -13,16 +13,11 @@ typedef struct fp_windows { /* freed with fp_windows_free() */
 } fp_windows;
 void fp_windows_free(fp_windows *windows);
 
-/* Names of the evaluation protocols ("documents", "wikitext2", "ptb", "c4") and the samplers ("packed", "c4"), NULL at
- * the end. */
-extern const char *const fp_protocol_names[];
-extern const char *const fp_sampler_names[];
-
-/* Non-overlapping windows of `length` tokens by a protocol; the tail is dropped. Fails when the text is shorter than a
- * window. */
+/* Windows of `length` tokens that do not overlap; the rest of the text is dropped. Fails when the text is shorter than
+ * one window. */
 fp_status fp_windows_evaluation(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer, const char *path,
 								const char *protocol, int64_t length);
-/* `samples` windows for calibration from one or several files. samples == 0: all there are (packed only). */
+/* `samples` windows from one or several files. samples == 0: all windows (sampler packed only). */
 fp_status fp_windows_calibration(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer, const char *const *paths,
 								 int path_count, const char *sampler, int64_t samples, int64_t length, uint64_t seed);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Corpora: layouts, packings, and files that are not what they seem. */
+/* Corpora: plain text and JSON lines, compressed and not, and damaged files. */
 #include "support.h"
 
 #include "text/corpus.h"
@@ -104,7 +104,7 @@ static void test_plain_text(void **state)
 	fp_corpus_free(corpus);
 }
 
-/* Longer than the reader's steps, so that lines and packed data cross their borders. */
+/* Longer than the reader's buffer, so that lines and compressed data cross its end. */
 static void test_long_files(void **state)
 {
 	folder_fixture *test = *state;
@@ -132,7 +132,7 @@ static void test_long_files(void **state)
 		for (int i = 0; i < LINES; i++)
 			assert_document(corpus, i, text + (size_t)i * (LETTERS + 13) + 10, LETTERS);
 		fp_corpus_free(corpus);
-		if (kind > 0) { /* cut short at several places, and one bit wrong */
+		if (kind > 0) { /* truncated at several places, and one wrong bit */
 			fp_corpus *none;
 			for (size_t cut = 20; cut < stored; cut += stored / 5)
 				assert_fails(test->ctx, FP_ERROR_INPUT, kind == 1 ? "gzip" : "zstd",
@@ -165,12 +165,12 @@ static void test_errors(void **state)
 		const char *name, *text, *message;
 	} cases[] = {
 		{"a.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n",
-		 "a.jsonl: line 2: each line must be a JSON object with a text"},
+		 "a.jsonl: line 2: must be a JSON object with a text"},
 		{"b.jsonl", "{\"text\": \"x\"}\n\n{\"text\": \"x\"\n", "b.jsonl: line 3: not valid JSON"},
-		{"c.jsonl", "[\"text\"]", "c.jsonl: line 1: each line"},
+		{"c.jsonl", "[\"text\"]", "c.jsonl: line 1: must be a JSON object"},
 		{"d.jsonl", "plain", "d.jsonl: line 1: not valid JSON"},
-		{"e.txt", "", "e.txt: holds no text"},
-		{"f.jsonl", "\n \n", "f.jsonl: holds no text"},
+		{"e.txt", "", "e.txt: has no text"},
+		{"f.jsonl", "\n \n", "f.jsonl: has no text"},
 		{"g.gz", "\x1F\x8B", "g.gz: ends in the middle of its gzip data"},
 		{"h.gz", "\x1F\x8B not gzip at all, this", "h.gz: damaged gzip data"},
 		{"i.zst", "\x28\xB5\x2F\xFD not zstd at all, this", "i.zst: "},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows by protocol and by sampler: the counts of the published peers, and the rules on small files. */
+/* Windows of each protocol and sampler: the published counts, and the rules on small files. */
 #include "support.h"
 
 #include "c4_draws.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ids are bytes: the smallest tokenizer there is, with <s> = 256 in front. */
+/* The smallest tokenizer: ids are bytes, with <s> = 256 in front. */
 static fp_tokenizer *byte_tokenizer(const folder_fixture *test, bool adds_bos)
 {
 	char *json = malloc(1 << 16), *at = json;
@@ -132,14 +132,14 @@ static void test_evaluation_errors(void **state)
 	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
 	fp_windows windows;
 	const char *path = put_text(test, "a.txt", "short");
-	assert_fails(ctx, FP_ERROR_INPUT, "6 tokens by protocol 'documents', fewer than one window of 7",
+	assert_fails(ctx, FP_ERROR_INPUT, "6 tokens by protocol 'documents', less than one window of 7",
 				 fp_windows_evaluation(&windows, ctx, tokenizer, path, "documents", 7));
-	assert_fails(ctx, FP_ERROR_USAGE, "protocol 'none' is not known",
+	assert_fails(ctx, FP_ERROR_USAGE, "protocol 'none' is unknown; it must be one of documents, wikitext2, ptb, c4",
 				 fp_windows_evaluation(&windows, ctx, tokenizer, path, "none", 7));
-	assert_fails(ctx, FP_ERROR_USAGE, "sequence length of 0",
+	assert_fails(ctx, FP_ERROR_USAGE, "sequence length 0: must be",
 				 fp_windows_evaluation(&windows, ctx, tokenizer, path, "ptb", 0));
 	path = put_text(test, "empty.txt", "");
-	assert_fails(ctx, FP_ERROR_INPUT, "holds no text", fp_windows_evaluation(&windows, ctx, tokenizer, path, "ptb", 8));
+	assert_fails(ctx, FP_ERROR_INPUT, "has no text", fp_windows_evaluation(&windows, ctx, tokenizer, path, "ptb", 8));
 	fp_tokenizer_free(tokenizer);
 }
 
@@ -162,12 +162,12 @@ static void test_packed(void **state)
 	assert_ok(ctx, fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 4, 2, 7));
 	assert_text(&windows, "fg^ahie^");
 	fp_windows_free(&windows);
-	assert_fails(ctx, FP_ERROR_INPUT, "6 windows of 2 tokens, 7 are wanted",
+	assert_fails(ctx, FP_ERROR_INPUT, "6 windows of 2 tokens, and 7 are needed",
 				 fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 7, 2, 0));
 	fp_tokenizer_free(tokenizer);
 }
 
-/* Document i of make_c4_draws.py: letters that tell the document and the place. */
+/* Document i of make_c4_draws.py: letters that identify the document and the position. */
 static char letter_of(int document, int place)
 {
 	return (char)('A' + (document * 7 + place * 3) % 50);
@@ -227,7 +227,7 @@ static void test_c4_without_a_long_document(void **state)
 	fp_windows_free(&windows);
 	assert_fails(ctx, FP_ERROR_USAGE, "such as 128",
 				 fp_windows_calibration(&windows, ctx, tokenizer, &path, 1, "c4", 0, 8, 0));
-	assert_fails(ctx, FP_ERROR_USAGE, "sampler 'none'",
+	assert_fails(ctx, FP_ERROR_USAGE, "sampler 'none' is unknown; it must be one of packed, c4",
 				 fp_windows_calibration(&windows, ctx, tokenizer, &path, 1, "none", 1, 8, 0));
 	fp_tokenizer_free(tokenizer);
 }
