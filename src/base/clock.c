@@ -34,8 +34,8 @@ fp_stage fp_stage_enter(fp_context *ctx, fp_stage stage)
 	if (!watch)
 		return FP_STAGE_OTHER;
 	fp_stage before = watch->current;
-	if (watch->settle && stage != before)
-		watch->settle(watch->settle_data);
+	if (watch->wait_for_device && stage != before)
+		watch->wait_for_device(watch->device);
 	double now = fp_clock();
 	if (watch->since > 0)
 		watch->seconds[before] += now - watch->since;

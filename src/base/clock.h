@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h: what a run costs: seconds, each belonging to exactly one stage, and memory. */
+/* clock.h: the time of a run by stage, and its peak memory. */
 #ifndef FP_BASE_CLOCK_H
 #define FP_BASE_CLOCK_H
 
@@ -29,23 +29,23 @@ typedef enum fp_stage {
 
 const char *fp_stage_name(fp_stage stage); /* borrowed */
 
-/* Seconds on a clock that never goes back. */
+/* Seconds on a monotonic clock. */
 double fp_clock(void);
 
-/* The most memory this process has had so far, in bytes. */
+/* Peak resident memory of this process, in bytes. */
 int64_t fp_peak_memory(void);
 
 typedef struct fp_stopwatch {
 	double seconds[FP_STAGE_COUNT];
 	fp_stage current;
 	double since; /* 0: not running */
-	/* Waits for work that was started and not waited for, so that it counts where it was started; NULL: there is none
-	 */
-	void (*settle)(void *data);
-	void *settle_data;
+	/* Waits until a device has finished its queued work, so that the work counts for the stage that queued it; NULL:
+	 * the device has no queue. */
+	void (*wait_for_device)(void *device);
+	void *device;
 } fp_stopwatch;
 
-/* From now on time counts for `stage`; returns the stage it counted for before, to go back to. */
+/* Time counts for `stage` from now on. Returns the previous stage, so that the caller can go back to it. */
 fp_stage fp_stage_enter(fp_context *ctx, fp_stage stage);
 
 #endif

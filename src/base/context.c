@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#undef fp_fail /* macros where the static analyzer reads the header */
+#undef fp_fail /* macros for the static analyzer */
 #undef fp_fail_in
 
 fp_context *fp_context_new(void)
@@ -100,7 +100,7 @@ void fp_log(fp_context *ctx, fp_log_level level, const char *format, ...)
 
 fp_status fp_check_interrupt(fp_context *ctx)
 {
-	/* set by a signal's handler or by another thread */
+	/* a signal handler or another thread sets it */
 	if (ctx->interrupt && __atomic_load_n(ctx->interrupt, __ATOMIC_RELAXED))
 		return fp_fail(ctx, FP_ERROR_INTERRUPTED, "interrupted");
 	return FP_OK;

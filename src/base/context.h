@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * context.h: what every call of the library carries: the last error, the log, the interrupt flag.
- * There is no global state; a context belongs to one thread at a time.
+ * context.h: the state that is passed to every call of the library: last error, log, progress, interrupt flag.
+ * There is no global state. One thread at a time may use a context.
  */
 #ifndef FP_BASE_CONTEXT_H
 #define FP_BASE_CONTEXT_H
@@ -13,27 +13,26 @@
 enum { FP_MESSAGE_SIZE = 1024 };
 
 struct fp_context {
-	char message[FP_MESSAGE_SIZE]; /* why the last failing call failed */
+	char message[FP_MESSAGE_SIZE]; /* of the last failed call */
 	fp_log_function log;
 	void *log_data;
 	fp_log_level log_level;
 	fp_progress_function progress;
 	void *progress_data;
-	const volatile int *interrupt;  /* borrowed; non-zero asks for an orderly stop */
-	struct fp_stopwatch *stopwatch; /* borrowed; where a run's time is counted (clock.h), or NULL */
-	int64_t allocations;            /* made so far; with fail_at, lets a test fail the n-th one */
-	int64_t fail_allocation_at;     /* 0: never */
+	const volatile int *interrupt;  /* borrowed; non-zero requests an orderly stop */
+	struct fp_stopwatch *stopwatch; /* borrowed; measures the stages of a run (clock.h); may be NULL */
+	int64_t allocations;            /* made so far */
+	int64_t fail_allocation_at;     /* for tests: the allocation of this number fails; 0: none */
 };
 
 /*
  * Records a message and returns `status`, so that a failure is one line:
  *     return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s': ...", path, name);
- * The message names the file, tensor or flag, the rule that is broken, and a value that works.
+ * The message names the file, tensor or flag, the rule, and a value that works.
  */
 fp_status fp_fail(fp_context *ctx, fp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Puts "prefix: " in front of the recorded message; for a caller that knows which file or layer it was. Returns status.
- */
+/* Adds "prefix: " before the recorded message, for a caller that knows the file or layer. Returns status. */
 fp_status fp_fail_in(fp_context *ctx, fp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Passes on a failure of another thread: copies the message from that thread's context. Returns `status`. */
@@ -46,20 +45,20 @@ void fp_clear_message(fp_context *ctx);
 void fp_require_message(fp_context *ctx, fp_status status);
 
 #ifdef __clang_analyzer__
-/* The static analyzer sees one file at a time: tell it that a failure is never FP_OK. */
+/* The static analyzer reads one file at a time and must know that a failure is never FP_OK. */
 #define fp_fail(ctx, status, ...) ((void)fp_fail((ctx), (status), __VA_ARGS__), (status))
 #define fp_fail_in(ctx, status, ...) ((void)fp_fail_in((ctx), (status), __VA_ARGS__), (status))
 #endif
 
 void fp_log(fp_context *ctx, fp_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* FP_ERROR_INTERRUPTED when a stop was asked for, else FP_OK. Called between operators and batches. */
+/* FP_ERROR_INTERRUPTED if a stop was requested, else FP_OK. Called between operators and between batches. */
 fp_status fp_check_interrupt(fp_context *ctx);
 
-/* Tells how far a stage has come; done == total ends it. Cheap when nobody listens. */
+/* Calls the progress function, if there is one. done == total ends the stage. */
 void fp_report_progress(fp_context *ctx, const char *stage, int64_t done, int64_t total);
 
-/* In a function with a local `fp_status status` and a label `cleanup`: go there when the call fails. */
+/* Goes to the label `cleanup` if the call fails; needs a local `fp_status status`. */
 #define FP_TRY(call)                                                                                                   \
 	do {                                                                                                               \
 		status = (call);                                                                                               \

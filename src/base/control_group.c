@@ -6,15 +6,15 @@
 
 enum { PATH_SIZE = 4096 };
 
-/* What the files of one version are called. */
+/* The names of the files in one version. */
 typedef struct group_files {
-	const char *limit, *used, *droppable; /* the last: a key of memory.stat */
+	const char *limit, *used, *droppable; /* droppable: a key of memory.stat */
 } group_files;
 
-static const group_files second = {"memory.max", "memory.current", "inactive_file"};
-static const group_files first = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+static const group_files version_2 = {"memory.max", "memory.current", "inactive_file"};
+static const group_files version_1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-/* The number in a file of one number; −1 where there is none ("max", or no such file). */
+/* The number that a file holds; −1 if it has none ("max") or does not exist. */
 static int64_t number_in_file(const char *folder, const char *name)
 {
 	char path[3 * PATH_SIZE];
@@ -45,19 +45,19 @@ static int64_t number_at_key(const char *folder, const char *name, const char *k
 	return found;
 }
 
-/* Folder by folder up to that of the hierarchy itself, whose name has `top` characters. */
+/* Visits the folder and its parents, up to the root of the hierarchy, whose path has `top` characters. */
 static bool walk_up(char *folder, size_t top, const group_files *files, int64_t *limit, int64_t *left)
 {
 	bool limited = false;
 	for (;;) {
 		int64_t most = number_in_file(folder, files->limit), used = number_in_file(folder, files->used);
-		/* the first version writes "no limit" as a number near 2⁶³ */
+		/* version 1 writes "no limit" as a number near 2⁶³ */
 		if (most >= 0 && used >= 0 && most < INT64_MAX / 2) {
 			used -= number_at_key(folder, "memory.stat", files->droppable);
-			int64_t room = used < 0 ? most : used < most ? most - used : 0;
-			if (!limited || room < *left) {
+			int64_t rest = used < 0 ? most : used < most ? most - used : 0;
+			if (!limited || rest < *left) {
 				*limit = most;
-				*left = room;
+				*left = rest;
 			}
 			limited = true;
 		}
@@ -68,7 +68,7 @@ static bool walk_up(char *folder, size_t top, const group_files *files, int64_t 
 	}
 }
 
-/* True for the word "memory" in a list with commas. */
+/* Whether a comma-separated list contains "memory". */
 static bool names_memory(const char *controllers)
 {
 	static const char word[] = "memory";
@@ -89,22 +89,23 @@ bool fp_control_group_memory(const char *root, int64_t *limit, int64_t *left)
 	if (!file)
 		return false;
 	while (fgets(line, sizeof line, file)) {
-		/* "number:controllers:/path"; the second version has no controllers there */
+		/* "number:controllers:/path"; version 2 has no controllers there */
 		char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-		int64_t most = 0, room = 0;
+		int64_t most = 0, rest = 0;
 		if (!group)
 			continue;
 		*group++ = '\0';
 		group[strcspn(group, "\n")] = '\0';
-		bool is_second = *++controllers == '\0';
-		if (!is_second && !names_memory(controllers))
+		bool is_version_2 = *++controllers == '\0';
+		if (!is_version_2 && !names_memory(controllers))
 			continue;
-		int top = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, is_second ? "" : "/memory");
+		int top = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, is_version_2 ? "" : "/memory");
 		if (strcmp(group, "/") != 0)
 			snprintf(folder + top, sizeof folder - (size_t)top, "%s", group);
-		if (walk_up(folder, (size_t)top, is_second ? &second : &first, &most, &room) && (!limited || room < *left)) {
+		if (walk_up(folder, (size_t)top, is_version_2 ? &version_2 : &version_1, &most, &rest) &&
+			(!limited || rest < *left)) {
 			*limit = most;
-			*left = room;
+			*left = rest;
 			limited = true;
 		}
 	}

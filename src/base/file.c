@@ -15,10 +15,10 @@
 
 enum { COPY_BLOCK = 1 << 20 };
 
-/* Opens a regular file for reading and tells its size. */
+/* Opens a regular file for reading and gets its size. */
 static fp_status open_for_reading(int *out, int64_t *size, fp_context *ctx, const char *path)
 {
-	int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe under the name must not hang us */
+	int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a named pipe must not block */
 	if (file < 0)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: cannot be opened: %s", path, strerror(errno));
 	struct stat about;
@@ -62,7 +62,7 @@ void fp_forget_pages(const void *bytes, int64_t size)
 {
 	if (size <= 0)
 		return;
-	/* Whole pages only: the neighbours on the first and last page would merely be read again. */
+	/* Neighbours on the first and last page are released, too, and read again when needed. */
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	uintptr_t start = (uintptr_t)bytes / page * page;
 	uintptr_t end = (uintptr_t)bytes + (uintptr_t)size;
@@ -78,7 +78,7 @@ static fp_status read_all(fp_context *ctx, int file, const char *path, char *byt
 		if (count < 0)
 			return fp_fail(ctx, FP_ERROR_IO, "%s: reading failed: %s", path, strerror(errno));
 		if (count == 0)
-			return fp_fail(ctx, FP_ERROR_IO, "%s: became shorter while it was read", path);
+			return fp_fail(ctx, FP_ERROR_IO, "%s: was truncated while it was read", path);
 		done += count;
 	}
 	return FP_OK;
@@ -140,13 +140,13 @@ fp_status fp_create_file(int *out, fp_context *ctx, const char *path, int64_t si
 	int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (file < 0)
 		return fp_fail(ctx, FP_ERROR_IO, "%s: cannot be created: %s", path, strerror(errno));
-	/* A file system without reservations says later that it is full. */
+	/* File systems that cannot reserve space report a full disk later, on writing. */
 	int failure = size > 0 && fallocate(file, 0, 0, (off_t)size) != 0 ? errno : 0;
 	if (failure == ENOSPC || failure == EFBIG || failure == EDQUOT || failure == EIO) {
 		close(file);
 		unlink(path);
-		return fp_fail(ctx, FP_ERROR_IO, "%s: no room for %lld bytes: %s; free some space or choose another disk", path,
-					   (long long)size, strerror(failure));
+		return fp_fail(ctx, FP_ERROR_IO, "%s: no space for %lld bytes: %s; free some space or choose another disk",
+					   path, (long long)size, strerror(failure));
 	}
 	*out = file;
 	return FP_OK;
@@ -159,8 +159,7 @@ fp_status fp_scratch_file(int *out, fp_context *ctx, const char *folder, int64_t
 	FP_TRY(fp_join_path(&path, ctx, folder, ".fistapruner-XXXXXX"));
 	*out = mkostemp(path, O_CLOEXEC);
 	if (*out < 0)
-		FP_TRY(
-			fp_fail(ctx, FP_ERROR_IO, "%s: a file for hidden states cannot be created: %s", folder, strerror(errno)));
+		FP_TRY(fp_fail(ctx, FP_ERROR_IO, "%s: cannot create a file for hidden states: %s", folder, strerror(errno)));
 	unlink(path);
 	int failure = fallocate(*out, 0, 0, (off_t)size) != 0 ? errno : 0;
 	if (failure == EOPNOTSUPP)
@@ -168,7 +167,7 @@ fp_status fp_scratch_file(int *out, fp_context *ctx, const char *folder, int64_t
 	if (failure) {
 		close(*out);
 		*out = -1;
-		status = fp_fail(ctx, FP_ERROR_IO, "%s: no room for %.1f MiB of hidden states: %s; free some space there",
+		status = fp_fail(ctx, FP_ERROR_IO, "%s: no space for %.1f MiB of hidden states: %s; free some space there",
 						 folder, (double)size / 1048576.0, strerror(failure));
 	}
 cleanup:
@@ -211,7 +210,7 @@ fp_status fp_open_for_update(int *out, fp_context *ctx, const char *path, int64_
 	bool known = fstat(file, &about) == 0;
 	if (!known || !S_ISREG(about.st_mode) || (int64_t)about.st_size != size) {
 		close(file);
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: has %lld bytes where %lld are expected", path,
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: has %lld bytes, but %lld are expected", path,
 					   known ? (long long)about.st_size : -1, (long long)size);
 	}
 	*out = file;
@@ -227,7 +226,7 @@ fp_status fp_read_at(fp_context *ctx, int file, const char *path, void *bytes, i
 			continue;
 		if (count <= 0)
 			return fp_fail(ctx, FP_ERROR_IO, "%s: reading failed: %s", path,
-						   count < 0 ? strerror(errno) : "it is shorter than it was");
+						   count < 0 ? strerror(errno) : "the file was truncated");
 		done += count;
 	}
 	return FP_OK;
@@ -267,11 +266,11 @@ fp_status fp_write_file_atomic(fp_context *ctx, const char *path, const void *by
 	bool written = false;
 	FP_TRY(FP_NEW(ctx, &beside, length));
 	snprintf(beside, (size_t)length, "%s.%ld.tmp", path, (long)getpid());
-	unlink(beside); /* left by a process of the same number that was killed */
+	unlink(beside); /* left by a killed process that had the same id */
 	FP_TRY(fp_write_file(ctx, beside, bytes, size));
 	written = true;
 	if (rename(beside, path) != 0) {
-		status = fp_fail(ctx, FP_ERROR_IO, "%s: cannot be put in place: %s", path, strerror(errno));
+		status = fp_fail(ctx, FP_ERROR_IO, "%s: cannot be replaced: %s", path, strerror(errno));
 		goto cleanup;
 	}
 	written = false;

@@ -15,7 +15,7 @@ static void seed_by_number(fp_mersenne *random, uint32_t seed)
 
 void fp_mersenne_seed(fp_mersenne *random, uint64_t seed)
 {
-	/* CPython hands over the 32-bit digits of the number, least first; zero is one digit. */
+	/* CPython seeds with the 32-bit digits of the number, least significant first; zero has one digit. */
 	const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
 	const uint32_t length = key[1] ? 2 : 1;
 	uint32_t *state = random->state;
@@ -75,7 +75,7 @@ int64_t fp_mersenne_below(fp_mersenne *random, int64_t n)
 		uint64_t drawn;
 		if (bits <= 32) {
 			drawn = fp_mersenne_bits(random, bits);
-		} else { /* digits come least first; only the last one is cut short */
+		} else { /* least significant word first; only the last one has fewer bits */
 			drawn = next_word(random);
 			drawn |= (uint64_t)fp_mersenne_bits(random, bits - 32) << 32;
 		}

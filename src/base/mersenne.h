@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mersenne.h: CPython's random.Random, bit for bit: the sample that SparseGPT's and Wanda's scripts draw must be ours
- * too. */
+/* mersenne.h: CPython's random.Random, bit for bit, to draw the same calibration samples as the scripts of SparseGPT
+ * and Wanda. */
 #ifndef FP_BASE_MERSENNE_H
 #define FP_BASE_MERSENNE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* numbers.h: the smaller and the larger of two. */
+/* numbers.h: minimum and maximum of two integers. */
 #ifndef FP_BASE_NUMBERS_H
 #define FP_BASE_NUMBERS_H
 

@@ -36,8 +36,8 @@ static const size_t field_offset[FP_SETTING_COUNT] = {
 	"row_importance=1"
 
 /*
- * The presets: what differs from the table's defaults, for a family and a start ("" : any). Later rows win and see what
- * the earlier ones chose. A stand-alone method is a preset of its own: what its authors run.
+ * The presets: what differs from the table's defaults for a family and a warm start ("": any). Rows are applied in
+ * order, so that a later row wins and can depend on the warm start that an earlier one has set.
  */
 static const struct {
 	const char *preset, *method, *family, *start, *assignments;
@@ -46,7 +46,7 @@ static const struct {
 	 "warm_start=wanda tolerance=1e-3 iterations=20 patience=3 rounding_share=0.3 lambda_start=1e-5 "
 	 "lambda_low=0 lambda_high=1e6 lambda_search=bisection momentum=literal reset_patience=0 correction=intra"},
 	{"paper", "fista", "opt", "", "warm_start=sparsegpt"},
-	{"paper", "fista", "", "sparsegpt", "tolerance=1e-6"}, /* the paper's other pair of start and ε */
+	{"paper", "fista", "", "sparsegpt", "tolerance=1e-6"}, /* the paper's other pair of warm start and ε */
 	{"fast", "fista", "", "", FAST_SETTINGS},
 	{"best", "fista", "", "", FAST_SETTINGS " fit_steps=200"},
 };
@@ -80,7 +80,7 @@ static bool is_choice(const char *choices, const char *word)
 {
 	size_t length = strlen(word);
 	if (strchr(word, '|'))
-		return false; /* two choices in a row are not one */
+		return false; /* "a|b" is not a choice */
 	for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
 		if (length > 0 && strncmp(at, word, length) == 0 && (at[length] == '|' || at[length] == '\0'))
 			return true;
@@ -144,7 +144,7 @@ void fp_settings_free(fp_settings *settings)
 	fp_free(settings);
 }
 
-/* Checks that a spelling is right at once, where the user can still see which flag it was. */
+/* Checks the spelling at once, so that the message belongs to the flag. */
 static fp_status check_spelling(fp_context *ctx, int id, const char *value)
 {
 	double sparsity;
@@ -205,7 +205,7 @@ fp_status fp_settings_get(const fp_settings *settings, fp_context *ctx, const ch
 	return FP_OK;
 }
 
-/* Applies "name=value name=value …" to everything that the user left alone. */
+/* Applies "name=value name=value …" to the settings that the user did not set. */
 static fp_status apply_row(fp_settings *settings, fp_context *ctx, const char *assignments)
 {
 	char copy[512];

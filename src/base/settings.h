@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settings.h: the struct behind the settings table, and the presets. */
+/* settings.h: the struct that the settings table defines, and how presets fill it. */
 #ifndef FP_BASE_SETTINGS_H
 #define FP_BASE_SETTINGS_H
 
@@ -25,23 +25,22 @@ struct fp_settings {
 #define FP_SETTING_FIELD(kind, name, ...) FP_FIELD_##kind(name)
 	FP_SETTINGS_TABLE(FP_SETTING_FIELD)
 #undef FP_SETTING_FIELD
-	bool by_hand[FP_SETTING_COUNT]; /* set by the user: a preset leaves it alone */
+	bool by_hand[FP_SETTING_COUNT]; /* set by the user, so that a preset does not change it */
 };
 
 bool fp_is(const char *choice, const char *word);
 
 /*
- * Fills in the preset's values for everything the user did not set. family is the architecture's model_type ("opt",
- * "llama"): the paper tunes by family. Call once the model is known. A stand-alone method (wanda, sparsegpt, magnitude,
- * admm) has its own row.
+ * Sets everything that the user did not set to the preset's values. family is the architecture's model_type ("opt",
+ * "llama"), which the paper's values depend on, so the model must be known. Methods other than fista have no preset.
  */
 fp_status fp_settings_resolve(fp_settings *settings, fp_context *ctx, const char *family);
 
-/* "50%", "0.5", "2:4" → pattern fields; fails with the rule. Declared here since the table owns the spelling. */
+/* "50%" and "0.5" → sparsity; "2:4" → kept, group and sparsity. */
 fp_status fp_parse_sparsity(fp_context *ctx, const char *text, double *sparsity, int64_t *kept, int64_t *group);
 /* "2G", "512M", "1073741824" → bytes; "" → 0. */
 fp_status fp_parse_size(fp_context *ctx, const char *text, int64_t *bytes);
-/* "3", "2-5", "" → first and one past the last of `count` layers. */
+/* "3", "2-5", "" (all) → the first layer and one past the last, of `count` layers. */
 fp_status fp_parse_range(fp_context *ctx, const char *text, int64_t count, int64_t *first, int64_t *end);
 
 #endif

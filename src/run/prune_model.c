@@ -33,7 +33,7 @@ typedef struct model_run {
 } model_run;
 
 /* A device works behind the host's back; its time belongs to the stage that asked for the work. */
-static void settle(void *data)
+static void wait_for_device(void *data)
 {
 	fp_backend *be = data;
 	(void)be->memory->synchronize(be); /* a failure comes again with the next operation */
@@ -358,8 +358,8 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	memset(out, 0, sizeof *out);
 	ctx->stopwatch = &out->stopwatch;
 	if (task->be->asynchronous) {
-		out->stopwatch.settle = settle;
-		out->stopwatch.settle_data = task->be;
+		out->stopwatch.wait_for_device = wait_for_device;
+		out->stopwatch.device = task->be;
 	}
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	if (task->settings->fit_steps > 0)

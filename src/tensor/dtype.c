@@ -27,7 +27,7 @@ bool fp_dtype_is_weight(fp_dtype dtype)
 	return dtype == FP_F32 || dtype == FP_F16 || dtype == FP_BF16;
 }
 
-/* Half-width elements may start at an odd address: tensors in a safetensors file need no alignment. */
+/* Tensors in a safetensors file need not be aligned. */
 static uint16_t load_half(const void *in, int64_t index)
 {
 	uint16_t bits;
@@ -59,7 +59,7 @@ static float float_from_f16(uint16_t half)
 	uint32_t sign = (uint32_t)(half & 0x8000) << 16;
 	uint32_t exponent = (half >> 10) & 0x1F;
 	uint32_t mantissa = half & 0x3FF;
-	if (exponent == 0x1F) /* infinity, or a NaN that comes out quiet */
+	if (exponent == 0x1F) /* infinity, or a NaN, which becomes quiet */
 		return float_of_bits(sign | 0x7F800000 | (mantissa ? 0x400000 | mantissa << 13 : 0));
 	if (exponent != 0)
 		return float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
@@ -76,8 +76,8 @@ static uint16_t f16_from_float(float value)
 		return (uint16_t)(sign | 0x7E00 | (magnitude >> 13 & 0x1FF));
 	if (magnitude >= 0x477FF000) /* 65520 and above round to infinity */
 		return sign | 0x7C00;
-	if (magnitude < 0x38800000) { /* below 2⁻¹⁴: the result counts in steps of 2⁻²⁴ */
-		/* At 0.5 a float's last bit is worth 2⁻²⁴, so that the addition itself rounds to nearest even. */
+	if (magnitude < 0x38800000) { /* below 2⁻¹⁴: subnormal, in steps of 2⁻²⁴ */
+		/* The last bit of a float near 0.5 is 2⁻²⁴, so the addition rounds to nearest even. */
 		return sign | (uint16_t)(bits_of_float(float_of_bits(magnitude) + 0.5F) - 0x3F000000);
 	}
 	uint32_t odd = magnitude >> 13 & 1;
@@ -116,7 +116,7 @@ void fp_bf16_from_float_scalar(void *out, const float *in, int64_t count)
 		store_half(out, i, bf16_from_float(in[i]));
 }
 
-/* One thread converts this many elements at a time: small enough for the caches, large enough to hide the loop. */
+/* Elements that a thread converts at a time: few enough for its caches. */
 enum { CHUNK = 1 << 16 };
 
 static void to_float_chunk(float *out, const char *in, fp_dtype dtype, int64_t count, bool simd)

@@ -14,7 +14,7 @@ typedef enum fp_dtype {
 	FP_U8, /* masks: 1 keeps, 0 prunes */
 	FP_I32,
 	FP_I64,
-	FP_OTHER_DTYPE, /* known to the file format, never computed with */
+	FP_OTHER_DTYPE, /* types that are copied but never computed with */
 } fp_dtype;
 
 /* Bytes of one element; 0 for FP_OTHER_DTYPE. */
@@ -24,8 +24,8 @@ const char *fp_dtype_name(fp_dtype dtype);
 /* True for the types that weights may have: F32, F16, BF16. */
 bool fp_dtype_is_weight(fp_dtype dtype);
 
-/* count elements of a weight type to float and back. Round to nearest even; NaN stays NaN; overflow goes to infinity.
- */
+/* Converts `count` elements of a weight type to float and back, rounding to nearest even. NaN stays NaN; overflow
+ * becomes infinity. */
 void fp_to_float(float *out, const void *in, fp_dtype dtype, int64_t count);
 void fp_from_float(void *out, fp_dtype dtype, const float *in, int64_t count);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype_simd.c: the conversions with AVX2 and F16C, eight elements at a time; the rest goes to the scalar functions. */
+/* dtype_simd.c: conversions with AVX2 and F16C, eight elements at a time; scalar functions convert the rest. */
 #include "tensor/dtype_convert.h"
 
 #if defined(__x86_64__)
@@ -13,7 +13,7 @@ bool fp_dtype_simd_works(void)
 {
 	if (!__builtin_cpu_supports("avx2"))
 		return false;
-#if defined(__clang__) /* clang 14 does not know the feature's name */
+#if defined(__clang__) /* clang 14 does not know "f16c" */
 	unsigned int a, b, c = 0, d;
 	return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 #else

@@ -210,11 +210,6 @@ int32_t fp_tokenizer_eos(const fp_tokenizer *tokenizer)
 	return tokenizer->eos;
 }
 
-bool fp_tokenizer_adds_bos(const fp_tokenizer *tokenizer)
-{
-	return tokenizer->bos >= 0 && tokenizer->prefix_count > 0 && tokenizer->prefix[0] == tokenizer->bos;
-}
-
 int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer)
 {
 	return tokenizer->bpe.vocabulary.size;

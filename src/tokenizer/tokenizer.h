@@ -25,7 +25,6 @@ fp_status fp_tokenizer_encode(fp_tokenizer *tokenizer, const char *text, int64_t
 
 int32_t fp_tokenizer_bos(const fp_tokenizer *tokenizer);      /* −1: it has none */
 int32_t fp_tokenizer_eos(const fp_tokenizer *tokenizer);      /* −1: it has none */
-bool fp_tokenizer_adds_bos(const fp_tokenizer *tokenizer);    /* whether encode(with_special) starts with it */
 int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer);     /* ids are below this */
 const char *fp_tokenizer_kind(const fp_tokenizer *tokenizer); /* "byte-level BPE", "SentencePiece BPE". Borrowed */
 /* The text of one token as stored in the vocabulary ("Ġthe", "▁the", "<0x0A>"); NULL: no such id. Borrowed. */

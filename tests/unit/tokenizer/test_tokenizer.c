@@ -72,7 +72,6 @@ static void test_what_surrounds_a_text(void **state)
 	put_gpt2(test, "{\"bos_token\": \"</s>\"}");
 	assert_ok(test->ctx, fp_tokenizer_open(&tokenizer, test->ctx, test->folder));
 	assert_int_equal(fp_tokenizer_bos(tokenizer), 6);
-	assert_false(fp_tokenizer_adds_bos(tokenizer));
 	assert_int_equal(fp_tokenizer_size(tokenizer), 9);
 	assert_string_equal(fp_tokenizer_kind(tokenizer), "byte-level BPE");
 	assert_string_equal(fp_tokenizer_token(tokenizer, 8), "Ġa");
