@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as an archive of torch.save(), and as the bare pickle inside one, which a checksum would shield otherwise.
- */
+/* The input as an archive of torch.save(), and as its bare pickle, which a checksum would protect otherwise. */
 #include "base/memory.h"
 #include "checkpoint/pickle_reader.h"
 #include "checkpoint/torch_bin.h"

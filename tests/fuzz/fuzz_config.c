@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as config.json of every architecture, and as the index of a sharded checkpoint. */
+/* The input as config.json of every architecture, and as the index of a sharded checkpoint. */
 #include "checkpoint/shard_index.h"
 #include "model/architecture.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as what earlier runs left: the cells of a comparison, their rows on a page, and run.json of a prune. */
+/* The input as the record of an earlier run: the cells of a comparison, their rows in a report, run.json of a prune. */
 #include "base/memory.h"
 #include "comparison/journal.h"
 #include "report/page.h"
@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fp_context *ctx = fp_context_new();
 	fp_journal *journal = NULL;
 	if (fp_journal_open(&journal, ctx, path) != FP_OK)
-		abort(); /* lines that are damaged are passed over */
+		abort(); /* damaged lines are skipped */
 	fp_journal_find(journal, FP_JOURNAL_START);
 	fp_journal_close(journal);
 

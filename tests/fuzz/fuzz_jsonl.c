@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a corpus: plain, JSON lines, gzip or zstd by what they begin with. The first byte picks the file's name.
- */
+/* The input as a corpus: plain text, JSON lines, gzip or zstd. The first byte chooses the file's name. */
 #include "text/corpus.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a safetensors file; what is accepted must lie in the file and cover it. */
+/* The input as a safetensors file; accepted tensors must lie in the file and cover it. */
 #include "checkpoint/safetensors.h"
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void read_file(fp_mapping file)
 		}
 		if (end != file.size || fp_safetensors_has_format(&has_format, ctx, file) != FP_OK)
 			abort();
-		/* the parser refuses duplicates, so that sorting cannot fail */
+		/* sorting cannot fail, because the parser refuses duplicates */
 		if (fp_tensor_list_sort(&list, ctx, names) != FP_OK)
 			abort();
 	}
@@ -33,8 +33,7 @@ static void read_file(fp_mapping file)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	read_file((fp_mapping){data, (int64_t)size});
-	/* And as a header alone, with the right length in front and some bytes behind: a changed header then gets further.
-	 */
+	/* And as a bare header, with the right length before it and some data after it, to reach more of the parser. */
 	for (size_t tail = 0; tail <= 16; tail += 8) {
 		unsigned char *file = malloc(8 + size + tail);
 		for (int i = 0; i < 8; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of text as assignments of settings, and each as every kind of value that the command line knows. */
+/* The lines of the input as assignments of settings, and as each kind of value of the command line. */
 #include "base/settings.h"
 
 #include <stdint.h>
@@ -21,7 +21,7 @@ static void read_values(fp_context *ctx, const char *line)
 		abort();
 }
 
-/* What was taken must be given back, and be taken again. */
+/* An accepted value must be returned, and be accepted again. */
 static void check_all(fp_context *ctx, fp_settings *settings)
 {
 	const fp_setting_info *info;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a file of questions. The first byte picks the task; a file of labels stands beside it. */
+/* The input as a file of questions, with a file of labels beside it. The first byte chooses the task. */
 #include "evaluation/tasks_examples.h"
 
 #include <stdint.h>

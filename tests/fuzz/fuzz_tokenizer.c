@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as a tokenizer's file, then a text through it. The first byte picks the file: tokenizer.json,
+ * The input as a tokenizer's file, which then encodes a text. The first byte chooses the file: tokenizer.json,
  * tokenizer.model, merges.txt beside a fixed vocabulary, or tokenizer_config.json beside a fixed model.
  */
 #include "base/memory.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Limits of control groups, read from folders that look like the kernel's. */
+/* Memory limits of control groups, read from folders laid out like the kernel's. */
 #include "support.h"
 
 #include "base/control_group.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Writes root/path with all folders on the way. */
+/* Writes root/path and creates its folders. */
 static void put(const char *root, const char *path, const char *text)
 {
 	char whole[4200];
@@ -60,7 +60,7 @@ static void a_container_sees_its_limit_at_the_root(void **unused)
 	free(root);
 }
 
-/* As under Slurm or systemd: the group's own limit, and those of the groups above it. */
+/* As with Slurm or systemd: the limit of the group and those of its parents. */
 static void the_tightest_group_counts(void **unused)
 {
 	(void)unused;
@@ -94,7 +94,7 @@ static void the_tightest_group_counts(void **unused)
 	}
 }
 
-/* The path is the machine's, and the container's folder begins further down: what can be seen counts. */
+/* In a container the path is the host's, but its folder is mounted further down: the visible limits count. */
 static void a_path_that_is_not_there_is_walked_up(void **unused)
 {
 	(void)unused;

@@ -96,7 +96,7 @@ static void writing(void **state)
 	assert_false(fp_is_directory(folder));
 }
 
-/* A limit on the size of files behaves as a full disk does: nothing may stay under the name. */
+/* A limit on the file size acts like a full disk: no partial file may remain. */
 static void a_write_that_fails_leaves_nothing(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The settings table: every row usable, every bound kept, presets overridden by hand. */
+/* The settings table: every row can be set, bounds are checked, and the user overrides presets. */
 #include "base/settings.h"
 #include "support.h"
 
@@ -30,7 +30,7 @@ static void every_row_is_whole(void **state)
 		assert_int_equal(strspn(info->name, "abcdefghijklmnopqrstuvwxyz_"), strlen(info->name));
 		for (size_t j = 0; j < i; j++)
 			assert_string_not_equal(info->name, fp_setting_at(j)->name);
-		/* the default must be a value that may be set */
+		/* the default must be an allowed value */
 		assert_ok(f->ctx, fp_settings_set(f->settings, f->ctx, info->name, info->initial));
 	}
 	assert_int_equal(i, FP_SETTING_COUNT);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statuses, messages, log, progress and interruption: what every call of the library stands on. */
+/* Statuses, messages, log, progress and interruption. */
 #include "support.h"
 
 #include <stdio.h>

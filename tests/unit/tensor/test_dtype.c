@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions over all 65536 half-width patterns and around every rounding boundary, against arithmetic in double. */
+/* Conversions of all 65536 16-bit patterns and at every rounding boundary, compared with double arithmetic. */
 #include "support.h"
 
 #include "tensor/dtype.h"
@@ -33,7 +33,7 @@ static uint32_t float_bits(float value)
 	return bits;
 }
 
-/* What the pattern means, from the definition of the format; infinity and NaN are left to the caller. */
+/* The value of a pattern by the definition of the format, except infinity and NaN. */
 static double meaning(const struct format *format, uint32_t pattern)
 {
 	int exponent = (int)(pattern >> format->mantissa_bits) & ((1 << format->exponent_bits) - 1);
@@ -99,7 +99,7 @@ static void every_pattern_survives_the_round_trip(void **state)
 	}
 }
 
-/* For each pair of neighbours: just below the middle, the middle (to even), just above it. */
+/* For each pair of neighbours: just below the midpoint, the midpoint (ties to even), just above it. */
 static void values_between_neighbours_round_to_nearest_even(void **state)
 {
 	(void)state;
@@ -108,7 +108,7 @@ static void values_between_neighbours_round_to_nearest_even(void **state)
 		uint32_t infinity = infinity_pattern(format);
 		for (uint32_t i = 0; i < infinity; i++) {
 			double low = meaning(format, i);
-			/* above the largest number the next step of the same size stands for infinity */
+			/* the next step above the largest number is infinity */
 			double high = i + 1 < infinity ? meaning(format, i + 1) : 2 * low - meaning(format, i - 1);
 			float middle = (float)((low + high) / 2);
 			float values[9];
@@ -139,7 +139,7 @@ static void both_paths_agree_on_any_float(void **state)
 	static float in[BLOCK];
 	static uint16_t scalar[BLOCK], simd[BLOCK];
 	for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
-		/* a stride that is odd visits the whole range of bit patterns, NaN and subnormals included */
+		/* an odd stride covers the whole range of bit patterns, with NaN and subnormals */
 		uint32_t bits = 0;
 		for (int block = 0; block < 2048; block++) {
 			for (int i = 0; i < BLOCK; i++, bits += 511)
@@ -165,7 +165,7 @@ static void overflow_goes_to_infinity(void **state)
 	assert_memory_equal(out, large_wanted, sizeof large_wanted);
 }
 
-/* Any length, any address, more than one chunk: nothing beyond the end is touched. */
+/* Any length, any alignment, more than one chunk: nothing beyond the end is written. */
 static void odd_lengths_and_addresses_work(void **state)
 {
 	(void)state;
