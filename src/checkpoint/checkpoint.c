@@ -38,9 +38,8 @@ static fp_status load_config(fp_checkpoint *checkpoint, fp_context *ctx)
 	if (status != FP_OK)
 		return status;
 	if (!fp_is_file(path))
-		status =
-			fp_fail(ctx, FP_ERROR_INPUT, "%s: has no config.json: this is not the directory of a Hugging Face model",
-					checkpoint->directory);
+		status = fp_fail(ctx, FP_ERROR_INPUT, "%s: has no config.json, so it is not a Hugging Face model directory",
+						 checkpoint->directory);
 	else
 		status = fp_read_json_object(&checkpoint->config, ctx, path);
 	fp_free(path);
@@ -105,7 +104,7 @@ cleanup:
 	return status;
 }
 
-/* A repository cloned without Git LFS has small text files in the place of its weights. */
+/* In a repository cloned without Git LFS, small text files take the place of the weights. */
 static fp_status check_is_not_pointer(fp_context *ctx, fp_mapping file, const char *path)
 {
 	static const char pointer[] = "version https://git-lfs";
@@ -135,7 +134,7 @@ cleanup:
 	return status;
 }
 
-/* The index must not promise what the shards lack. Tensors that it does not name are used all the same. */
+/* Every tensor of the index must be in its shard. Shards may have tensors that the index does not list. */
 static fp_status check_index(const fp_checkpoint *checkpoint, fp_context *ctx)
 {
 	const char *name;
@@ -146,10 +145,10 @@ static fp_status check_index(const fp_checkpoint *checkpoint, fp_context *ctx)
 	{
 		const fp_tensor_info *tensor = fp_tensor_list_find(&checkpoint->tensors, name);
 		if (!tensor)
-			return fp_fail(ctx, FP_ERROR_INPUT, "%s/%s: tensor '%s' should be in %s, and is in no shard",
+			return fp_fail(ctx, FP_ERROR_INPUT, "%s/%s: tensor '%s' should be in %s, but is in no shard",
 						   checkpoint->directory, checkpoint->index_name, name, json_string_value(file));
 		if (strcmp(checkpoint->shards[tensor->shard], json_string_value(file)) != 0)
-			return fp_fail(ctx, FP_ERROR_INPUT, "%s/%s: tensor '%s' should be in %s, and is in %s",
+			return fp_fail(ctx, FP_ERROR_INPUT, "%s/%s: tensor '%s' should be in %s, but is in %s",
 						   checkpoint->directory, checkpoint->index_name, name, json_string_value(file),
 						   checkpoint->shards[tensor->shard]);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint_files.h: what a checkpoint consists of, for the reader and the writer of this folder only. */
+/* checkpoint_files.h: the fields of a checkpoint, for this folder only. */
 #ifndef FP_CHECKPOINT_CHECKPOINT_FILES_H
 #define FP_CHECKPOINT_CHECKPOINT_FILES_H
 
@@ -8,18 +8,18 @@
 #include "checkpoint/weight_formats.h"
 
 struct fp_checkpoint {
-	char *directory; /* without symlinks */
+	char *directory; /* without symbolic links */
 	json_t *config;
 	const fp_weight_format *format;
-	const char *index_name; /* NULL where the weights are in one file */
-	fp_shard_index index;   /* empty there */
+	const char *index_name; /* NULL if the weights are in one file */
+	fp_shard_index index;   /* then empty */
 	char **shards;          /* file names */
 	fp_mapping *files;      /* one for each */
 	int shard_count;
 	fp_tensor_list tensors;
 };
 
-/* A JSON object from a file of the directory. The caller calls json_decref(). */
+/* Reads a JSON object from a file. The caller calls json_decref(). */
 fp_status fp_read_json_object(json_t **out, fp_context *ctx, const char *path);
 
 #endif

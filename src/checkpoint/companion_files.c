@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The one folder that transformers keeps tokenizer files in. Others (original/, onnx/, …) hold more weights. */
+/* The one subfolder with files of the tokenizer. Others (original/, onnx/, …) hold weights. */
 static const char templates_folder[] = "additional_chat_templates";
 
 /* Weights in formats that are not read (those that are: weight_formats.h). They no longer match the pruned ones. */
@@ -147,7 +147,7 @@ fp_status fp_companion_files_copy(const fp_companion_files *files, fp_context *c
 			}
 			*slash = '/';
 		}
-		unlink(target); /* left by a run that is going on now */
+		unlink(target); /* left by the run that is being resumed */
 		FP_TRY(fp_copy_file(ctx, source, target));
 	}
 cleanup:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* companion_files.h: the files beside the weights: config, tokenizer, templates, licence, code. */
+/* companion_files.h: the files of a model that are not weights: config, tokenizer, templates, licence, code. */
 #ifndef FP_CHECKPOINT_COMPANION_FILES_H
 #define FP_CHECKPOINT_COMPANION_FILES_H
 
@@ -11,12 +11,12 @@ typedef struct fp_companion_files {
 	int64_t bytes; /* of all of them */
 } fp_companion_files;
 
-/* Lists what belongs to the output: every file that is not weights in whatever format, not hidden, and `index_name`
- * (or NULL). The caller frees the list with fp_companion_files_free(). */
+/* Lists the files to copy to the output: those that are not weights and not hidden, and `index_name` unless it is NULL.
+ * The caller frees the list with fp_companion_files_free(). */
 fp_status fp_companion_files_list(fp_companion_files *out, fp_context *ctx, const char *directory,
 								  const char *index_name);
 void fp_companion_files_free(fp_companion_files *files);
-/* Copies them byte for byte, symlinks followed. */
+/* Copies them byte for byte. Symbolic links are followed. */
 fp_status fp_companion_files_copy(const fp_companion_files *files, fp_context *ctx, const char *from, const char *to);
 
 #endif

@@ -15,7 +15,7 @@ struct model_name {
 	char revision[MAX_MODEL_NAME];
 };
 
-/* Letters, digits, '-', '_' and '.', as the hub allows; no part may lead out of its folder. */
+/* Letters, digits, '-', '_' and '.', as the hub allows. No leading '.', so that no part leaves its folder. */
 static bool is_name_part(const char *text, size_t length)
 {
 	if (length == 0 || text[0] == '.' || text[0] == '-')
@@ -48,7 +48,7 @@ static bool parse_name(struct model_name *out, const char *model)
 		return false;
 	size_t organisation = strcspn(model, "/");
 	if (organisation >= length) {
-		/* the oldest models stand under a bare name */
+		/* the oldest models have no organisation */
 		if (!is_name_part(model, length))
 			return false;
 		snprintf(out->folder, sizeof out->folder, "models--%.*s", (int)length, model);
@@ -64,7 +64,7 @@ static bool parse_name(struct model_name *out, const char *model)
 	return true;
 }
 
-/* A path from the environment, with ~ for the home directory. */
+/* Replaces a leading ~ by the home directory. */
 static fp_status expand_home(char **out, fp_context *ctx, const char *path)
 {
 	const char *home = getenv("HOME");
@@ -102,7 +102,7 @@ static fp_status cache_folder(char **out, fp_context *ctx)
 	return fp_copy_text(ctx, out, ".cache/huggingface/hub");
 }
 
-/* The commit that a branch or tag stands for; NULL where there is no such branch (it may be a commit itself). */
+/* The commit of a branch or tag; NULL if there is none of this name, which may then be a commit itself. */
 static fp_status read_reference(char **out, fp_context *ctx, const char *repository, const char *revision)
 {
 	fp_status status;
@@ -117,7 +117,7 @@ static fp_status read_reference(char **out, fp_context *ctx, const char *reposit
 	while (size > 0 && isspace((unsigned char)text[size - 1]))
 		text[--size] = '\0';
 	if (!is_name_part(text, strlen(text))) {
-		status = fp_fail(ctx, FP_ERROR_INPUT, "%s: does not hold the name of a commit", path);
+		status = fp_fail(ctx, FP_ERROR_INPUT, "%s: does not contain the name of a commit", path);
 		goto cleanup;
 	}
 	*out = text;
@@ -136,10 +136,11 @@ static fp_status find_in_cache(char **out, fp_context *ctx, const char *model, c
 	FP_TRY(cache_folder(&cache, ctx));
 	FP_TRY(fp_join_path(&repository, ctx, cache, name->folder));
 	if (!fp_is_directory(repository)) {
-		status = fp_fail(ctx, FP_ERROR_INPUT,
-						 "'%s' is no directory, and the Hugging Face cache %s has no such model: give a directory, or "
-						 "download it with 'hf download %s'",
-						 model, cache, model);
+		status =
+			fp_fail(ctx, FP_ERROR_INPUT,
+					"'%s' is not a directory, and the Hugging Face cache %s has no such model: give a directory, or "
+					"download it with 'hf download %s'",
+					model, cache, model);
 		goto cleanup;
 	}
 	FP_TRY(read_reference(&commit, ctx, repository, name->revision));
@@ -171,7 +172,7 @@ fp_status fp_find_model(char **out, fp_context *ctx, const char *model)
 	if (fp_is_directory(model))
 		return fp_copy_text(ctx, out, model);
 	if (fp_is_file(model))
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is a file; give the directory that it stands in", model);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is a file; give its directory", model);
 	if (!parse_name(&name, model))
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: no such directory; give a model's directory or org/name[@revision]",
 					   model);

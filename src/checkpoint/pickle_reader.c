@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include <string.h>
 
-/* The opcodes that torch.save() writes for a state dict, under protocol 2 and, if asked for, 4. */
+/* The opcodes that torch.save() writes for a state dict, in protocols 2 and 4. */
 enum opcode {
 	OP_MARK = '(',
 	OP_STOP = '.',
@@ -43,8 +43,8 @@ enum opcode {
 	OP_FRAME = 0x95,
 };
 
-/* A tensor takes about 20. A value costs up to 200 bytes of memory for one in the file, so that their number must have
- * a bound of its own. */
+/* A tensor takes about 20 values. One byte of the file can become a value of 200 bytes in memory, so that the file's
+ * size alone is no limit. */
 enum { MAX_VALUES = 1000000 };
 
 enum kind { NOTHING, NUMBER, TEXT, TUPLE, LIST, DICT, CALLABLE, STORAGE, TENSOR, MARK };
@@ -61,7 +61,7 @@ static const char *const kind_names[] = {"None, a bool or a float",
 
 enum callable { ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER, STORAGE_TYPE };
 
-/* What a pickle may name. Anything else could run code when Python loads it, so it is refused by name. */
+/* The globals that a pickle may name. Any other could run code when Python loads it, and is refused. */
 static const struct global {
 	const char *module, *name;
 	enum callable callable;
@@ -91,7 +91,7 @@ struct node {
 	const char *text;
 	int64_t *items; /* TUPLE, LIST: nodes; DICT: key, value, key, value … */
 	int64_t item_count, item_capacity;
-	fp_pickled_tensor *tensor; /* STORAGE (only its storage fields), TENSOR */
+	fp_pickled_tensor *tensor; /* TENSOR; STORAGE: only its storage fields */
 };
 
 struct reader {
@@ -156,7 +156,7 @@ static fp_status push_index(struct reader *reader, int64_t node)
 static fp_status push(struct reader *reader, struct node node)
 {
 	if (reader->node_count >= MAX_VALUES)
-		return fp_fail(reader->ctx, FP_ERROR_INPUT, "%s: its pickle holds more than %d values; save it as safetensors",
+		return fp_fail(reader->ctx, FP_ERROR_INPUT, "%s: its pickle has more than %d values; save it as safetensors",
 					   reader->path, MAX_VALUES);
 	fp_status status = FP_GROW(reader->ctx, &reader->nodes, &reader->node_capacity, reader->node_count + 1);
 	if (status != FP_OK)
@@ -170,7 +170,7 @@ static fp_status push_number(struct reader *reader, int64_t value)
 	return push(reader, (struct node){.kind = NUMBER, .number = value});
 }
 
-/* The stack's top node, to be used until the next push; a mark cannot be taken as a value. */
+/* Pops a node, which is valid until the next push. A mark is not a value. */
 static fp_status pop(struct reader *reader, int64_t *out)
 {
 	if (reader->depth == 0 || reader->nodes[reader->stack[reader->depth - 1]].kind == MARK)
@@ -179,7 +179,7 @@ static fp_status pop(struct reader *reader, int64_t *out)
 	return FP_OK;
 }
 
-/* Where the values above the topmost mark start; the mark itself is one below. */
+/* The index of the first value above the topmost mark. */
 static fp_status find_mark(struct reader *reader, int64_t *out)
 {
 	for (int64_t i = reader->depth; i > 0; i--) {
@@ -202,7 +202,7 @@ static fp_status append(struct reader *reader, int64_t container, const int64_t 
 	return FP_OK;
 }
 
-/* Makes a tuple of the values from `start` of the stack on; `drop` more below them (the mark) go too. */
+/* Replaces the values from `start` on, and `drop` more below them (the mark), by a tuple of the values. */
 static fp_status make_tuple(struct reader *reader, int64_t start, int drop)
 {
 	int64_t count = reader->depth - start, tuple;
@@ -226,7 +226,7 @@ static fp_status make_short_tuple(struct reader *reader, int64_t count)
 	return make_tuple(reader, reader->depth - count, 0);
 }
 
-/* APPENDS and SETITEMS (all above the mark), APPEND and SETITEM (the last `count` values). */
+/* APPENDS and SETITEMS take all values above the mark, APPEND and SETITEM the last `count`. */
 static fp_status extend(struct reader *reader, enum kind kind, int64_t count)
 {
 	int64_t start = reader->depth - count, below = start - 1;
@@ -301,7 +301,7 @@ static fp_status new_tensor(struct reader *reader, enum kind kind, const fp_pick
 	return status;
 }
 
-/* ("storage", torch.FloatStorage, "0", "cpu", 1024) stands for the bytes of the archive's entry data/0. */
+/* ("storage", torch.FloatStorage, "0", "cpu", 1024) refers to the bytes of the archive's entry data/0. */
 static fp_status persistent_id(struct reader *reader)
 {
 	int64_t top = 0;
@@ -383,7 +383,7 @@ static fp_status reduce(struct reader *reader)
 	}
 }
 
-/* Attributes of a dict (torch keeps _metadata there) have no use here; nothing else may have any. */
+/* Attributes of a dict (torch stores _metadata so) are ignored; no other value may have attributes. */
 static fp_status build(struct reader *reader)
 {
 	int64_t state = 0;
@@ -397,7 +397,7 @@ static fp_status build(struct reader *reader)
 
 static fp_status remember(struct reader *reader, uint64_t slot)
 {
-	/* Python numbers slots from 0 without gaps; a large number would only waste memory. */
+	/* Python numbers the memo from 0 without gaps; a large number would only waste memory. */
 	if (reader->depth == 0 || slot > (uint64_t)reader->memo_count)
 		return damaged(reader, "a memo slot is out of range");
 	fp_status status = FP_GROW(reader->ctx, &reader->memo, &reader->memo_capacity, (int64_t)slot + 1);
@@ -441,7 +441,7 @@ static fp_status push_long(struct reader *reader)
 	return push_number(reader, (int64_t)value);
 }
 
-/* Opcodes that only bring a value. */
+/* Opcodes that push a value. */
 static fp_status read_value(struct reader *reader, int opcode, bool *known)
 {
 	uint64_t value;
@@ -487,7 +487,7 @@ static fp_status read_value(struct reader *reader, int opcode, bool *known)
 	}
 }
 
-/* Opcodes for the memo and the frame of the stream. */
+/* Opcodes for the memo and for frames. */
 static fp_status read_bookkeeping(struct reader *reader, int opcode, bool *known)
 {
 	uint64_t value;
@@ -581,11 +581,11 @@ static fp_status run(struct reader *reader)
 	}
 }
 
-/* What is left on the stack must be a dict from names to tensors. */
+/* The last value on the stack must be a dict from names to tensors. */
 static fp_status collect(struct reader *reader, fp_pickled_tensor **out, int64_t *count)
 {
 	if (reader->depth != 1 || reader->nodes[reader->stack[0]].kind != DICT)
-		return fp_fail(reader->ctx, FP_ERROR_INPUT, "%s: holds %s, not a state dict of named tensors", reader->path,
+		return fp_fail(reader->ctx, FP_ERROR_INPUT, "%s: contains %s, not a state dict of named tensors", reader->path,
 					   reader->depth == 1 ? kind_names[reader->nodes[reader->stack[0]].kind] : "several values");
 	const struct node *dict = &reader->nodes[reader->stack[0]];
 	fp_pickled_tensor *tensors;

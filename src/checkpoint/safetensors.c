@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every element type that the format knows. The ones that are never computed with are still measured. */
+/* All element types of the format. For those that are only copied the size is needed. */
 static const struct {
 	const char *name;
 	fp_dtype dtype;
@@ -57,7 +57,7 @@ static fp_status load_header(json_t **out, fp_context *ctx, fp_mapping file, con
 	uint64_t length = read_length(file.bytes);
 	if (length > FP_SAFETENSORS_MAX_HEADER)
 		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "%s: claims a header of %llu bytes; at most %d are allowed: not safetensors?", path,
+					   "%s: claims a header of %llu bytes, but at most %d are allowed: not a safetensors file?", path,
 					   (unsigned long long)length, FP_SAFETENSORS_MAX_HEADER);
 	if ((int64_t)length > file.size - FP_SAFETENSORS_PREFIX)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is truncated: a header of %llu bytes does not fit in a file of %lld",
@@ -98,14 +98,14 @@ static fp_status read_shape(fp_tensor_info *tensor, fp_context *ctx, const json_
 	for (int i = 0; i < tensor->rank; i++) {
 		const json_t *size = json_array_get(shape, (size_t)i);
 		if (!json_is_integer(size) || json_integer_value(size) < 0)
-			return fp_fail(ctx, FP_ERROR_INPUT,
-						   "%s: tensor '%s': a size in its shape is not a whole number of 0 or more", path, name);
+			return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s': a size in its shape is not a whole number >= 0", path,
+						   name);
 		tensor->shape[i] = json_integer_value(size);
 	}
 	return FP_OK;
 }
 
-/* One entry of the header; offsets are still relative to the end of the header. */
+/* One entry of the header; its offset is relative to the end of the header. */
 static fp_status read_entry(fp_tensor_info *tensor, fp_context *ctx, const json_t *entry, const char *name,
 							const char *path)
 {
@@ -124,7 +124,8 @@ static fp_status read_entry(fp_tensor_info *tensor, fp_context *ctx, const json_
 	if (status != FP_OK)
 		return status;
 	if (!fp_tensor_measure(tensor, known_dtypes[kind].bits))
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s': its shape gives no valid number of bytes", path, name);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s': its shape does not give a valid number of bytes", path,
+					   name);
 	const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
 	if (!json_is_integer(first) || !json_is_integer(last) || json_integer_value(first) < 0 ||
 		json_integer_value(last) < json_integer_value(first))
@@ -142,13 +143,13 @@ static int compare_offsets(const void *a, const void *b)
 	const fp_tensor_info *first = a, *second = b;
 	if (first->offset != second->offset)
 		return first->offset < second->offset ? -1 : 1;
-	/* an empty tensor stands before the one that starts at the same byte */
+	/* an empty tensor goes before the one that starts at the same byte */
 	if (first->bytes != second->bytes)
 		return first->bytes < second->bytes ? -1 : 1;
 	return strcmp(first->name, second->name);
 }
 
-/* The tensors, sorted, must follow one another without a hole or an overlap and end where the file ends. */
+/* The sorted tensors must cover the rest of the file without gaps or overlaps. */
 static fp_status check_cover(fp_context *ctx, const fp_tensor_info *tensors, int64_t count, int64_t size,
 							 const char *path)
 {

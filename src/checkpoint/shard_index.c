@@ -10,8 +10,8 @@ static int compare_texts(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A shard stands beside its index: a name that leads elsewhere is refused. The ending keeps it from being the name of
- * another file of the output. */
+/* A shard must be in the directory of its index. The ending makes sure that no shard overwrites another file of the
+ * output. */
 static bool is_plain_name(const char *name, const char *ending)
 {
 	size_t length = strlen(name), tail = strlen(ending);
@@ -50,10 +50,10 @@ fp_status fp_shard_index_parse(fp_shard_index *out, fp_context *ctx, const char 
 	json_object_foreach(map, tensor, file)
 	{
 		if (!json_is_string(file) || !is_plain_name(json_string_value(file), ending)) {
-			status =
-				fp_fail(ctx, FP_ERROR_INPUT,
-						"%s: tensor '%.200s': '%.100s' is not the name of a file in the same directory that ends in %s",
-						path, tensor, json_is_string(file) ? json_string_value(file) : "", ending);
+			status = fp_fail(
+				ctx, FP_ERROR_INPUT,
+				"%s: tensor '%.200s': '%.100s' must be the name of a file in the same directory that ends in %s", path,
+				tensor, json_is_string(file) ? json_string_value(file) : "", ending);
 			goto cleanup;
 		}
 		names[count++] = json_string_value(file);

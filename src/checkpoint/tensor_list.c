@@ -48,7 +48,7 @@ fp_status fp_tensor_list_sort(fp_tensor_list *list, fp_context *ctx, char *const
 	for (int64_t i = 1; i < list->count; i++) {
 		const fp_tensor_info *a = &list->items[list->by_name[i - 1]], *b = &list->items[list->by_name[i]];
 		if (strcmp(a->name, b->name) == 0)
-			return fp_fail(ctx, FP_ERROR_INPUT, "tensor '%s' is there twice, in %s and in %s; a name must be unique",
+			return fp_fail(ctx, FP_ERROR_INPUT, "tensor '%s' occurs twice, in %s and in %s; names must be unique",
 						   a->name, shard_names[a->shard], shard_names[b->shard]);
 	}
 	return FP_OK;

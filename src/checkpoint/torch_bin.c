@@ -10,7 +10,7 @@
 
 enum { MAX_PICKLE = 100000000, MAX_STORAGE_KEY = 64 };
 
-/* The archive's entries stand in one folder, whose name is up to the writer: "<folder>/data.pkl". */
+/* All entries are in one folder of any name: "<folder>/data.pkl". */
 static const fp_zip_entry *find_pickle(const fp_zip *zip)
 {
 	static const char wanted[] = "/data.pkl";
@@ -25,7 +25,7 @@ static const fp_zip_entry *find_pickle(const fp_zip *zip)
 	return NULL;
 }
 
-/* "<folder>/<name>", with the pickle's folder. */
+/* The entry of this name in the pickle's folder. */
 static const fp_zip_entry *find_beside(const fp_zip *zip, const fp_zip_entry *pickle, const char *name,
 									   int64_t name_length, char *buffer)
 {
@@ -45,7 +45,7 @@ static fp_status check_archive(fp_context *ctx, fp_mapping file, const fp_zip *z
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is damaged: the checksum of data.pkl is wrong", path);
 	const fp_zip_entry *order = find_beside(zip, pickle, "byteorder", 9, buffer);
 	if (order && (order->size != 6 || memcmp(file.bytes + order->offset, "little", 6) != 0))
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: its numbers are not little-endian", path);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: must be little-endian", path);
 	return FP_OK;
 }
 
@@ -55,7 +55,7 @@ static bool is_contiguous(const fp_pickled_tensor *tensor)
 	for (int i = tensor->rank - 1; i >= 0; i--) {
 		if (tensor->shape[i] != 1 && tensor->stride[i] != expected)
 			return false;
-		expected *= tensor->shape[i]; /* the product was checked before */
+		expected *= tensor->shape[i]; /* fp_tensor_measure() has checked the product */
 	}
 	return true;
 }
@@ -99,9 +99,9 @@ fp_status fp_torch_bin_read(fp_tensor_list *list, fp_context *ctx, fp_mapping fi
 	int64_t count = 0;
 	char *buffer = NULL;
 	if (file.size >= 2 && file.bytes[0] == 0x80)
-		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "%s: is a pickle of before PyTorch 1.6; load it with torch and save it again, or as safetensors",
-					   path);
+		return fp_fail(
+			ctx, FP_ERROR_INPUT,
+			"%s: is a pickle from before PyTorch 1.6; load it with torch and save it again, or as safetensors", path);
 	FP_TRY(fp_zip_open(&zip, ctx, file, path));
 	const fp_zip_entry *pickle = find_pickle(&zip);
 	if (!pickle) {

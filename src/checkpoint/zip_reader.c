@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes of the fixed parts of the records, and what marks them ("PK.." little-endian). */
+/* Sizes of the fixed parts of the records, and their signatures ("PK.." little-endian). */
 enum {
 	END_SIZE = 22,
 	END64_LOCATOR_SIZE = 20,
@@ -42,7 +42,7 @@ static bool fits(fp_mapping file, uint64_t offset, uint64_t size)
 	return offset <= (uint64_t)file.size && size <= (uint64_t)file.size - offset;
 }
 
-/* How much of a name a message shows. */
+/* The length of the part of a name that a message shows. */
 static int shown_length(const fp_zip_entry *entry)
 {
 	return entry->name_length < 200 ? (int)entry->name_length : 200;
@@ -52,7 +52,7 @@ struct directory {
 	uint64_t offset, size, count;
 };
 
-/* The record at the end of the archive; behind it only a comment may stand. */
+/* The record at the end of the archive; only a comment may follow it. */
 static fp_status find_end(int64_t *out, fp_context *ctx, fp_mapping file, const char *path)
 {
 	int64_t lowest = file.size - END_SIZE - MAX_COMMENT;
@@ -86,11 +86,11 @@ static fp_status read_end(struct directory *out, fp_context *ctx, fp_mapping fil
 								  .count = little_endian(end64 + 32, 8)};
 	}
 	if (!fits(file, out->offset, out->size) || out->count > out->size / CENTRAL_SIZE)
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the zip directory does not lie in the file", path);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the zip directory is not inside the file", path);
 	return FP_OK;
 }
 
-/* Sizes and offset that do not fit in 32 bits stand in an extra field, in this order and only where needed. */
+/* Sizes and offsets that need more than 32 bits are in an extra field, in this order. */
 static bool read_zip64(const unsigned char *extra, uint64_t length, uint64_t *full, uint64_t *packed, uint64_t *offset)
 {
 	if (*full != in_zip64 && *packed != in_zip64 && *offset != in_zip64)
@@ -119,21 +119,21 @@ static bool read_zip64(const unsigned char *extra, uint64_t length, uint64_t *fu
 	return false;
 }
 
-/* One record of the directory, of which `room` bytes are there; *length tells how long it is. */
+/* Reads one record of the directory, which has `left` bytes left. *length ← the size of the record. */
 static fp_status read_entry(fp_zip_entry *out, uint64_t *length, fp_context *ctx, fp_mapping file,
-							const unsigned char *record, uint64_t room, const char *path)
+							const unsigned char *record, uint64_t left, const char *path)
 {
-	if (room < CENTRAL_SIZE || get32(record) != central_mark)
+	if (left < CENTRAL_SIZE || get32(record) != central_mark)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the zip directory is damaged", path);
 	uint64_t name = get16(record + 28), extra = get16(record + 30), comment = get16(record + 32);
 	*length = CENTRAL_SIZE + name + extra + comment;
-	if (*length > room)
+	if (*length > left)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the zip directory is damaged", path);
 	*out = (fp_zip_entry){
 		.name = (const char *)record + CENTRAL_SIZE, .name_length = (int64_t)name, .checksum = get32(record + 16)};
 	const int shown = shown_length(out);
 	if (memchr(out->name, '\0', (size_t)name))
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: an entry's name holds a zero byte", path);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the name of an entry contains a NUL", path);
 	if (get16(record + 8) & 1)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' is encrypted", path, shown, out->name);
 	if (get16(record + 10) != 0)
@@ -142,14 +142,14 @@ static fp_status read_entry(fp_zip_entry *out, uint64_t *length, fp_context *ctx
 	uint64_t full = get32(record + 24), packed = get32(record + 20), offset = get32(record + 42);
 	if (!read_zip64(record + CENTRAL_SIZE + name, extra, &full, &packed, &offset) || full != packed)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s': its sizes are damaged", path, shown, out->name);
-	/* The local header has a name and an extra field of its own; torch pads with the latter. */
+	/* The local header has a name and an extra field of its own, which torch uses for padding. */
 	if (!fits(file, offset, LOCAL_SIZE) || get32(file.bytes + offset) != local_mark)
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s': its header does not lie in the file", path, shown,
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s': its header is not inside the file", path, shown,
 					   out->name);
 	const unsigned char *local = file.bytes + offset;
 	uint64_t start = offset + LOCAL_SIZE + get16(local + 26) + get16(local + 28);
 	if (!fits(file, start, full))
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' does not lie in the file", path, shown, out->name);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' is not inside the file", path, shown, out->name);
 	if (get16(local + 26) != name || memcmp(local + LOCAL_SIZE, out->name, (size_t)name) != 0)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' has another name in its own header", path, shown,
 					   out->name);
@@ -181,7 +181,7 @@ static int compare_places(const void *a, const void *b)
 	return first->offset < second->offset ? -1 : first->offset > second->offset;
 }
 
-/* No byte may belong to two entries: that is how a small archive claims to hold much. */
+/* No byte may belong to two entries, or a small archive could claim to hold a lot of data. */
 static fp_status check_places(fp_context *ctx, const fp_zip *zip, const char *path)
 {
 	fp_status status;
@@ -211,19 +211,19 @@ fp_status fp_zip_open(fp_zip *out, fp_context *ctx, fp_mapping file, const char 
 	FP_TRY(read_end(&directory, ctx, file, path));
 	FP_TRY(FP_NEW(ctx, &out->entries, (int64_t)directory.count));
 	const unsigned char *record = file.bytes + directory.offset;
-	uint64_t room = directory.size;
+	uint64_t left = directory.size;
 	for (uint64_t i = 0; i < directory.count; i++) {
 		uint64_t length = 0;
-		FP_TRY(read_entry(&out->entries[i], &length, ctx, file, record, room, path));
+		FP_TRY(read_entry(&out->entries[i], &length, ctx, file, record, left, path));
 		record += length;
-		room -= length;
+		left -= length;
 		out->count++;
 	}
 	qsort(out->entries, (size_t)out->count, sizeof *out->entries, compare_entries);
 	for (int64_t i = 1; i < out->count; i++) {
 		if (compare_entries(&out->entries[i - 1], &out->entries[i]) == 0) {
-			status = fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' is there twice", path,
-							 shown_length(&out->entries[i]), out->entries[i].name);
+			status = fp_fail(ctx, FP_ERROR_INPUT, "%s: entry '%.*s' occurs twice", path, shown_length(&out->entries[i]),
+							 out->entries[i].name);
 			goto cleanup;
 		}
 	}

@@ -41,7 +41,7 @@ def shard_names(root):
     outside = os.path.join(root, "outside")
     os.makedirs(outside)
     write(os.path.join(outside, "model.safetensors"), whole)
-    rule = "is not the name of a file in the same directory"
+    rule = "must be the name of a file in the same directory"
     names = {"parent": "../outside/model.safetensors", "absolute": os.path.join(outside, "model.safetensors"),
              "folder": "below/model.safetensors", "dots": "..", "hidden": ".hidden.safetensors", "empty": "",
              "backslash": "..\\outside\\model.safetensors", "long": "a" * 300 + ".safetensors",
@@ -97,9 +97,9 @@ def headers(root):
     entry("offset-negative", "whole numbers", data_offsets=[-64, 0])
     entry("offset-order", "in order", data_offsets=[64, 0])
     entry("offset-real", "whole numbers", data_offsets=[0.0, 64.0])
-    entry("shape-wrap-to-zero", "no valid number of bytes", shape=[2**32, 2**32], data_offsets=[0, 0])
-    entry("shape-wrap-to-size", "no valid number of bytes", shape=[2**62, 4, 16])
-    entry("shape-bits", "no valid number of bytes", shape=[2**61])
+    entry("shape-wrap-to-zero", "does not give a valid number of bytes", shape=[2**32, 2**32], data_offsets=[0, 0])
+    entry("shape-wrap-to-size", "does not give a valid number of bytes", shape=[2**62, 4, 16])
+    entry("shape-bits", "does not give a valid number of bytes", shape=[2**61])
     entry("shape-empty", "bytes|shape", shape=[0, 2**63 - 1])
     entry("shape-negative", "size", shape=[-16])
     entry("shape-rank", "at most", shape=[1] * 1000 + [16])
@@ -181,11 +181,11 @@ def archives(root):
     bomb = pickle(one) + b"\0" * 50000000  # 50 MB in 50 KB
     bin_case("deflated-bomb", "compressed", archive(good, pickled=bomb, method=zipfile.ZIP_DEFLATED))
     bin_case("claims-stored", "sizes are damaged", stored(entries(packed=10**9)))
-    bin_case("size-32", "does not lie in the file", stored(entries(size=2**32 - 2)))
-    bin_case("size-64", "does not lie in the file", stored(entries(size=2**64 - 1)))
-    bin_case("size-wraps", "does not lie in the file", stored(entries(size=2**64 - 100)))
-    bin_case("offset-64", "does not lie in the file", stored(entries(offset=2**64 - 20)))
-    bin_case("offset-end", "does not lie in the file", stored(entries(offset=2**33)))
+    bin_case("size-32", "is not inside the file", stored(entries(size=2**32 - 2)))
+    bin_case("size-64", "is not inside the file", stored(entries(size=2**64 - 1)))
+    bin_case("size-wraps", "is not inside the file", stored(entries(size=2**64 - 100)))
+    bin_case("offset-64", "is not inside the file", stored(entries(offset=2**64 - 20)))
+    bin_case("offset-end", "is not inside the file", stored(entries(offset=2**33)))
     bin_case("count", "directory", stored(entries(), count=65535))
     bin_case("directory", "directory", stored(entries(), directory=2**32 - 2))
     bin_case("overlapping", "overlap", quoted(one))

@@ -79,7 +79,7 @@ before=$(find "$work/elsewhere" -type f -exec cksum {} + | sort)
 ln -s "$work/elsewhere" "$work/watched/inner/.pruned.partial"
 # shellcheck disable=SC2086
 {
-	expect 1 "in the way" prune linked -o "$work/watched/inner/pruned" $prune
+	expect 1 "is not a folder of this user" prune linked -o "$work/watched/inner/pruned" $prune
 	rm "$work/watched/inner/.pruned.partial"
 	expect_output "zeros" prune linked -o "$work/watched/inner/pruned" $prune
 }

@@ -99,12 +99,12 @@ static void broken_indexes_are_refused(void **state)
 	write_shard("two.safetensors", "a", 1, 2);
 	const char *index = "model.safetensors.index.json";
 	write_text(index, "{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"two.safetensors\"}}");
-	refused(folder, "tensor 'a' is there twice, in one.safetensors and in two.safetensors");
+	refused(folder, "tensor 'a' occurs twice, in one.safetensors and in two.safetensors");
 	write_text(index, "{\"weight_map\": {\"a\": \"one.safetensors\", \"b\": \"one.safetensors\"}}");
-	refused(folder, "tensor 'b' should be in one.safetensors, and is in no shard");
+	refused(folder, "tensor 'b' should be in one.safetensors, but is in no shard");
 	write_shard("two.safetensors", "b", 1, 2);
 	write_text(index, "{\"weight_map\": {\"a\": \"two.safetensors\", \"b\": \"one.safetensors\"}}");
-	refused(folder, "should be in two.safetensors, and is in one.safetensors");
+	refused(folder, "should be in two.safetensors, but is in one.safetensors");
 	write_text(index, "{\"weight_map\": {\"a\": \"three.safetensors\"}}");
 	refused(folder, "three.safetensors: cannot be opened");
 	write_text(index, "{\"weight_map\": {\"a\": \"one.safetensors\", \"a\": \"one.safetensors\"}}");
@@ -114,14 +114,14 @@ static void broken_indexes_are_refused(void **state)
 	write_text(index, "[]");
 	refused(folder, "needs weight_map");
 	write_text(index, "{\"weight_map\": {\"a\": 1}}");
-	refused(folder, "is not the name of a file");
+	refused(folder, "must be the name of a file");
 	write_text(index, "{\"weight_map\": {\"a\": \"../one.safetensors\"}}");
-	refused(folder, "is not the name of a file");
+	refused(folder, "must be the name of a file");
 	snprintf(secret, sizeof secret, "{\"weight_map\": {\"a\": \"%s/one.safetensors\"}}", folder);
 	write_text(index, secret);
-	refused(folder, "is not the name of a file");
+	refused(folder, "must be the name of a file");
 	write_text(index, "{\"weight_map\": {\"a\": \"..\"}}");
-	refused(folder, "is not the name of a file");
+	refused(folder, "must be the name of a file");
 	write_text(index, "{");
 	refused(folder, "model.safetensors.index.json: line 1");
 }

@@ -97,7 +97,7 @@ static void what_is_not_there(void **state)
 	refused("org/other", "hf download org/other");
 	refused("org/name@v9", "revision 'v9' is not in the Hugging Face cache");
 	refused("org/name@gone", "revision 'gone'");
-	refused("org/name@broken", "does not hold the name of a commit");
+	refused("org/name@broken", "does not contain the name of a commit");
 	refused("org/name@", "no such directory");
 	refused("org/name@../../x", "no such directory");
 	refused("../name", "no such directory");

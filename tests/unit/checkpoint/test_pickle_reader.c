@@ -32,8 +32,8 @@ static void stack_errors(void **state)
 	REFUSED("ends too early", "\x80");
 	REFUSED("protocol is not 2", "\x80\x01.");
 	REFUSED("protocol is not 2", "\x80\x05.");
-	REFUSED("holds several values", "\x80\x02.");
-	REFUSED("holds a mark", "\x80\x02(.");
+	REFUSED("contains several values", "\x80\x02.");
+	REFUSED("contains a mark", "\x80\x02(.");
 	REFUSED("a value is missing", "\x80\x02\x85.");
 	REFUSED("a value is missing", "\x80\x02(\x85.");
 	REFUSED("a value is missing", "\x80\x02R.");
@@ -95,7 +95,7 @@ static void calls(void **state)
 static void cycles_are_harmless(void **state)
 {
 	(void)state;
-	REFUSED("holds a list", "\x80\x02]q\x00h\x00"
+	REFUSED("contains a list", "\x80\x02]q\x00h\x00"
 							"a.");
 }
 
