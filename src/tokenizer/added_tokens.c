@@ -106,7 +106,7 @@ bool fp_added_tokens_find(const fp_added_tokens *added, const char *text, int64_
 			const fp_added_token *token = &added->tokens[index];
 			*match = (fp_added_match){.start = i, .end = i + size, .match_end = i + size, .id = token->id};
 			if (token->single_word && touches_word(text, length, match)) {
-				i += size - 1; /* found and refused: the search goes on behind it */
+				i += size - 1; /* not a match: continue after it */
 				break;
 			}
 			strip(token, text, length, taken, match);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bpe.h: byte-pair encoding of one piece of text: start from its characters (or bytes) and join the neighbours whose
- * merge has the lowest rank, leftmost first, until no neighbours have a merge. O(n log n) in the piece.
+ * bpe.h: byte-pair encoding of one piece of text. Starting from its characters or bytes, the neighbours whose merge has
+ * the lowest rank are merged, leftmost first, until no neighbours have a merge. O(n log n) for a piece of n bytes.
  */
 #ifndef FP_TOKENIZER_BPE_H
 #define FP_TOKENIZER_BPE_H
@@ -10,7 +10,7 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode_text.h"
 
-enum { FP_BPE_LARGEST_ID = 1 << 24 }; /* far above any vocabulary; a wild id in a file must not eat the memory */
+enum { FP_BPE_LARGEST_ID = 1 << 24 }; /* above any vocabulary; limits the memory for a damaged file */
 
 typedef struct fp_vocabulary {
 	fp_text_map map;     /* token → id */
@@ -29,11 +29,11 @@ typedef struct fp_bpe_symbol {
 } fp_bpe_symbol;
 
 typedef struct fp_bpe_candidate {
-	uint64_t order; /* rank << 32 | position: the heap gives the lowest rank, leftmost first */
+	uint64_t order; /* rank << 32 | position: lowest rank first, then leftmost */
 	int32_t left, right, merged;
 } fp_bpe_candidate;
 
-enum { FP_CACHE_KEY = 27, FP_CACHE_IDS = 8, FP_CACHE_SLOTS = 1 << 16, FP_CACHE_WORTH = 4096 };
+enum { FP_CACHE_KEY = 27, FP_CACHE_IDS = 8, FP_CACHE_SLOTS = 1 << 16, FP_CACHE_AFTER_BYTES = 4096 };
 
 typedef struct fp_bpe_cached { /* one cache line */
 	int32_t ids[FP_CACHE_IDS];
@@ -47,16 +47,16 @@ typedef struct fp_bpe { /* all zero at first, then fp_bpe_start() */
 	fp_merge *merges;
 	int64_t merge_capacity, merge_count;
 	fp_text_buffer joined; /* scratch: the text of a merge's result */
-	bool byte_level;       /* symbols are bytes, spelt in GPT-2's alphabet in the vocabulary */
+	bool byte_level;       /* symbols are bytes, written in GPT-2's alphabet in the vocabulary */
 	bool byte_fallback;    /* an unknown character becomes its bytes' tokens <0x00>…<0xFF> */
-	bool fuse_unknown;     /* neighbouring unknown characters are one unknown token */
-	bool ignore_merges;    /* a piece that is itself a token is that token */
-	bool cut_at_spaces; /* found by fp_bpe_finish(): no token has U+2581 after another character, so pieces fall apart
-						   there */
-	int32_t unknown;    /* −1: unknown characters vanish */
+	bool fuse_unknown;     /* a run of unknown characters is one unknown token */
+	bool ignore_merges;    /* a piece that is a token becomes that token */
+	bool cut_at_spaces;    /* set by fp_bpe_finish(): no token has U+2581 after another character, so a piece can be cut
+							  there */
+	int32_t unknown;       /* −1: unknown characters are dropped */
 	int32_t byte_ids[256];
-	fp_text_map words;    /* byte level with ignore_merges: the tokens as bytes */
-	fp_bpe_cached *cache; /* made once enough text has come by to be worth its memory */
+	fp_text_map words;    /* for byte_level with ignore_merges: the tokens as bytes */
+	fp_bpe_cached *cache; /* allocated after the first FP_CACHE_AFTER_BYTES of text */
 	int64_t encoded_bytes;
 	fp_bpe_symbol *symbols;
 	fp_bpe_candidate *heap;
@@ -66,23 +66,23 @@ typedef struct fp_bpe { /* all zero at first, then fp_bpe_start() */
 void fp_bpe_start(fp_bpe *bpe);
 void fp_bpe_clear(fp_bpe *bpe);
 
-/* Adds a token under an id; the same token or id twice is an error only with another partner. */
+/* Adds a token. It is an error if the token has another id already, or the id another token. */
 fp_status fp_vocabulary_put(fp_context *ctx, fp_vocabulary *vocabulary, const char *token, int64_t length, int64_t id);
 int32_t fp_vocabulary_get(const fp_vocabulary *vocabulary, const char *token, int64_t length); /* −1: not there */
 const char *fp_vocabulary_text(const fp_vocabulary *vocabulary, int64_t id); /* NULL: no such id. Borrowed */
 
-/* The first rank given to a pair counts for nothing: like Hugging Face's table, the last one wins. */
+/* If a pair is given twice, the last rank wins, as in Hugging Face. */
 fp_status fp_bpe_put_merge(fp_context *ctx, fp_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t merged);
-/* "left right" as written in merges.txt and tokenizer.json; `where` names the file in messages. */
+/* A merge by its texts, as in merges.txt and tokenizer.json; `where` names the file in messages. */
 fp_status fp_bpe_put_merge_text(fp_context *ctx, fp_bpe *bpe, const char *left, int64_t left_length, const char *right,
 								int64_t right_length, int64_t rank, const char *where);
-/* After the switches, the vocabulary and the merges are in: the tables that encoding needs. */
+/* Builds the tables for encoding. Call it when flags, vocabulary and merges are set. */
 fp_status fp_bpe_finish(fp_context *ctx, fp_bpe *bpe);
 
 fp_status fp_bpe_encode(fp_context *ctx, fp_bpe *bpe, const char *piece, int64_t length, fp_tokens *out);
 fp_status fp_tokens_append(fp_context *ctx, fp_tokens *tokens, int32_t id);
 
-/* The character (as UTF-8, at most two bytes and a NUL) that GPT-2's alphabet gives to a byte. */
+/* The character of a byte in GPT-2's alphabet: UTF-8 of one or two bytes, and a NUL. */
 void fp_byte_letter(unsigned char byte, char letter[3]);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoding one piece: a linked list of symbols, a heap of candidate merges, and a cache for words seen before. */
+/* Encodes one piece, with a linked list of symbols, a heap of candidate merges, and a cache of short words. */
 #include "base/memory.h"
 #include "tokenizer/bpe.h"
 
@@ -20,7 +20,7 @@ static const fp_merge *find_merge(const fp_bpe *bpe, int32_t left, int32_t right
 	}
 }
 
-/* The heap holds at most one candidate per pair of neighbours that ever was: below three times the symbols. */
+/* Each pair of neighbours is pushed once, and a merge makes at most two new pairs: below three times the symbols. */
 static void heap_push(fp_bpe *bpe, fp_bpe_candidate candidate)
 {
 	int64_t i = bpe->heap_count++;
@@ -76,7 +76,7 @@ static void merge_symbols(fp_bpe *bpe, int32_t count)
 		int32_t position = (int32_t)(best.order & 0xffffffffU);
 		fp_bpe_symbol *left = &symbols[position];
 		if (left->id != best.left || left->next < 0 || symbols[left->next].id != best.right)
-			continue; /* one of the two has been merged since */
+			continue; /* one of the two was merged meanwhile */
 		fp_bpe_symbol *right = &symbols[left->next];
 		left->id = best.merged;
 		left->next = right->next;
@@ -94,7 +94,7 @@ static void add_symbol(fp_bpe *bpe, int32_t *count, int32_t id)
 	(*count)++;
 }
 
-/* A character that is no token: its bytes where the model has them, else one unknown token, else nothing. */
+/* A character that is not a token becomes its byte tokens, or the unknown token, or nothing. */
 static void add_unknown(fp_bpe *bpe, int32_t *count, const char *text, int length, bool *after_unknown)
 {
 	bool bytes_known = bpe->byte_fallback;
@@ -142,7 +142,7 @@ static fp_status encode_fresh(fp_context *ctx, fp_bpe *bpe, const char *word, in
 {
 	fp_status status = FP_OK;
 	if (length > INT32_MAX - 1)
-		return fp_fail(ctx, FP_ERROR_INPUT, "a piece of %lld bytes without a break; at most 2147483646 are supported",
+		return fp_fail(ctx, FP_ERROR_INPUT, "a piece of %lld bytes without a split; at most 2147483646 are supported",
 					   (long long)length);
 	if (bpe->ignore_merges) {
 		int32_t whole = bpe->byte_level ? fp_text_map_get(&bpe->words, word, length)
@@ -187,7 +187,7 @@ cleanup:
 	return status;
 }
 
-/* The end of the word that starts at `word`: just before the next U+2581 that follows another character. */
+/* The length of the first word, which ends before the next U+2581 that follows another character. */
 static int64_t word_end(const char *word, int64_t length)
 {
 	int64_t i = 0;
@@ -209,7 +209,7 @@ fp_status fp_bpe_encode(fp_context *ctx, fp_bpe *bpe, const char *piece, int64_t
 	if (length == 0)
 		return FP_OK;
 	bpe->encoded_bytes += length;
-	if (!bpe->cache && bpe->encoded_bytes >= FP_CACHE_WORTH) {
+	if (!bpe->cache && bpe->encoded_bytes >= FP_CACHE_AFTER_BYTES) {
 		fp_status status = FP_NEW(ctx, &bpe->cache, FP_CACHE_SLOTS);
 		if (status != FP_OK)
 			return status;

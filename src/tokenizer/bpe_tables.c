@@ -60,7 +60,7 @@ static bool is_plain_letter(int byte)
 	return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 
-/* Printable bytes stand for themselves, the others for U+0100 and up in their order. */
+/* A printable byte is written as itself, the others in order as U+0100 and up. */
 static uint32_t letter_of_byte(int byte)
 {
 	if (is_plain_letter(byte))
@@ -157,7 +157,7 @@ cleanup:
 	return status;
 }
 
-/* A token spelt in GPT-2's alphabet, back to bytes; −1 when it holds another character. */
+/* The bytes of a token in GPT-2's alphabet; −1 if it has another character. */
 static int64_t spell_bytes(const int16_t *byte_of_letter, const char *token, char *bytes)
 {
 	int64_t count = 0, length = (int64_t)strlen(token);
@@ -195,7 +195,7 @@ cleanup:
 	return status;
 }
 
-/* Whether text falls apart before every U+2581 that follows another character: then no merge can reach across. */
+/* Whether no merge makes a token with U+2581 after another character. */
 static bool spaces_only_lead(const fp_bpe *bpe)
 {
 	static const char space[] = FP_SPACE_MARK;
@@ -216,7 +216,7 @@ static bool spaces_only_lead(const fp_bpe *bpe)
 fp_status fp_bpe_finish(fp_context *ctx, fp_bpe *bpe)
 {
 	if (!bpe->merges) {
-		fp_status status = enlarge_merges(ctx, bpe); /* an empty table, so that look-ups need no second case */
+		fp_status status = enlarge_merges(ctx, bpe); /* an empty table, so that look-ups need no special case */
 		if (status != FP_OK)
 			return status;
 	}

@@ -85,7 +85,7 @@ fp_status fp_normalizer_read(fp_context *ctx, fp_normalizer *normalizer, const j
 	return fp_components_read(ctx, &table, normalizer, json);
 }
 
-/* Unicode forms change nothing in plain ASCII, which is most text. */
+/* Unicode normal forms do not change ASCII, which most text is. */
 static bool is_ascii(const char *text, int64_t length)
 {
 	for (int64_t i = 0; i < length; i++)
@@ -144,7 +144,7 @@ cleanup:
 	return status;
 }
 
-/* Leading and trailing spaces go, runs of them become one. */
+/* Removes leading and trailing spaces and reduces runs of spaces to one. */
 static fp_status single_spaces(fp_context *ctx, const char *text, int64_t length, fp_text_buffer *out)
 {
 	fp_status status = FP_OK;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* normalizer.h: what happens to the text before it is cut: the "normalizer" of tokenizer.json, or SentencePiece's own.
- */
+/* normalizer.h: changes the text before it is split: the "normalizer" of tokenizer.json, or SentencePiece's. */
 #ifndef FP_TOKENIZER_NORMALIZER_H
 #define FP_TOKENIZER_NORMALIZER_H
 
@@ -13,30 +12,29 @@ typedef enum fp_normalizer_kind {
 	FP_NORMALIZE_NFD,
 	FP_NORMALIZE_NFKC,
 	FP_NORMALIZE_NFKD,
-	FP_NORMALIZE_PREPEND,       /* `content` in front, unless the text is empty */
-	FP_NORMALIZE_REPLACE,       /* every match of `pattern` by `content` */
+	FP_NORMALIZE_PREPEND,       /* puts `content` before a text that is not empty */
+	FP_NORMALIZE_REPLACE,       /* replaces every match by `content` */
 	FP_NORMALIZE_SINGLE_SPACES, /* SentencePiece's remove_extra_whitespaces */
 } fp_normalizer_kind;
 
 typedef struct fp_normalizer_step {
 	fp_normalizer_kind kind;
 	char *content;
-	char *literal;           /* FP_NORMALIZE_REPLACE: the text to replace, */
-	fp_split_regex *pattern; /* or the expression when that is NULL */
+	char *literal;           /* FP_NORMALIZE_REPLACE: the text to replace; */
+	fp_split_regex *pattern; /* if NULL, the regular expression */
 } fp_normalizer_step;
 
-typedef struct fp_normalizer { /* all zero at first: leaves the text as it is */
+typedef struct fp_normalizer { /* all zero: does not change the text */
 	fp_normalizer_step *steps;
 	int64_t count, capacity;
 	fp_text_buffer buffers[2];
 } fp_normalizer;
 
 void fp_normalizer_clear(fp_normalizer *normalizer);
-/* pattern NULL: none; it is literal text otherwise. */
+/* pattern: literal text, or NULL. */
 fp_status fp_normalizer_add(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, const char *content,
 							const char *pattern);
-fp_status fp_normalizer_read(fp_context *ctx, fp_normalizer *normalizer,
-							 const json_t *json); /* tokenizer.json's object */
+fp_status fp_normalizer_read(fp_context *ctx, fp_normalizer *normalizer, const json_t *json); /* from tokenizer.json */
 
 /* *out is `text` itself or borrowed from the normalizer until the next call. */
 fp_status fp_normalizer_run(fp_context *ctx, fp_normalizer *normalizer, const char *text, int64_t length,

@@ -129,7 +129,7 @@ static fp_status read_metaspace(fp_context *ctx, void *target, int kind, const j
 		prepend = FP_PREPEND_NEVER;
 	else if (scheme && strcmp(scheme, "always") != 0)
 		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "pre_tokenizer Metaspace: prepend_scheme '%.80s'; it is always, first or never", scheme);
+					   "pre_tokenizer Metaspace: prepend_scheme '%.80s': must be always, first or never", scheme);
 	FP_TRY(fp_pretokenizer_add_metaspace(ctx, target, mark ? mark : FP_SPACE_MARK, prepend, split));
 cleanup:
 	return status;
@@ -161,7 +161,6 @@ fp_status fp_pretokenizer_read(fp_context *ctx, fp_pretokenizer *pretokenizer, c
 	return fp_components_read(ctx, &table, pretokenizer, json);
 }
 
-/* One run through the steps; `step` goes down the list. */
 typedef struct cutting {
 	fp_context *ctx;
 	fp_pretokenizer *pretokenizer;
@@ -183,8 +182,8 @@ static fp_status emit(const cutting *job, int64_t step, const char *text, const 
 	return cut(job, step + 1, text + what->start, what->end - what->start, first && what->start == 0);
 }
 
-/* Takes the spans of text in order, matching and not, and hands pieces on by the behaviour; *held waits for its
- * neighbour. */
+/* Gets the spans of the text in order, matches and the text between them, and emits pieces according to the behaviour.
+ * A span that may be joined with the next one is kept in *held. */
 static fp_status take_span(const cutting *job, int64_t step, const char *text, span next, span *held, bool *holding,
 						   bool first)
 {
@@ -231,7 +230,7 @@ static fp_status cut_by_pattern(const cutting *job, int64_t step, const char *te
 								   &end));
 		if (!found)
 			break;
-		if (end == start) { /* an empty match cuts nothing: look on from the next character */
+		if (end == start) { /* ignore an empty match and continue after the next character */
 			uint32_t code;
 			from = start < length ? start + fp_utf8_decode(text + start, length - start, &code) : length;
 			continue;
@@ -249,7 +248,7 @@ cleanup:
 	return status;
 }
 
-/* The text with its spaces replaced (Metaspace) and the mark in front where the scheme asks for it. */
+/* Replaces spaces (Metaspace) and adds the mark before the text if the scheme says so. */
 static fp_status mark_text(fp_context *ctx, fp_pretokenizer_step *step, const char **text, int64_t *length, bool first)
 {
 	fp_status status = FP_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pretokenizer.h: cuts text into the pieces that byte-pair encoding works on: the "pre_tokenizer" of tokenizer.json. */
+/* pretokenizer.h: splits text into the pieces that are encoded by themselves: the "pre_tokenizer" of tokenizer.json. */
 #ifndef FP_TOKENIZER_PRETOKENIZER_H
 #define FP_TOKENIZER_PRETOKENIZER_H
 
@@ -19,31 +19,31 @@ typedef enum fp_prepend_scheme { FP_PREPEND_NEVER, FP_PREPEND_FIRST, FP_PREPEND_
 
 typedef struct fp_pretokenizer_step {
 	fp_pretokenizer_kind kind;
-	fp_split_regex *pattern; /* NULL: this step does not cut */
+	fp_split_regex *pattern; /* NULL: this step does not split */
 	fp_split_behavior behavior;
 	bool invert;
-	fp_prepend_scheme prepend; /* of `mark`, to a text that does not start with it */
-	char *mark;                /* byte level: a space; Metaspace: what spaces become */
+	fp_prepend_scheme prepend; /* when to put `mark` before a text that does not start with it */
+	char *mark;                /* ByteLevel: a space; Metaspace: the replacement of spaces */
 	fp_text_buffer buffer;
 } fp_pretokenizer_step;
 
-typedef struct fp_pretokenizer { /* all zero at first: the text is one piece */
+typedef struct fp_pretokenizer { /* all zero: the text is one piece */
 	fp_pretokenizer_step *steps;
 	int64_t count, capacity;
-	bool byte_level; /* the pieces are to be spelt as bytes */
+	bool byte_level; /* pieces are encoded as bytes */
 } fp_pretokenizer;
 
 typedef fp_status (*fp_piece_function)(void *data, const char *piece, int64_t length);
 
 void fp_pretokenizer_clear(fp_pretokenizer *pretokenizer);
 fp_status fp_pretokenizer_read(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json);
-/* GPT-2's: its own expression, then bytes. */
+/* use_regex: split by GPT-2's expression. */
 fp_status fp_pretokenizer_add_byte_level(fp_context *ctx, fp_pretokenizer *pretokenizer, bool add_prefix_space,
 										 bool use_regex);
 fp_status fp_pretokenizer_add_metaspace(fp_context *ctx, fp_pretokenizer *pretokenizer, const char *mark,
 										fp_prepend_scheme prepend, bool split);
 
-/* Calls `piece` for every piece in order. `first`: the text begins the whole input. */
+/* Calls `piece` for each piece in order. `first`: the text is at the start of the input. */
 fp_status fp_pretokenizer_run(fp_context *ctx, fp_pretokenizer *pretokenizer, const char *text, int64_t length,
 							  bool first, fp_piece_function piece, void *data);
 

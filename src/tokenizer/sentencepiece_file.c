@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tokenizer.model: SentencePiece's protocol buffer, read field by field, for BPE models as LLaMA 1 and 2 have them.
- * A merge there is "two neighbours whose joined text is a piece", best score first; here every way to split a piece
- * into two pieces becomes a merge ranked by the piece's score, which is the same and needs no text while merging.
+ * tokenizer.model: SentencePiece's protocol buffer, for BPE models such as LLaMA 1 and 2.
+ * SentencePiece merges two neighbours if their joined text is a piece, best score first. Here every split of a piece
+ * into two pieces becomes a merge with the rank of the piece's score, which gives the same result without comparing
+ * text while merging.
  */
 #include "base/file.h"
 #include "base/memory.h"
@@ -25,7 +26,7 @@ typedef struct piece {
 typedef struct sentencepiece_model {
 	piece *pieces;
 	int64_t count, capacity;
-	bool *has_length; /* whether some piece has this many bytes */
+	bool *has_length; /* by number of bytes: whether a piece has this length */
 	int64_t longest;
 	int64_t model_type, bos;
 	bool byte_fallback, space_as_suffix, has_charsmap;
@@ -213,7 +214,7 @@ static int by_falling_score(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Pieces of equal score have equal rank: between them the leftmost place decides. */
+/* Pieces of equal score have equal rank, so that the leftmost is merged first. */
 static fp_status rank_pieces(fp_context *ctx, sentencepiece_model *model)
 {
 	scored *order;
@@ -243,8 +244,7 @@ static fp_status note_lengths(fp_context *ctx, sentencepiece_model *model)
 	return status;
 }
 
-/* A cut whose halves have a length that no piece has needs no look-up, which would take time in proportion to the
- * length. */
+/* A look-up hashes the text, so only splits into lengths that pieces have are looked up. */
 static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const sentencepiece_model *model, int32_t id)
 {
 	const piece *whole = &model->pieces[id];
@@ -264,7 +264,7 @@ static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const sentencepiece_mo
 	return status;
 }
 
-/* legacy: Hugging Face's flag: text behind a special token gets a space in front, too. */
+/* legacy: Hugging Face's flag: text after a special token also gets a space before it. */
 static fp_status fill_tokenizer(fp_tokenizer *tokenizer, sentencepiece_model *model, bool legacy)
 {
 	fp_context *ctx = tokenizer->ctx;

@@ -8,11 +8,11 @@
 #include <pcre2.h>
 #include <string.h>
 
-/* Splitting backtracks a few steps a match; an expression that needs so many would never come to an end. */
+/* A match takes a few steps of backtracking; an expression that takes this many would hardly ever end. */
 enum { MATCH_LIMIT = 1000000, LONGEST_PATTERN = 8192 };
 
-/* One expression, compiled twice: as it stands, for nearly all text, and with the characters that PCRE2 does not know
- * yet, which costs speed. */
+/* An expression is compiled twice: the plain form is for nearly all text; the full form, which is slower, also knows
+ * the characters that are newer than PCRE2. */
 enum { FORM_PLAIN, FORM_FULL, FORMS };
 
 typedef struct compiled {
@@ -22,15 +22,15 @@ typedef struct compiled {
 } compiled;
 
 struct fp_split_regex {
-	compiled forms[FORMS]; /* the full form is not there when it would be the same */
+	compiled forms[FORMS]; /* without a full form if it would be the same */
 	pcre2_match_context *context;
 	pcre2_jit_stack *stack;
-	const char *text; /* the text of the last search, and the form that it needs */
+	const char *text; /* of the last search; `form` is the form that it needs */
 	int64_t length;
 	int form;
 };
 
-/* PCRE2's own \s has U+180E and, without the full list, lacks others: Oniguruma's is Unicode's White_Space. */
+/* Oniguruma's \s is Unicode's White_Space; PCRE2's differs. */
 #define WHITE_SPACE                                                                                                    \
 	"\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 #define WORD                                                                                                           \
@@ -38,8 +38,8 @@ struct fp_split_regex {
 	"\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define NEW_WORD WORD FP_NEW_LETTERS FP_NEW_MARKS FP_NEW_DIGITS
 
-/* How a class is written for PCRE2, inside and outside brackets, in the plain and in the full form. NULL: it cannot be.
- */
+/* Oniguruma's classes in PCRE2's syntax, inside and outside brackets, in the plain and in the full form. NULL: not
+ * possible. */
 static const struct class_escape {
 	const char *name, *inside[FORMS], *outside[FORMS];
 } class_escapes[] = {
@@ -56,7 +56,7 @@ static const struct class_escape {
 	{"\\p{M}", {"\\p{M}", "\\p{M}" FP_NEW_MARKS}, {"\\p{M}", "[\\p{M}" FP_NEW_MARKS "]"}},
 };
 
-/* Appends the escape at `at` and tells how much of the pattern it took. */
+/* Appends the translation of the escape at `at` and gets its length in the pattern. */
 static fp_status translate_escape(fp_context *ctx, fp_text_buffer *out, const char *pattern, const char *at,
 								  bool in_class, int form, int64_t *taken)
 {
@@ -117,7 +117,8 @@ static fp_status compile_form(fp_context *ctx, compiled *out, const char *patter
 	out->match = pcre2_match_data_create_from_pattern(out->code, NULL);
 	if (!out->match)
 		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for a regular expression");
-	out->jit = pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0; /* without it the interpreter gives the same */
+	out->jit =
+		pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0; /* without JIT the interpreter gives the same result */
 	return FP_OK;
 }
 
@@ -140,7 +141,7 @@ fp_status fp_split_regex_compile(fp_split_regex **out, fp_context *ctx, const ch
 	}
 	pcre2_jit_stack_assign(regex->context, NULL, regex->stack);
 	pcre2_set_match_limit(regex->context, MATCH_LIMIT);
-	/* Ruby's dialect: ^ and $ match at every line. */
+	/* as in Ruby, ^ and $ match at every line */
 	uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
 	for (int form = 0; form < FORMS; form++) {
 		if (literal)
@@ -205,8 +206,7 @@ fp_status fp_split_regex_find(fp_split_regex *regex, fp_context *ctx, const char
 	if (result < 0) {
 		char reason[256];
 		pcre2_get_error_message(result, (PCRE2_UCHAR *)reason, sizeof reason);
-		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "the tokenizer's regular expression does not get through the text at byte %lld: %s",
+		return fp_fail(ctx, FP_ERROR_INPUT, "the tokenizer's regular expression fails at byte %lld of the text: %s",
 					   (long long)from, reason);
 	}
 	const PCRE2_SIZE *places = pcre2_get_ovector_pointer(form->match);

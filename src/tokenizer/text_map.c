@@ -6,7 +6,7 @@
 
 uint64_t fp_text_hash(const char *key, int64_t length)
 {
-	/* Eight bytes a step; words are short, so the multiply-and-fold must be cheap more than it must be strong. */
+	/* Eight bytes per step. Words are short, so speed matters more than the quality of the hash. */
 	const uint64_t odd = 0x9e3779b97f4a7c15ULL;
 	uint64_t hash = odd ^ (uint64_t)length;
 	while (length >= 8) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a model's tokenizer, and the way of a text through its parts. */
+/* Opens a model's tokenizer, and passes text through its parts. */
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/name_list.h"
@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The kinds of tokenizer files. The first row whose files are all in the directory is read; to add a kind is to write
- * its reader and add its row. */
+/* The kinds of tokenizer files. The first row whose files the directory has is read. To add a kind, write its reader
+ * and add its row. */
 static const struct file_kind {
-	const char *file, *companion; /* companion NULL: the file stands alone */
+	const char *file, *companion; /* companion: a second file that must be there; may be NULL */
 	fp_status (*read)(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings, const char *path);
 } file_kinds[] = {
 	{"tokenizer.json", NULL, fp_read_tokenizer_json},
@@ -144,7 +144,7 @@ static fp_status cut_part(const encoding *job, const char *text, int64_t length,
 							   &copy);
 }
 
-/* Gives the ids of added tokens out and the text between them to `part`. */
+/* Appends the ids of added tokens and passes the text between them to `part`. */
 static fp_status split_by_added(const encoding *job, const fp_added_tokens *added, const char *text, int64_t length,
 								bool first, part_function part)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.h: text to token ids, exactly as the model's own Hugging Face tokenizer does it. */
+/* tokenizer.h: text to token ids, exactly as the model's Hugging Face tokenizer does. */
 #ifndef FP_TOKENIZER_TOKENIZER_H
 #define FP_TOKENIZER_TOKENIZER_H
 
@@ -12,14 +12,15 @@ typedef struct fp_tokens { /* a growing list of ids; all zero at first; freed wi
 	int64_t count, capacity;
 } fp_tokens;
 
-/* Finds tokenizer.json, tokenizer.model or vocab.json + merges.txt in a model directory, and the rules for special
- * tokens in tokenizer_config.json and special_tokens_map.json. The caller frees it with fp_tokenizer_free(). */
+/* Reads the tokenizer of a model directory: the first kind of file in tokenizer.c's table that is there, and the
+ * special tokens from tokenizer_config.json and special_tokens_map.json. The caller frees it with fp_tokenizer_free().
+ */
 fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *directory);
 void fp_tokenizer_free(fp_tokenizer *tokenizer); /* NULL is allowed */
 
-/* Appends the ids of text (any bytes, `length` of them; NUL allowed; invalid UTF-8 as Hugging Face sees it after
- * decoding with errors="replace"). with_special adds BOS/EOS where the model's tokenizer does. Not thread safe (it has
- * a cache). */
+/* Appends the ids of a text of `length` bytes, which may have NULs; invalid UTF-8 becomes U+FFFD, as when Python
+ * decodes with errors="replace". with_special adds BOS and EOS as the model's tokenizer does. Not thread-safe: it has a
+ * cache. */
 fp_status fp_tokenizer_encode(fp_tokenizer *tokenizer, const char *text, int64_t length, bool with_special,
 							  fp_tokens *out);
 

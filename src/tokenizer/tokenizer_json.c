@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.json: Hugging Face's one file for everything. What it names and we do not know is an error, never left out.
- */
+/* tokenizer.json: a whole tokenizer in one file of Hugging Face tokenizers. Unknown components are errors. */
 #include "tokenizer/component_table.h"
 #include "tokenizer/tokenizer_parts.h"
 
@@ -54,7 +53,7 @@ static fp_status read_model(fp_tokenizer *tokenizer, const json_t *model)
 	fp_status status = FP_OK;
 	const char *type = json_string_value(json_object_get(model, "type"));
 	const json_t *vocabulary = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
-	/* Old files leave the type out; a vocabulary with merges can only be BPE. */
+	/* Old files have no type; with a vocabulary and merges it can only be BPE. */
 	if ((type && strcmp(type, "BPE") != 0) || !json_is_object(vocabulary) || !json_is_array(merges))
 		return fp_fail(ctx, FP_ERROR_INPUT, "model '%.80s' is not supported; BPE with \"vocab\" and \"merges\" is",
 					   type ? type : "without a type");

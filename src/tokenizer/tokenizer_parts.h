@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer_parts.h: the tokenizer's inside, shared by the readers of its files. */
+/* tokenizer_parts.h: the fields of a tokenizer, for the readers of its files. */
 #ifndef FP_TOKENIZER_PARTS_H
 #define FP_TOKENIZER_PARTS_H
 
@@ -13,13 +13,13 @@ enum { FP_MOST_SPECIALS = 16, FP_TOKENIZER_FILE_LIMIT = 512 << 20 };
 struct fp_tokenizer {
 	fp_context *ctx;
 	fp_bpe bpe;
-	fp_added_tokens raw_added;        /* looked for in the text as it comes */
-	fp_normalizer normalizer;         /* then each part between them is normalised */
-	fp_added_tokens normalized_added; /* these are looked for after that */
+	fp_added_tokens raw_added;        /* searched for in the original text */
+	fp_normalizer normalizer;         /* applied to the parts between them */
+	fp_added_tokens normalized_added; /* searched for in the normalized parts */
 	fp_pretokenizer pretokenizer;
-	int32_t prefix[FP_MOST_SPECIALS], suffix[FP_MOST_SPECIALS]; /* what encode(with_special) puts around the ids */
+	int32_t prefix[FP_MOST_SPECIALS], suffix[FP_MOST_SPECIALS]; /* ids that encode(with_special) adds around a text */
 	int prefix_count, suffix_count;
-	bool lists_added_tokens;  /* its file does, so that tokenizer_config.json adds only those that are missing */
+	bool lists_added_tokens;  /* in its file, so that tokenizer_config.json adds only missing ones */
 	bool adds_bos_by_default; /* unless add_bos_token says otherwise */
 	char *directory;          /* for messages */
 	int32_t bos, eos;
@@ -31,13 +31,13 @@ typedef struct fp_added_settings {
 	bool left_strip, right_strip, single_word, normalized;
 } fp_added_settings;
 
-/* Adds a token to look for; one that is not in the vocabulary gets `id`, or the next free one when id is −1. */
+/* Adds a token to search for. If it is not in the vocabulary, it gets `id`, or the next free id if that is −1. */
 fp_status fp_tokenizer_add_token(fp_tokenizer *tokenizer, const char *content, int64_t id, fp_added_settings settings);
 
 /* A JSON file; `flags` are jansson's. The caller releases *out with json_decref(). */
 fp_status fp_load_json(json_t **out, fp_context *ctx, const char *path, size_t flags);
 
-/* tokenizer_config.json and its companions: what they say beyond the vocabulary. Missing files are no error. */
+/* The files beside the vocabulary. A missing file is no error. */
 typedef struct fp_tokenizer_settings {
 	json_t *config, *special_map, *added,
 		*model; /* tokenizer_config, special_tokens_map, added_tokens, config; may be NULL */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer_config.json, special_tokens_map.json, added_tokens.json: special tokens and what goes around a text. */
+/* tokenizer_config.json, special_tokens_map.json and added_tokens.json: special tokens, and which surround a text. */
 #include "tokenizer/tokenizer_parts.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static fp_status load_if_there(json_t **out, fp_context *ctx, const char *direct
 	*out = NULL;
 	if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path || access(path, F_OK) != 0)
 		return FP_OK;
-	/* model_max_length is often 1e30 written out, which no integer holds. */
+	/* model_max_length is often 1e30 as an integer, which does not fit in 64 bits. */
 	fp_status status = fp_load_json(out, ctx, path, JSON_DECODE_INT_AS_REAL);
 	if (status == FP_OK && !json_is_object(*out))
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: must be a JSON object", path);
@@ -46,7 +46,7 @@ bool fp_tokenizer_settings_flag(const fp_tokenizer_settings *settings, const cha
 	return json_is_boolean(value) ? json_is_true(value) : missing;
 }
 
-/* A special token is a text, or an object with its content and how to match it. */
+/* A special token is a string, or an object with its content and flags. */
 static const char *content_of(const json_t *token)
 {
 	return json_is_string(token) ? json_string_value(token) : json_string_value(json_object_get(token, "content"));
@@ -65,8 +65,7 @@ static fp_status add_token(fp_tokenizer *tokenizer, const json_t *token, int64_t
 	};
 	int64_t length = (int64_t)strlen(content);
 	int32_t known = fp_vocabulary_get(&tokenizer->bpe.vocabulary, content, length);
-	/* Two entries for one token: the first that was read says how to match it, unless this one knows more than the
-	 * text. */
+	/* If a token has two entries, the first one's flags count, unless the second has flags, too. */
 	if (known >= 0 && json_is_string(token) && fp_text_map_get(&tokenizer->raw_added.map, content, length) >= 0)
 		return FP_OK;
 	return fp_tokenizer_add_token(tokenizer, content, id, how);
@@ -149,7 +148,7 @@ fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_
 	if (bos >= 0)
 		tokenizer->bos = bos;
 	else if (tokenizer->bos < 0 && adds_bos)
-		tokenizer->bos = fp_vocabulary_get(&tokenizer->bpe.vocabulary, "</s>", 4); /* OPT's */
+		tokenizer->bos = fp_vocabulary_get(&tokenizer->bpe.vocabulary, "</s>", 4); /* as in OPT */
 	else if (tokenizer->bos < 0 && tokenizer->prefix_count > 0)
 		tokenizer->bos = tokenizer->prefix[0];
 

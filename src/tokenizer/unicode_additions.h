@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unicode_additions.h: characters that Unicode 15 and 16 added to a class. Debian's PCRE2 (10.42) knows Unicode 14,
- * Hugging Face's tokenizers (0.23) 16; without these a new digit would be cut from its neighbours differently. As PCRE2
- * writes ranges in brackets.
+ * unicode_additions.h: characters that Unicode 15 and 16 have added to a class, as ranges in PCRE2's syntax. Debian's
+ * PCRE2 (10.42) has Unicode 14 and Hugging Face tokenizers (0.23) has 16, so that they would split text with these
+ * characters differently.
  */
 #ifndef FP_TOKENIZER_UNICODE_ADDITIONS_H
 #define FP_TOKENIZER_UNICODE_ADDITIONS_H
@@ -27,7 +27,7 @@
 	"\\x{11F03}\\x{11F34}-\\x{11F3A}\\x{11F3E}-\\x{11F42}\\x{11F5A}\\x{13440}\\x{13447}-\\x{13455}"                    \
 	"\\x{1611E}-\\x{1612F}\\x{1E08F}\\x{1E4EC}-\\x{1E4EF}\\x{1E5EE}-\\x{1E5EF}"
 
-/* Every one of them begins with one of these bytes in UTF-8. */
+/* The UTF-8 of each of them begins with one of these bytes. */
 static inline int fp_may_begin_addition(unsigned char byte)
 {
 	return byte == 0xF0 || byte == 0xE0 || byte == 0xE1 || byte == 0xEA;

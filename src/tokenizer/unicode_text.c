@@ -17,7 +17,7 @@ fp_status fp_text_append(fp_context *ctx, fp_text_buffer *buffer, const char *by
 	return FP_OK;
 }
 
-/* What may follow a first byte: the number of further bytes and the range of the second one (Unicode, table 3-7). */
+/* What may follow a first byte: the number of bytes and the range of the first of them (Unicode, table 3-7). */
 typedef struct sequence_form {
 	int further;
 	unsigned char low, high;
@@ -44,8 +44,7 @@ static sequence_form form_of(unsigned char first)
 	return (sequence_form){-1, 0, 0};
 }
 
-/* Size of the sequence at the start when it is valid; else minus the size of its longest part that could have begun
- * one. */
+/* The size of the first sequence if it is valid, else minus the size of its longest valid prefix (at least 1). */
 static int measure(const unsigned char *text, int64_t length)
 {
 	sequence_form form = form_of(text[0]);

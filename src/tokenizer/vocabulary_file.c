@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vocab.json and merges.txt: GPT-2's and OPT's byte-level BPE. */
+/* vocab.json and merges.txt: byte-level BPE of GPT-2 and OPT. */
 #include "base/file.h"
 #include "base/memory.h"
 #include "tokenizer/tokenizer_parts.h"
@@ -29,7 +29,7 @@ static fp_status read_vocabulary(fp_tokenizer *tokenizer, const char *path)
 	fp_status status = FP_OK;
 	FP_TRY(fp_load_json(&json, ctx, path, 0));
 	if (!json_is_object(json) || json_object_size(json) == 0) {
-		status = fp_fail(ctx, FP_ERROR_INPUT, "%s: must be a JSON object of token: id", path);
+		status = fp_fail(ctx, FP_ERROR_INPUT, "%s: must be a JSON object from token to id", path);
 		goto cleanup;
 	}
 	const char *token;
@@ -66,11 +66,11 @@ static fp_status read_merges(fp_tokenizer *tokenizer, const char *path)
 		if (stop > line && stop[-1] == '\r')
 			stop--;
 		line_number++;
-		/* The first line of the file is a version; "#version" further down would be a merge, but none starts so. */
+		/* The first line is "#version: …"; no merge begins so. */
 		if (stop > line && !(stop - line >= 8 && memcmp(line, "#version", 8) == 0)) {
 			char *space = memchr(line, ' ', (size_t)(stop - line));
 			if (!space) {
-				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: line %lld: a merge is two tokens with a space between them",
+				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: line %lld: must be two tokens with a space between them",
 								 path, (long long)line_number);
 				goto cleanup;
 			}
@@ -91,7 +91,7 @@ fp_status fp_read_vocabulary_and_merges(fp_tokenizer *tokenizer, const fp_tokeni
 	char *merges = NULL;
 	fp_status status = FP_OK;
 	tokenizer->kind = "byte-level BPE";
-	/* OPT's tokenizer is GPT-2's with </s> in front; older checkpoints say so by the model's type alone. */
+	/* OPT's tokenizer is GPT-2's with </s> before a text; in older checkpoints only the model's type says so. */
 	const char *type = json_string_value(json_object_get(settings->model, "model_type"));
 	tokenizer->adds_bos_by_default = type && strcmp(type, "opt") == 0;
 	FP_TRY(read_vocabulary(tokenizer, path));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening model directories: what is found, in which order, and what every broken one is told. */
+/* Opening model directories: which files are read, and the messages for broken ones. */
 #include "support.h"
 
 #include "checkpoint/checkpoint_files.h"
@@ -50,7 +50,7 @@ static void one_file(void **state)
 	fp_checkpoint *checkpoint;
 	write_text("config.json", "{\"model_type\": \"opt\"}");
 	write_shard("model.safetensors", "weight", 1.5F, -2.0F);
-	write_text("pytorch_model.bin", "not looked at"); /* safetensors come first */
+	write_text("pytorch_model.bin", "not looked at"); /* safetensors has precedence */
 	assert_ok(ctx, fp_checkpoint_open(&checkpoint, ctx, folder));
 	assert_string_equal(checkpoint->format->name, "safetensors");
 	assert_int_equal(fp_checkpoint_shard_count(checkpoint), 1);
@@ -156,7 +156,7 @@ static void an_unreadable_file_is_named(void **state)
 	snprintf(path, sizeof path, "%s/model.safetensors", folder);
 	assert_int_equal(chmod(path, 0), 0);
 	assert_int_equal(chmod(folder, 0755), 0);
-	if (user == 0) /* root reads everything: be nobody for a while */
+	if (user == 0) /* root can read everything, so run as nobody */
 		assert_int_equal(seteuid(65534), 0);
 	fp_checkpoint *checkpoint;
 	fp_status status = fp_checkpoint_open(&checkpoint, ctx, folder);
@@ -175,7 +175,7 @@ static void a_pipe_does_not_hang(void **state)
 	refused(folder, "is not a regular file");
 }
 
-/* Each allocation in turn fails: an error, no leak (the sanitizer build looks), no crash. */
+/* Each allocation fails once: an error, no crash, no leak (the sanitizer build checks). */
 static void no_memory_is_an_error(void **state)
 {
 	(void)state;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that torch and safetensors wrote: every tensor must come out with its exact bytes, every bad file with its
- * message. */
+/* Files written by torch and safetensors: every tensor must have its exact bytes, every bad file gives its message. */
 #include "support.h"
 
 #include "base/file.h"
@@ -91,7 +90,7 @@ static void bad_files_are_refused_by_name(void **state)
 	fp_context_free(ctx);
 }
 
-/* The reader sees a copy of exactly the file's size, so that the sanitizer notices the first byte beyond it. */
+/* The reader gets a copy of exactly the file's size, so that the sanitizer detects reading beyond it. */
 static fp_status read_copy(fp_context *ctx, const unsigned char *bytes, int64_t size)
 {
 	unsigned char *copy = malloc((size_t)size + (size == 0));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cache laid out as the Hugging Face tools lay it out: refs, snapshots of symlinks, blobs. */
+/* A cache as the Hugging Face tools make it: refs, snapshots with symbolic links, blobs. */
 #include "support.h"
 
 #include "checkpoint/checkpoint.h"

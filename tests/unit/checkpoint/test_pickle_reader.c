@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pickles made by hand: what torch never writes but a file may hold. */
+/* Hand-made pickles that torch never writes. */
 #include "support.h"
 
 #include "checkpoint/pickle_reader.h"
@@ -91,12 +91,12 @@ static void calls(void **state)
 	REFUSED("entry '' of the state dict is a number", "\x80\x02}K\x01K\x02s.");
 }
 
-/* A list that holds itself must neither loop nor leak. */
+/* A list that contains itself must neither loop nor leak. */
 static void cycles_are_harmless(void **state)
 {
 	(void)state;
 	REFUSED("contains a list", "\x80\x02]q\x00h\x00"
-							"a.");
+							   "a.");
 }
 
 static void an_empty_state_dict_is_one(void **state)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every way in which a safetensors file can be wrong, and the files that must be accepted. */
+/* Damaged safetensors files, and files that must be accepted. */
 #include "support.h"
 
 #include "checkpoint/checkpoint.h"
@@ -53,11 +53,11 @@ static void valid_files_are_accepted(void **state)
 	accepted("{\"__metadata__\":{\"format\":\"pt\"}}", 0, 0);
 	accepted("{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, 1);
 	accepted("{\"a\":{\"dtype\":\"F16\",\"shape\":[2,0],\"data_offsets\":[0,0]}}", 0, 1);
-	/* one odd byte in front: the second tensor is not aligned */
+	/* one byte before it: the second tensor is not aligned */
 	accepted("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
 			 "\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[1,7]}}",
 			 7, 2);
-	/* the header need not be in the order of the bytes; an empty tensor may stand between two */
+	/* the header may be in another order than the bytes; an empty tensor may be between two others */
 	accepted("{\"b\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[2,4]},"
 			 "\"e\":{\"dtype\":\"F16\",\"shape\":[0],\"data_offsets\":[2,2]},"
 			 "\"a\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,2]}}",
@@ -122,7 +122,8 @@ static void sizes_that_do_not_fit_are_refused(void **state)
 {
 	(void)state;
 	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "give 4 bytes, dtype and shape 8");
-	refused("{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, "does not give a valid number of bytes");
+	refused("{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2,
+			"does not give a valid number of bytes");
 	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
 			"does not give a valid number of bytes");
 	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0,
@@ -163,7 +164,7 @@ static void header_lengths_are_checked_first(void **state)
 	fp_context_free(ctx);
 }
 
-/* Cutting a real file anywhere must give an error, never a crash or success. */
+/* A file truncated anywhere gives an error. */
 static void every_truncation_is_noticed(void **state)
 {
 	(void)state;
@@ -172,7 +173,7 @@ static void every_truncation_is_noticed(void **state)
 								"\"b\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[8,10]}}",
 								10);
 	for (int64_t size = 0; size < file.size; size++) {
-		unsigned char *part = malloc((size_t)size + 1); /* so that a sanitizer sees the first byte beyond */
+		unsigned char *part = malloc((size_t)size + 1); /* so that a sanitizer detects reading beyond it */
 		memcpy(part, file.bytes, (size_t)size);
 		fp_tensor_list list = {0};
 		assert_int_equal(fp_safetensors_read(&list, ctx, (fp_mapping){part, size}, 0, "x"), FP_ERROR_INPUT);

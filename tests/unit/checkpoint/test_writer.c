@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoint that comes out: only replaced bytes change, and a directory under its final name is whole. */
+/* The writer: only replaced bytes change, and a directory under its final name is complete. */
 #include "support.h"
 
 #include "base/file.h"
@@ -34,7 +34,7 @@ static int set_up(void **state)
 	return 0;
 }
 
-/* A copy of a fixture as the input, with the files that lie beside weights on the hub. */
+/* A copy of a fixture as the input, with the other files that models on the hub have. */
 static fp_checkpoint *open_fixture(const char *name)
 {
 	fp_checkpoint *source;
@@ -61,7 +61,7 @@ static void assert_same_file(const char *name)
 	shell(command);
 }
 
-/* How many names the temporary folder holds: hidden leftovers count too. */
+/* The number of entries in the temporary folder, with hidden ones. */
 static int count_names(void)
 {
 	int count = 0;
@@ -80,7 +80,7 @@ static void write_all(const fp_checkpoint *source, const char *target)
 	fp_writer_close(writer);
 }
 
-/* Every tensor of the output has the source's bytes, but those named in `changed` the bytes given. */
+/* Every tensor of the output has the source's bytes, except those named in `changed`, which have the given bytes. */
 static void assert_same_tensors(const fp_checkpoint *source, int64_t missing, const char *changed, const void *bytes)
 {
 	fp_checkpoint *copy;
@@ -144,7 +144,7 @@ static void only_replaced_bytes_change(void **state)
 	assert_ok(ctx, fp_read_file(&report, &size, ctx, command, 100));
 	assert_string_equal(report, "{}");
 	fp_free(report);
-	/* the file differs from the source's in these bytes alone */
+	/* the file differs from the source's only in these bytes */
 	fp_mapping before, after;
 	snprintf(command, sizeof command, "%s/model.safetensors", in);
 	assert_ok(ctx, fp_map_file(&before, ctx, command));
@@ -170,7 +170,7 @@ static void shards_keep_their_index_and_get_a_format(void **state)
 			 "grep -q '\"__metadata__\":{\"format\":\"pt\"}' '%s'/model-00002-of-00002.safetensors", out);
 	shell(command);
 	fp_checkpoint_close(source);
-	/* and once more: now the bytes stay */
+	/* the second time the bytes stay the same */
 	snprintf(command, sizeof command, "mv '%s' '%s.first' && mv '%s' '%s'", in, in, out, in);
 	shell(command);
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, in));
@@ -202,7 +202,7 @@ static void sharded_archives_get_a_new_index(void **state)
 	fp_checkpoint_close(source);
 }
 
-/* The head is left out where the config ties it, and written where it does not. */
+/* The head is left out if the config ties it, and written if not. */
 static void tied_heads_follow_the_config(void **state)
 {
 	(void)state;
@@ -296,7 +296,7 @@ static void without_a_commit_nothing_stays(void **state)
 	fp_checkpoint_close(source);
 }
 
-/* The limit on a file's size stands for a full disk, at each file in turn. */
+/* A limit on the file size acts like a full disk, at each file in turn. */
 static void a_full_disk_leaves_nothing(void **state)
 {
 	(void)state;

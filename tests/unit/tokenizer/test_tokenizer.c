@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokenizer's own rules: what surrounds a text, damaged and unsupported files, very long pieces. */
+/* Special tokens around a text, damaged and unsupported files, and very long tokens and pieces. */
 #include "support.h"
 
 #include "tokenizer/tokenizer.h"
@@ -13,7 +13,7 @@ static void put(const folder_fixture *test, const char *name, const char *text)
 	write_file(test->folder, name, text, strlen(text));
 }
 
-/* Opens the folder, encodes, and compares with ids that end with −1. */
+/* Opens the folder's tokenizer, encodes a text, and compares the ids with `wanted`, which ends with −1. */
 static void check_ids(const folder_fixture *test, const char *text, bool with_special, const int32_t *wanted)
 {
 	fp_tokenizer *tokenizer;
@@ -45,13 +45,13 @@ static void test_merges_by_rank(void **state)
 {
 	folder_fixture *test = *state;
 	put_gpt2(test, "{}");
-	check_ids(test, "abc", true, IDS(0, 4)); /* "b c" comes before "a b", and "a bc" is no merge */
+	check_ids(test, "abc", true, IDS(0, 4)); /* "b c" ranks before "a b", and "a bc" is not a merge */
 	check_ids(test, "ab", true, IDS(3));
 	check_ids(test, "ababc a", true, IDS(3, 0, 4, 8));
 	check_ids(test, "", true, IDS(-1));
 }
 
-static void test_what_surrounds_a_text(void **state)
+static void test_special_tokens_around_a_text(void **state)
 {
 	folder_fixture *test = *state;
 	put_gpt2(test, "{\"bos_token\": \"</s>\", \"eos_token\": {\"content\": \"</s>\"}, \"add_bos_token\": true}");
@@ -61,7 +61,7 @@ static void test_what_surrounds_a_text(void **state)
 	put_gpt2(test,
 			 "{\"bos_token\": \"</s>\", \"eos_token\": \"</s>\", \"add_bos_token\": false, \"add_eos_token\": true}");
 	check_ids(test, "ab", true, IDS(3, 6));
-	put_gpt2(test, "{}"); /* an OPT model says so in config.json only */
+	put_gpt2(test, "{}"); /* only config.json says that it is OPT */
 	put(test, "config.json", "{\"model_type\": \"opt\"}");
 	check_ids(test, "ab", true, IDS(6, 3));
 	put_gpt2(test, "{\"add_prefix_space\": true, \"model_max_length\": 1000000000000000019884624838656}");
@@ -80,7 +80,7 @@ static void test_what_surrounds_a_text(void **state)
 	fp_tokenizer_free(tokenizer);
 }
 
-/* A special token that the vocabulary lacks gets the next id, as in Hugging Face. */
+/* A special token that is not in the vocabulary gets the next id, as in Hugging Face. */
 static void test_new_special_token(void **state)
 {
 	folder_fixture *test = *state;
@@ -109,7 +109,7 @@ static void test_damaged_files(void **state)
 	put(test, "vocab.json", "{\"a\": 0, \"b\": 1}");
 	assert_fails(ctx, FP_ERROR_INPUT, "merges.txt: merge 0 'a b'", fp_tokenizer_open(&tokenizer, ctx, test->folder));
 	put(test, "merges.txt", "ab\n");
-	assert_fails(ctx, FP_ERROR_INPUT, "merges.txt: line 1: a merge is two tokens",
+	assert_fails(ctx, FP_ERROR_INPUT, "merges.txt: line 1: must be two tokens",
 				 fp_tokenizer_open(&tokenizer, ctx, test->folder));
 	put(test, "merges.txt", "");
 	put(test, "tokenizer_config.json", "{\"add_bos_token\": tru");
@@ -123,7 +123,7 @@ static void test_damaged_files(void **state)
 				 fp_tokenizer_open(&tokenizer, ctx, test->folder));
 }
 
-/* One piece "a" and the specs given as protocol-buffer bytes. */
+/* A model with the piece "a" and these protocol-buffer bytes. */
 static void check_model_refused(const folder_fixture *test, const char *specs, size_t size, const char *message)
 {
 	static const char piece[] = "\x0A\x03\x0A\x01"
@@ -215,7 +215,7 @@ static void test_unsupported_components(void **state)
 	}
 }
 
-/* A megabyte without a break must merge in a second or so, not in hours: the work is O(n log n) in the piece. */
+/* 3 MB without a split: O(n log n) takes about a second, O(n²) hours. */
 static void test_long_piece(void **state)
 {
 	folder_fixture *test = *state;
@@ -233,13 +233,13 @@ static void test_long_piece(void **state)
 	assert_int_equal(tokens.count, LENGTH / 3 * 2);
 	for (int64_t i = 0; i < tokens.count; i++)
 		assert_int_equal(tokens.ids[i], i % 2 ? 4 : 0);
-	assert_true(seconds < 60); /* quadratic work would take hours; sanitizers need some room */
+	assert_true(seconds < 60); /* the sanitizers are slow */
 	fp_free(tokens.ids);
 	fp_tokenizer_free(tokenizer);
 	free(text);
 }
 
-/* Every allocation in turn fails once: a clean error each time, nothing lost (the sanitizer watches). */
+/* Each allocation fails once: the result is an error, without a leak (the sanitizer build checks). */
 static void test_no_memory(void **state)
 {
 	folder_fixture *test = *state;
@@ -269,7 +269,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_merges_by_rank, folder_set_up, folder_tear_down),
-		cmocka_unit_test_setup_teardown(test_what_surrounds_a_text, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_special_tokens_around_a_text, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_new_special_token, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_damaged_files, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_unsupported_sentencepiece, folder_set_up, folder_tear_down),
