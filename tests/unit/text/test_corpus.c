@@ -164,8 +164,7 @@ static void test_errors(void **state)
 	static const struct {
 		const char *name, *text, *message;
 	} cases[] = {
-		{"a.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n",
-		 "a.jsonl: line 2: must be a JSON object with a text"},
+		{"a.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n", "a.jsonl: line 2: must be a JSON object with a text"},
 		{"b.jsonl", "{\"text\": \"x\"}\n\n{\"text\": \"x\"\n", "b.jsonl: line 3: not valid JSON"},
 		{"c.jsonl", "[\"text\"]", "c.jsonl: line 1: must be a JSON object"},
 		{"d.jsonl", "plain", "d.jsonl: line 1: not valid JSON"},
