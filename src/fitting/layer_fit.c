@@ -32,7 +32,7 @@ enum {
 	ATTEMPTS = 3
 };
 static const double NEXT_RATE = 0.25; /* of the one that led nowhere */
-static const double ROOM = 1.05;      /* that a fit's loss has to grow on its way, beside the one at the start */
+static const double TOLERANCE = 0.05; /* by which a loss may rise above the start's, as a share of the start's error */
 static const float BETA1 = 0.9F;
 static const float BETA2 = 0.999F;
 static const float EPSILON = 1e-12F; /* against 0/0 only: gradients of a relative loss are small */
@@ -454,9 +454,9 @@ static int64_t early_look(int64_t steps)
 	return steps / EARLY_SHARE > LEAST_EARLY ? steps / EARLY_SHARE : LEAST_EARLY;
 }
 
-/* A way that leads off is not gone to its end: losses a little above the start's may still fall below it, others only
- * grow (docs/algorithm.md). */
-static fp_status fit_steps(fit_space *space, int64_t steps, fp_fit_result *result)
+/* A fit that gets worse is stopped early: a loss a little above the start's may still fall below it, a larger one only
+ * grows (docs/algorithm.md). `limit`: the loss at which it stops. */
+static fp_status fit_steps(fit_space *space, int64_t steps, double limit, fp_fit_result *result)
 {
 	const fp_fit_task *task = space->task;
 	fp_layer working = with_weights(task->layer, &space->weights), trial = with_weights(task->layer, &space->trial);
@@ -475,7 +475,7 @@ static fp_status fit_steps(fit_space *space, int64_t steps, fp_fit_result *resul
 		FP_TRY(measure_loss(space, &trial, &loss, &error));
 		fp_log(space->be->ctx, FP_LOG_DEBUG, "layer %lld: fit step %lld: loss %.6f, %.6f at the start",
 			   (long long)task->layer->index, (long long)step + 1, loss, result->loss_before);
-		if (!(loss < result->loss_before * ROOM)) /* NaN too */
+		if (!(loss < limit)) /* NaN too */
 			break;
 		if (regular && loss < result->loss_after) {
 			FP_TRY(keep_trial(space));
@@ -493,15 +493,16 @@ static fp_status attempt_fits(fit_space *space, fp_fit_result *result)
 {
 	const fp_fit_task *task = space->task;
 	int64_t steps = fp_fit_steps(task->settings, task->windows, task->length);
-	double error, share;
+	double error, share, limit;
 	fp_status status;
 	FP_TRY(measure_loss(space, task->layer, &result->loss_before, &error));
 	result->loss_after = result->loss_before;
-	share = sqrt(fmin(error, 1)); /* NaN: no step */
+	limit = result->loss_before + TOLERANCE * error; /* the error is never negative; the loss may be */
+	share = sqrt(fmin(error, 1));                    /* NaN: no step */
 	for (int attempt = 0; attempt < ATTEMPTS && result->steps == 0; attempt++, share *= NEXT_RATE) {
 		FP_TRY(start_weights(space));
 		scale_rates(space, share);
-		FP_TRY(fit_steps(space, attempt == 0 ? steps : (steps + 1) / 2, result));
+		FP_TRY(fit_steps(space, attempt == 0 ? steps : (steps + 1) / 2, limit, result));
 	}
 cleanup:
 	return status;

@@ -395,6 +395,29 @@ static void a_fit_that_leads_nowhere_is_tried_again(void **unused)
 	}
 }
 
+/* Gradients opposite to the error of each output, so that the loss is below zero at the start and falls slowly. */
+static void a_negative_loss_does_not_stop_a_fit(void **unused)
+{
+	(void)unused;
+	static const char *const settings[] = {"fit_steps=60", "fit_tokens=192", "fit_rate=0.001", "fit_descent=1", NULL};
+	for (int i = 0; i < MODEL_COUNT; i++) {
+		fit_run run;
+		fp_backend *be;
+		open_run(&run, models[i], 40, settings);
+		be = run.f.be;
+		prune_by_size(&run);
+		assert_ok(run.f.ctx, fp_matrix_new(be, &run.gradients, run.input.rows, run.input.cols, FP_F32));
+		forward(&run, run.layer, run.gradients);
+		assert_ok(run.f.ctx, be->linear->axpby(be, 1, run.target, -1, run.gradients));
+		run.gradient_windows = 40;
+		fit(&run);
+		if (!(run.result.loss_before < 0 && run.result.steps > 0 && run.result.loss_after < run.result.loss_before))
+			fail_msg("%s: the loss went from %g to %g in %lld steps", models[i], run.result.loss_before,
+					 run.result.loss_after, (long long)run.result.steps);
+		close_run(&run);
+	}
+}
+
 /* As many as are asked for, more with more than 128 windows, at most 25 passes over a short text. */
 static void steps_follow_the_amount_of_text(void **unused)
 {
@@ -547,6 +570,7 @@ int main(void)
 		cmocka_unit_test(steps_follow_width_and_error),
 		cmocka_unit_test(the_held_out_window_is_never_worse),
 		cmocka_unit_test(a_fit_that_leads_nowhere_is_tried_again),
+		cmocka_unit_test(a_negative_loss_does_not_stop_a_fit),
 		cmocka_unit_test(steps_follow_the_amount_of_text),
 		cmocka_unit_test(too_few_windows_leave_the_layer),
 		cmocka_unit_test(a_device_without_gradients_says_so),
