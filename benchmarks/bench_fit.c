@@ -315,7 +315,9 @@ static fp_status time_fit(bench *b, bool gradients)
 	fp_layer *layer = NULL;
 	fp_fit_result result;
 	fp_status status;
-	fp_fit_task task = {.settings = b->settings,
+	fp_fit_task task = {.be = b->be,
+						.ctx = b->ctx,
+						.settings = b->settings,
 						.read = read_window,
 						.read_data = b,
 						.windows = b->windows,

@@ -109,7 +109,9 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 	fit_reader reader = {.task = task, .layer = job->pruned->index};
 	fp_fit_result result;
 	fp_status status;
-	fp_fit_task fit = {.settings = task->settings,
+	fp_fit_task fit = {.be = task->be,
+					   .ctx = task->ctx,
+					   .settings = task->settings,
 					   .layer = job->pruned,
 					   .read = read_window,
 					   .read_data = &reader,

@@ -35,8 +35,8 @@ typedef enum phase { PHASE_GRADIENTS, PHASE_ROWS, PHASE_STATISTICS, PHASE_SOLVE,
 
 typedef struct sizes {
 	group_size groups[FP_GROUP_COUNT];
-	int64_t weights; /* entries of a layer */
-	int64_t held;    /* and the bytes they take on the device */
+	int64_t layer; /* the one that was measured */
+	int64_t held;  /* bytes that its weights take on the device */
 	int64_t largest_bytes;
 	bool narrow; /* they are held in 16 bits */
 	bool weighs_rows;
@@ -45,6 +45,7 @@ typedef struct sizes {
 static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 {
 	memset(out, 0, sizeof *out);
+	out->layer = layer;
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
 		out->groups[group].centred = task->settings->bias_update;
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
@@ -59,7 +60,6 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 		group->rounded = type == FP_BF16 ? group->rounded : fp_larger(tensor->elements, group->rounded);
 		if (!fp_model_operator_bias(task->model, layer, (fp_role)role))
 			group->centred = false;
-		out->weights += tensor->elements;
 		out->held += tensor->elements * fp_dtype_size(type);
 		out->narrow |= type != FP_F32;
 		out->largest_bytes = fp_larger(tensor->bytes, out->largest_bytes);
@@ -170,7 +170,7 @@ static double fit_product_bytes(const fp_prune_task *task, const sizes *s, const
 static double fit_bytes(const fp_prune_task *task, const sizes *s, const fp_streams_plan *plan, bool metric)
 {
 	int64_t length = task->windows->length, hidden = fp_model_get_config(task->model)->hidden;
-	double fit = (double)fp_fit_bytes(task->model, s->weights, s->held, plan->batch * length, metric);
+	double fit = (double)fp_fit_bytes(task->model, s->layer, plan->batch * length, metric);
 	if (plan->residence == FP_RESIDENT)
 		fit += (double)fp_streams_pass_bytes(task->model, length, plan);
 	else

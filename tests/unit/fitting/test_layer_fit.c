@@ -110,7 +110,9 @@ static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
 
 static void fit(fit_run *run)
 {
-	const fp_fit_task task = {.settings = run->settings,
+	const fp_fit_task task = {.be = run->f.be,
+							  .ctx = run->f.ctx,
+							  .settings = run->settings,
 							  .layer = run->layer,
 							  .read = read_window,
 							  .read_data = run,
@@ -455,8 +457,13 @@ static void a_device_without_gradients_says_so(void **unused)
 	fit_run run;
 	open_run(&run, "llama-gqa", 4, settings);
 	run.f.be->capabilities &= ~(unsigned)FP_CAN_DIFFERENTIATE;
-	const fp_fit_task task = {
-		.settings = run.settings, .layer = run.layer, .read = read_window, .read_data = &run, .windows = 4};
+	const fp_fit_task task = {.be = run.f.be,
+							  .ctx = run.f.ctx,
+							  .settings = run.settings,
+							  .layer = run.layer,
+							  .read = read_window,
+							  .read_data = &run,
+							  .windows = 4};
 	assert_fails(run.f.ctx, FP_ERROR_DEVICE, "--preset fast", fp_fit_layer(&task, &run.result));
 	close_run(&run);
 }

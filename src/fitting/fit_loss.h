@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fit_loss.h: the loss of a layer fit over windows, and its gradients.
+ *
+ *     e    = layer(input) − target
+ *     d    = target − input
+ *     loss = (Σ eᵀFe + 2κ/m Σ g·e) / Σ dᵀFd          with F, κ/m and g of fit_metric.h
+ *
+ * The denominator is the energy of what the dense layer adds to its input. It makes the losses of different layers and
+ * models comparable. Some windows are held out to judge the fit; the gradients come from batches of the others.
+ */
+#ifndef FP_FITTING_FIT_LOSS_H
+#define FP_FITTING_FIT_LOSS_H
+
+#include "base/mersenne.h"
+#include "fitting/fit_metric.h"
+#include "fitting/layer_fit.h"
+
+typedef struct fp_fit_loss { /* freed with fp_fit_loss_free() */
+	const fp_fit_task *task; /* borrowed */
+	fp_mersenne random;
+	int64_t *order;   /* of the windows; the held-out ones are first */
+	int64_t held_out; /* windows */
+	int64_t drawn;    /* windows drawn in this epoch, of those after the held-out ones */
+	fp_tape *tape;
+	fp_fit_metric metric;
+	fp_matrix input, target; /* of a batch */
+	fp_matrix slope;         /* g of a batch; absent when κ = 0 */
+	double held_out_energy;  /* Σ dᵀFd over the held-out windows */
+	double mean_energy;      /* dᵀFd of one of the other windows, on average */
+} fp_fit_loss;
+
+/* The task must have at least one held-out window and one other. */
+fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task);
+void fp_fit_loss_free(fp_fit_loss *loss); /* all zero is allowed */
+/* Bytes that fp_fit_loss_new() holds for batches of `tokens` tokens; `metric`: with token gradients. */
+int64_t fp_fit_loss_bytes(const fp_model *model, int64_t tokens, bool metric);
+
+/* *loss ← of a layer on the held-out windows; *squared_error ← its first term alone, which is never negative. */
+fp_status fp_fit_loss_measure(fp_fit_loss *f, const fp_layer *layer, double *loss, double *squared_error);
+/* gradients ← of the loss of a layer on the next batch of the other windows. */
+fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, fp_layer_matrices *gradients);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fit_optimiser.h: Adam on the weights and biases of one layer; zeros of the weights stay zeros.
+ *
+ * The length of a step is proportional to the root mean square of each operator's weights, and smaller for operators
+ * with many inputs. So one rate serves operators and models of any scale and sparsity.
+ */
+#ifndef FP_FITTING_FIT_OPTIMISER_H
+#define FP_FITTING_FIT_OPTIMISER_H
+
+#include "fitting/layer_fit.h"
+
+typedef struct fp_fit_optimiser { /* freed with fp_fit_optimiser_free() */
+	const fp_fit_task *task;      /* borrowed */
+	fp_layer_matrices weights;    /* F32 */
+	fp_layer_matrices narrow;     /* the same in BF16, where products round to it; no biases */
+	fp_layer_matrices rounded;    /* the same as the checkpoint would hold them, in the types of the layer */
+	fp_layer_matrices gradients;  /* the caller sets them before each step */
+	fp_layer_matrices mean, square;
+	double rate[FP_ROLE_COUNT]; /* of each operator, before the schedule */
+} fp_fit_optimiser;
+
+fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task);
+void fp_fit_optimiser_free(fp_fit_optimiser *optimiser); /* all zero is allowed */
+/* Bytes that it holds at its peak, for a layer of the model. */
+int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer);
+
+/* Starts from the weights of the task's layer, with all rates multiplied by `factor`. */
+fp_status fp_fit_optimiser_start(fp_fit_optimiser *o, double factor);
+/* Step number `step` of `steps`, from 0. */
+fp_status fp_fit_optimiser_step(fp_fit_optimiser *o, int64_t step, int64_t steps);
+/* rounded ← weights */
+fp_status fp_fit_optimiser_round(fp_fit_optimiser *o);
+/* The task's layer ← rounded */
+fp_status fp_fit_optimiser_keep(fp_fit_optimiser *o);
+
+/* The task's layer with the weights of the optimiser, as they are multiplied or rounded. It owns nothing. */
+fp_layer fp_fit_optimiser_layer(const fp_fit_optimiser *o);
+fp_layer fp_fit_optimiser_rounded_layer(const fp_fit_optimiser *o);
+
+#endif
