@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * token_gradients.c: the file has one slot for each layer from the first that is asked for. On the way forward it takes
- * the layer's output, the input of the layer above; on the way back that is read once more, to make again what the
- * backward pass needs, and the gradient takes its place. Both are rounded to bf16: as in a model that runs in it, and
- * the gradients of single tokens are noise for the most part.
+ * token_gradients.c: the file has one slot for each layer from the first one requested. The forward pass writes each
+ * layer's output into its slot. The backward pass reads it again as the input of the next layer, repeats that layer's
+ * forward pass, and replaces it by the gradient. Both are rounded to bf16. That is precise enough: many models run in
+ * bf16, and the gradients of single tokens are mostly noise.
  */
 #include "fitting/token_gradients.h"
 
@@ -12,12 +12,13 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "fitting/matrix_parts.h"
 
 #include <unistd.h>
 
 enum { BATCH_TOKENS = 4096 };
 static const int64_t FILE_BYTES = (int64_t)4 << 30;
-static const char *const WHAT = "token gradients"; /* the file's name in messages */
+static const char *const FILE_NAME = "token gradients"; /* in messages */
 
 struct fp_token_gradients {
 	fp_model *model; /* borrowed */
@@ -26,10 +27,10 @@ struct fp_token_gradients {
 	int64_t windows, length, width;
 	int64_t batch; /* windows at once */
 	int file;
-	uint16_t *host; /* a batch on its way */
+	uint16_t *host; /* a batch between the device and the file */
 };
 
-/* What the passes work in. */
+/* Memory of the passes. */
 typedef struct pass_space {
 	fp_matrix hidden;
 	fp_workspace *workspace;
@@ -51,21 +52,29 @@ static int64_t batch_windows(const fp_windows *windows)
 int64_t fp_token_gradients_windows(const fp_model *model, const fp_windows *windows)
 {
 	const fp_model_config *c = fp_model_get_config(model);
-	int64_t room = FILE_BYTES / (c->layers * c->hidden * fp_dtype_size(FP_BF16)) / windows->length;
-	return room < 1 ? fp_smaller(1, windows->count) : fp_smaller(room, windows->count);
+	int64_t most = FILE_BYTES / (c->layers * c->hidden * fp_dtype_size(FP_BF16)) / windows->length;
+	return fp_smaller(fp_larger(most, 1), windows->count);
 }
 
-/* The head, and a layer on the way forward or back, are there one after the other. */
+/* The hidden states of a batch, or their gradients. */
+static fp_matrix_part batch_part(fp_matrix *matrix, const fp_model *model, const fp_windows *windows)
+{
+	int64_t tokens = batch_windows(windows) * windows->length;
+	return (fp_matrix_part){matrix, tokens, fp_model_get_config(model)->hidden, FP_F32};
+}
+
+/* The head, a layer's forward pass and a layer's backward pass are never in memory together. */
 int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *windows, int64_t held)
 {
 	const fp_backend *be = fp_model_backend(model);
 	int64_t sequences = batch_windows(windows), tokens = sequences * windows->length;
-	int64_t rows = tokens * fp_model_get_config(model)->hidden * (int64_t)sizeof(float);
+	fp_matrix_part part = batch_part(NULL, model, windows);
+	int64_t batch = fp_matrix_parts_bytes(&part, 1);
 	fp_attention_shape shape = fp_model_attention_shape(model, sequences, windows->length);
 	int64_t tape = fp_tape_bytes(model, tokens) + fp_attention_backward_bytes(be, &shape);
-	int64_t space = fp_workspace_bytes(model, tokens), head = fp_model_head_bytes(model) + 2 * rows;
-	int64_t layer = held + rows + (tape > space ? tape : space);
-	return head > layer ? head : layer;
+	int64_t head = fp_model_head_bytes(model) + batch;
+	int64_t layer = held + fp_larger(tape, fp_workspace_bytes(model, tokens));
+	return batch + fp_larger(head, layer);
 }
 
 void fp_token_gradients_free(fp_token_gradients *gradients)
@@ -88,7 +97,7 @@ static void space_free(fp_backend *be, pass_space *space)
 
 static int64_t offset_of(const fp_token_gradients *g, int64_t layer, int64_t window)
 {
-	int64_t slot = layer > g->first ? layer - g->first : 0; /* what is below the first passes through its slot */
+	int64_t slot = fp_larger(layer - g->first, 0); /* layers below the first share its slot */
 	return ((slot * g->windows + window) * g->length) * g->width * fp_dtype_size(FP_BF16);
 }
 
@@ -97,7 +106,7 @@ static fp_status write_slot(const fp_token_gradients *g, int64_t layer, int64_t 
 	fp_status status;
 	FP_TRY(g->be->memory->download(g->be, g->host, FP_BF16, rows.cols, rows));
 	FP_TRY(g->be->memory->synchronize(g->be));
-	FP_TRY(fp_write_at(g->be->ctx, g->file, WHAT, g->host, fp_matrix_size(rows) * fp_dtype_size(FP_BF16),
+	FP_TRY(fp_write_at(g->be->ctx, g->file, FILE_NAME, g->host, fp_matrix_size(rows) * fp_dtype_size(FP_BF16),
 					   offset_of(g, layer, window)));
 cleanup:
 	return status;
@@ -106,15 +115,15 @@ cleanup:
 static fp_status read_slot(const fp_token_gradients *g, int64_t layer, int64_t window, fp_matrix rows)
 {
 	fp_status status;
-	FP_TRY(fp_read_at(g->be->ctx, g->file, WHAT, g->host, fp_matrix_size(rows) * fp_dtype_size(FP_BF16),
+	FP_TRY(fp_read_at(g->be->ctx, g->file, FILE_NAME, g->host, fp_matrix_size(rows) * fp_dtype_size(FP_BF16),
 					  offset_of(g, layer, window)));
 	FP_TRY(g->be->memory->upload(g->be, rows, g->host, FP_BF16, rows.cols));
-	FP_TRY(g->be->memory->synchronize(g->be)); /* the host's room is used again */
+	FP_TRY(g->be->memory->synchronize(g->be)); /* the next call writes to g->host */
 cleanup:
 	return status;
 }
 
-/* The layer's outputs for all windows into its slot. */
+/* Writes the layer's outputs for all windows into its slot. */
 static fp_status forward_layer(const fp_token_gradients *g, const fp_windows *windows, int64_t index, pass_space *space)
 {
 	fp_layer *layer = NULL;
@@ -136,11 +145,12 @@ cleanup:
 	return status;
 }
 
-/* The last layer's outputs ← the gradients by them. */
-static fp_status through_head(const fp_token_gradients *g, const fp_windows *windows, pass_space *space)
+/* Replaces the outputs of the last layer by their gradients. */
+static fp_status backward_head(const fp_token_gradients *g, const fp_windows *windows, pass_space *space)
 {
 	fp_matrix gradient = {0};
-	fp_status status = fp_matrix_new(g->be, &gradient, g->batch * g->length, g->width, FP_F32);
+	fp_matrix_part batch = batch_part(&gradient, g->model, windows);
+	fp_status status = fp_matrix_parts_new(g->be, &batch, 1);
 	for (int64_t window = 0; status == FP_OK && window < g->windows; window += g->batch) {
 		int64_t rows = fp_smaller(g->batch, g->windows - window) * g->length;
 		const int32_t *ids = windows->ids + window * g->length;
@@ -158,7 +168,7 @@ cleanup:
 	return status;
 }
 
-/* From the gradients by the layer's outputs to those by its inputs, the outputs of the layer below. */
+/* Replaces the inputs of the layer, the outputs of the one below, by their gradients. */
 static fp_status backward_layer(const fp_token_gradients *g, int64_t index, pass_space *space)
 {
 	fp_layer *layer = NULL;
@@ -178,19 +188,20 @@ cleanup:
 	return status;
 }
 
-static fp_status make(const fp_token_gradients *g, const fp_windows *windows, pass_space *space)
+static fp_status run_passes(const fp_token_gradients *g, const fp_windows *windows, pass_space *space)
 {
 	int64_t tokens = g->batch * g->length;
 	FP_PRODUCTS_FOR(g->be, FP_USE_ACTIVATION);
+	fp_matrix_part batch = batch_part(&space->hidden, g->model, windows);
 	fp_status status;
 	FP_TRY(FP_NEW(g->be->ctx, &space->targets, tokens));
-	FP_TRY(fp_matrix_new(g->be, &space->hidden, tokens, g->width, FP_F32));
+	FP_TRY(fp_matrix_parts_new(g->be, &batch, 1));
 	FP_TRY(fp_workspace_new(&space->workspace, g->model, tokens));
 	for (int64_t layer = 0; layer < g->layers; layer++)
 		FP_TRY(forward_layer(g, windows, layer, space));
 	fp_workspace_free(space->workspace);
 	space->workspace = NULL;
-	FP_TRY(through_head(g, windows, space));
+	FP_TRY(backward_head(g, windows, space));
 	FP_TRY(fp_tape_new(&space->tape, g->model, tokens));
 	for (int64_t layer = g->layers - 1; layer > g->first; layer--)
 		FP_TRY(backward_layer(g, layer, space));
@@ -220,9 +231,9 @@ fp_status fp_token_gradients_new(fp_token_gradients **out, fp_model *model, cons
 							  .file = -1};
 	FP_TRY(FP_NEW(be->ctx, &g->host, g->batch * g->length * g->width));
 	FP_TRY(fp_scratch_file(&g->file, be->ctx, folder, offset_of(g, g->layers, 0)));
-	FP_TRY(make(g, windows, &space));
-	fp_log(be->ctx, FP_LOG_INFO, "gradients of the token loss by the outputs of %lld layers: %lld windows, %.1f s",
-		   (long long)(g->layers - first), (long long)g->windows, fp_clock() - started);
+	FP_TRY(run_passes(g, windows, &space));
+	fp_log(be->ctx, FP_LOG_INFO, "token gradients: %lld layers, %lld windows, %.1f s", (long long)(g->layers - first),
+		   (long long)g->windows, fp_clock() - started);
 	*out = g;
 	g = NULL;
 cleanup:

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * token_gradients.h: what an error in a layer's output does to the tokens' loss: the gradients of the dense model's
- * cross-entropy on the calibration text by the output of each layer. One pass forward and one back through the whole
- * model, before anything is pruned; one layer in memory at a time, everything else in a file without a name.
+ * token_gradients.h: the gradients of the dense model's cross-entropy on the calibration text with respect to the
+ * output of each layer. They say what an error in that output does to the loss. They come from one pass forward and one
+ * back through the whole model, before anything is pruned. One layer is in memory at a time; hidden states and
+ * gradients are in an unnamed temporary file.
  */
 #ifndef FP_FITTING_TOKEN_GRADIENTS_H
 #define FP_FITTING_TOKEN_GRADIENTS_H
@@ -13,24 +14,24 @@
 
 typedef struct fp_token_gradients fp_token_gradients; /* freed with fp_token_gradients_free() */
 
-/* For the layers from `first` on. Many layers of many windows would fill the disk: then the gradients are those of the
- * first windows only, as many as fit into a fixed size (that of the file does not depend on the machine). */
+/* For the layers from `first` on. The temporary file is in `folder`. If the gradients of all windows would exceed a
+ * fixed size, only the first windows have gradients; their number does not depend on the machine. */
 fp_status fp_token_gradients_new(fp_token_gradients **out, fp_model *model, const fp_windows *windows, int64_t first,
 								 const char *folder);
 void fp_token_gradients_free(fp_token_gradients *gradients); /* NULL is allowed */
 
-/* How many windows have gradients: the first ones. */
+/* The first windows have gradients: how many. */
 int64_t fp_token_gradients_count(const fp_token_gradients *gradients);
-/* out (windows · length × hidden) ← those by the output of a layer, of windows [first, first + windows). */
+/* out (windows · length × hidden) ← the gradients of a layer for windows [first, first + windows) */
 fp_status fp_token_gradients_read(const fp_token_gradients *gradients, int64_t layer, int64_t first, int64_t windows,
 								  fp_matrix out);
 
-/* Windows that would have gradients, and bytes of device memory that the pass takes with a layer's weights held in so
- * many; for planning. */
+/* For planning: the number of windows that will have gradients, and the bytes that the passes allocate at their peak on
+ * the device, with `held` bytes for the weights of a layer. */
 int64_t fp_token_gradients_windows(const fp_model *model, const fp_windows *windows);
 int64_t fp_token_gradients_bytes(const fp_model *model, const fp_windows *windows, int64_t held);
 
-/* True when the settings ask for them. */
+/* True when the settings ask for token gradients. */
 bool fp_token_gradients_wanted(const fp_settings *settings, const fp_windows *windows);
 
 #endif

@@ -89,7 +89,8 @@ int64_t fp_model_head_bytes(const fp_model *model)
 {
 	const fp_model_config *c = &model->config;
 	int64_t projection = model->project_out ? c->hidden * c->embedding : 0;
-	int64_t block = block_rows(model) * (c->vocabulary + c->hidden + c->embedding + 1);
+	int64_t features = (c->final_norm ? c->hidden : 0) + (model->project_out ? c->embedding : 0);
+	int64_t block = block_rows(model) * (c->vocabulary + features + 1);
 	int64_t product =
 		fp_product_bytes(model->be, FP_USE_ACTIVATION, block_rows(model) * c->vocabulary, c->vocabulary * c->embedding);
 	return (c->vocabulary * c->embedding + projection + 2 * c->hidden + block) * (int64_t)sizeof(float) + product;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The metric of the layer fit against its formula in double. */
+/* The metric of the layer fit is compared with its formula, evaluated in double. */
 #include "support.h"
 
 #include "fitting/fit_metric.h"
@@ -14,7 +14,7 @@ typedef struct metric_run {
 	fp_backend *be;
 	float gradients[TOKENS * WIDTH], e[ROWS * WIDTH], g[ROWS * WIDTH];
 	fp_matrix device[3];
-	double F[WIDTH][WIDTH], mean; /* by the formula */
+	double F[WIDTH][WIDTH], mean; /* from the formula */
 } metric_run;
 
 static void upload(metric_run *r, int at, const float *values, int64_t rows)
@@ -57,7 +57,7 @@ static void close_run(metric_run *r)
 	fp_context_free(r->ctx);
 }
 
-static void it_is_the_formula_s(void **unused)
+static void it_agrees_with_the_formula(void **unused)
 {
 	(void)unused;
 	metric_run r;
@@ -92,14 +92,14 @@ static void it_is_the_formula_s(void **unused)
 	close_run(&r);
 }
 
-static void without_gradients_it_is_plain(void **unused)
+static void without_gradients_it_is_the_plain_metric(void **unused)
 {
 	(void)unused;
 	metric_run r;
 	fp_fit_metric metric = {0};
 	double quadratic, linear, wanted = 0;
 	open_run(&r);
-	for (int turn = 0; turn < 2; turn++) { /* none given; all of them zero */
+	for (int turn = 0; turn < 2; turn++) { /* no gradients; all gradients zero */
 		if (turn) {
 			assert_ok(r.ctx, r.be->memory->fill(r.be, r.device[0], 0));
 			assert_ok(r.ctx, fp_fit_metric_new(&metric, r.be, WIDTH, ROWS));
@@ -119,8 +119,8 @@ static void without_gradients_it_is_plain(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(it_is_the_formula_s),
-		cmocka_unit_test(without_gradients_it_is_plain),
+		cmocka_unit_test(it_agrees_with_the_formula),
+		cmocka_unit_test(without_gradients_it_is_the_plain_metric),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

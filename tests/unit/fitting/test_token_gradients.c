@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gradients of the token loss by the layers' outputs: against differences of the whole model's loss, with the norm
- * before and after the blocks, projections around the embedding, and heads of all kinds. */
+/* Token gradients are compared with differences of the whole model's loss, for models with the norm before and after
+ * the blocks, with projections around the embedding, and with all kinds of heads. */
 #include "model_fixture.h"
 
 #include "fitting/token_gradients.h"
@@ -13,7 +13,7 @@ static const char *const models[] = {"opt-plain", "opt-350m",   "opt-no-final-no
 									 "llama-gqa", "llama-tied", "mistral-window",    "qwen2-window", "qwen3-plain"};
 enum { MODEL_COUNT = sizeof models / sizeof models[0] };
 
-/* The sum of the losses of all windows when layer `layer`'s output is moved by step·direction. */
+/* The sum of the losses of all windows when step·direction is added to the output of `layer`. */
 static double moved_loss(model_fixture *f, const fp_windows *windows, int64_t layer, const float *direction,
 						 double step)
 {
@@ -22,7 +22,7 @@ static double moved_loss(model_fixture *f, const fp_windows *windows, int64_t la
 	fp_workspace *workspace;
 	fp_precision precision = f->be->precision;
 	double sum = 0;
-	f->be->precision = FP_PRECISION_FP32; /* weights too: a small difference of two losses bears no rounding */
+	f->be->precision = FP_PRECISION_FP32; /* for weights too: rounding would hide a small difference of two losses */
 	assert_ok(f->ctx, fp_workspace_new(&workspace, f->model, rows));
 	assert_ok(f->ctx, fp_matrix_new(f->be, &state.hidden, rows, fp_model_get_config(f->model)->hidden, FP_F32));
 	assert_ok(f->ctx, fp_model_embed(f->model, windows->ids, windows->count, windows->length, state.hidden));
@@ -82,7 +82,7 @@ static void check_layer(model_fixture *f, const fp_windows *windows, int64_t lay
 	float *direction = malloc((size_t)size * sizeof *direction);
 	uint64_t seed = 23;
 	double slope = 0, step = 1.0 / 512;
-	for (int64_t i = 0; i < size; i++) { /* random, with the gradient's signs, so that the loss surely changes */
+	for (int64_t i = 0; i < size; i++) { /* random, with the gradient's signs, so that the loss changes */
 		direction[i] = copysignf(fabsf(random_normal(&seed)), gradient[i]);
 		slope += (double)direction[i] * (double)gradient[i];
 	}
@@ -95,7 +95,7 @@ static void check_layer(model_fixture *f, const fp_windows *windows, int64_t lay
 	free(direction);
 }
 
-static void gradients_follow_the_model_s_loss(void **unused)
+static void gradients_agree_with_differences_of_the_loss(void **unused)
 {
 	(void)unused;
 	for (int i = 0; i < MODEL_COUNT; i++) {
@@ -115,8 +115,8 @@ static void gradients_follow_the_model_s_loss(void **unused)
 	}
 }
 
-/* A rank, or a run that goes on, begins at a later layer. */
-static void where_they_begin_makes_no_difference(void **unused)
+/* A rank, or a resumed run, begins at a later layer. */
+static void the_first_layer_does_not_change_the_others(void **unused)
 {
 	(void)unused;
 	model_fixture f;
@@ -142,7 +142,7 @@ static void where_they_begin_makes_no_difference(void **unused)
 	close_fixture(&f);
 }
 
-static void many_windows_are_cut(void **unused)
+static void the_file_size_limits_the_windows(void **unused)
 {
 	(void)unused;
 	model_fixture f;
@@ -159,9 +159,9 @@ static void many_windows_are_cut(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(gradients_follow_the_model_s_loss),
-		cmocka_unit_test(where_they_begin_makes_no_difference),
-		cmocka_unit_test(many_windows_are_cut),
+		cmocka_unit_test(gradients_agree_with_differences_of_the_loss),
+		cmocka_unit_test(the_first_layer_does_not_change_the_others),
+		cmocka_unit_test(the_file_size_limits_the_windows),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
