@@ -24,7 +24,7 @@ double fp_penalty(int64_t level)
 	return FIRST_RHO * pow(RATIO, (double)level);
 }
 
-static fp_status invert(fp_gram *gram, double rho, fp_matrix out, int64_t *refused)
+fp_status fp_gram_invert(const fp_gram *gram, double rho, fp_matrix out, int64_t *refused)
 {
 	fp_backend *be = gram->be;
 	fp_matrix diagonal = {0};
@@ -96,7 +96,7 @@ static fp_status start(fp_gram *gram, int64_t *level, fp_matrix out)
 	int64_t refused = 1;
 	fp_status status = FP_OK;
 	while (*level < FP_PENALTY_LEVELS) {
-		FP_TRY(invert(gram, fp_penalty(*level), out, &refused));
+		FP_TRY(fp_gram_invert(gram, fp_penalty(*level), out, &refused));
 		if (!refused)
 			return FP_OK;
 		*level += LEVELS_PER_REFUSAL; /* rank-deficient beyond rounding: a larger ρ mends it */

@@ -15,6 +15,8 @@ double fp_penalty(int64_t level);
 /* *out ← the inverse at *level, in the type of operands for FP_USE_ITERATION; borrowed until the next call. If Cholesky
  * refuses a rank-deficient matrix at the lowest levels, *level goes up to the first that it accepts. */
 fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out);
+/* out (n × n) ← (A + ρI)⁻¹, not kept. *refused is not 0 if Cholesky refuses; out is then undefined. */
+fp_status fp_gram_invert(const fp_gram *gram, double rho, fp_matrix out, int64_t *refused);
 fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_size *size);
 
 #endif
