@@ -19,6 +19,7 @@ extern "C" {
 	X(wanda, "Wanda", "the smallest |weight| x |input| of each row become zero (Sun et al. 2023)")                     \
 	X(sparsegpt, "SparseGPT", "column by column, the others compensate (Frantar and Alistarh 2023)")                   \
 	X(admm, "ADMM", "gradually sparser masks by ADMM (Boza 2024)")                                                     \
+	X(alps, "ALPS", "l0 support by ADMM, then conjugate gradients (Meng et al. 2024)")                                 \
 	X(fista, "FISTAPruner", "this program's own: what it runs depends on the preset")
 
 typedef struct fp_method_info {

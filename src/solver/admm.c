@@ -119,7 +119,7 @@ static fp_status solve(const fp_problem *problem, const fp_settings *settings, f
 	fp_status status = be->memory->copy(be, V, problem->W);
 	if (status != FP_OK)
 		return status;
-	return fp_solve_scaled(problem, settings, FP_SCALING_COLUMNS, solve_unit, V, mask, solution);
+	return fp_solve_scaled(problem, settings, settings->ridge, FP_SCALING_COLUMNS, solve_unit, V, mask, solution);
 }
 
 static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)

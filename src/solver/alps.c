@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * alps.c: ALPS (Meng, Behdin, Wang and Mazumder 2024, arXiv 2406.07831), as its authors run it, on a problem with a
- * unit diagonal whose Gram matrix the caller damped by λ₂ = FP_ALPS_RIDGE · mean diagonal before scaling it.
+ * unit diagonal. The Gram matrix is damped by λ₂ = 0.01 · mean diagonal before it is scaled.
  *
  * 1. ADMM finds the support. Π keeps the largest entries that the pattern allows; u is the multiplier over ρ. From
  *    Z = Π(W), u = 0 and ρ = 0.1, a step is
@@ -30,6 +30,7 @@
 #include <math.h>
 
 enum { MOST_STEPS = 300, STEPS_PER_PENALTY = 3, STEPS_BEFORE_FEW = 30, CG_STEPS = 10 };
+static const double RIDGE = 0.01;
 static const double FIRST_RHO = 0.1;
 static const double LARGEST_RHO = 1e6;
 static const double MANY = 0.1; /* changed, of the entries kept */
@@ -163,14 +164,16 @@ cleanup:
 	return status;
 }
 
-fp_status fp_alps(const fp_problem *problem, fp_matrix V, fp_matrix mask, int64_t *steps)
+static fp_status solve_unit(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+							fp_solution *solution)
 {
 	fp_backend *be = problem->gram->be;
 	alps_space space = {.be = be, .rho = FIRST_RHO};
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_SEARCH);
 	fp_status status;
+	(void)settings;
 	FP_TRY(space_new(&space, V));
-	FP_TRY(find_support(&space, problem, V, mask, steps));
+	FP_TRY(find_support(&space, problem, V, mask, &solution->search_steps));
 	space_free(&space);
 	FP_TRY(be->linear->axpby(be, 1.0F, problem->W, 1.0F, V));
 	FP_TRY(fp_round(problem, V, mask));
@@ -180,3 +183,39 @@ cleanup:
 	fp_stage_enter(be->ctx, stage);
 	return status;
 }
+
+static fp_status solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
+					   fp_solution *solution)
+{
+	fp_backend *be = problem->gram->be;
+	fp_status status = be->memory->copy(be, V, problem->W);
+	if (status != FP_OK)
+		return status;
+	return fp_solve_scaled(problem, settings, RIDGE, FP_SCALING_COLUMNS, solve_unit, V, mask, solution);
+}
+
+static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
+{
+	const double mask = 0.25;
+	double n = (double)size->inputs, mn = (double)size->entries;
+	fp_solve_memory refit = fp_refit_memory(be, settings, size);
+	double search = n * n + 2 * mn + mask * mn; /* the inverse; S and T; the mask before */
+	return (fp_solve_memory){.kept = fp_scaled_memory(size).kept + refit.kept,
+							 .peak = fp_scaled_copies(size) + fmax(search, refit.peak)};
+}
+
+static fp_solve_products products(const fp_backend *be, const fp_settings *settings)
+{
+	const double usual_steps = 33, usual_inverses = 11;
+	(void)be, (void)settings;
+	/* the inverses are not shared: in a group of three or four operators about as much as this many for each */
+	return (fp_solve_products){.operators = usual_steps + CG_STEPS + 1 + usual_inverses};
+}
+
+const fp_method fp_method_alps = {
+	.needs_text = true,
+	.feed = fp_feed_sequential,
+	.solve = solve,
+	.memory = memory,
+	.products = products,
+};

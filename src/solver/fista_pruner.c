@@ -94,7 +94,7 @@ static fp_status solve(const fp_problem *problem, const fp_settings *settings, f
 	fp_status status = fp_warm_start(problem, settings->warm_start, settings, V, mask);
 	if (status != FP_OK)
 		return status;
-	return scaled ? fp_solve_scaled(problem, settings, kind, solve_steps, V, mask, solution)
+	return scaled ? fp_solve_scaled(problem, settings, settings->ridge, kind, solve_steps, V, mask, solution)
 				  : solve_steps(problem, settings, V, mask, solution);
 }
 

@@ -112,7 +112,7 @@ cleanup:
 	return status;
 }
 
-fp_status fp_solve_scaled(const fp_problem *problem, const fp_settings *settings, fp_scaling kind,
+fp_status fp_solve_scaled(const fp_problem *problem, const fp_settings *settings, double ridge, fp_scaling kind,
 						  fp_solve_function solve, fp_matrix V, fp_matrix mask, fp_solution *solution)
 {
 	fp_gram *gram = problem->gram;
@@ -121,11 +121,11 @@ fp_status fp_solve_scaled(const fp_problem *problem, const fp_settings *settings
 	fp_matrix C = {0};
 	fp_matrix R = {0};
 	fp_status status;
-	FP_TRY(fp_gram_scaled(gram, settings->ridge, kind));
+	FP_TRY(fp_gram_scaled(gram, ridge, kind));
 	FP_TRY(fp_matrix_new(be, &W, V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &C, V.rows, V.cols, FP_F32));
 	FP_TRY(be->memory->copy(be, C, problem->C));
-	FP_TRY(be->linear->axpby(be, (float)(settings->ridge * gram->mean_diagonal), problem->W, 1.0F, C));
+	FP_TRY(be->linear->axpby(be, (float)(ridge * gram->mean_diagonal), problem->W, 1.0F, C));
 	FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, C, C));
 	FP_TRY(be->linear->scale_columns(be, gram->scale, problem->W, W));
 	if (!fp_matrix_is_absent(problem->R)) {

@@ -40,17 +40,11 @@ fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings
 fp_solve_memory fp_support_admm_memory(const fp_backend *be, const fp_solve_size *size);
 double fp_support_admm_products(const fp_settings *settings);
 
-/* ALPS (alps.c; Meng et al. 2024): V and mask ← the solution by ADMM with a growing penalty, which finds the support,
- * and conjugate gradients on it. V need not be set. The problem must have a unit diagonal; the authors damp A by
- * FP_ALPS_RIDGE · mean diagonal before they scale it: the `ridge` of fp_gram_scaled(). *steps += the ADMM steps. */
-#define FP_ALPS_RIDGE 0.01
-fp_status fp_alps(const fp_problem *problem, fp_matrix V, fp_matrix mask, int64_t *steps);
-
-/* Solves in columns of unit norm, and in rows weighted by their importance: scales, calls solve, scales back
- * (scaling.c). */
+/* Solves in columns of unit norm with δ = ridge · mean diagonal added to A, and in rows weighted by their importance:
+ * scales, calls solve, scales back (scaling.c). */
 typedef fp_status (*fp_solve_function)(const fp_problem *problem, const fp_settings *settings, fp_matrix V,
 									   fp_matrix mask, fp_solution *solution);
-fp_status fp_solve_scaled(const fp_problem *problem, const fp_settings *settings, fp_scaling kind,
+fp_status fp_solve_scaled(const fp_problem *problem, const fp_settings *settings, double ridge, fp_scaling kind,
 						  fp_solve_function solve, fp_matrix V, fp_matrix mask, fp_solution *solution);
 fp_solve_memory fp_scaled_memory(const fp_solve_size *size);
 double fp_scaled_copies(const fp_solve_size *size); /* what of it is held while `solve` runs */

@@ -38,7 +38,8 @@ if part bash; then
 	offers "prune" pr
 	offers "--method --metrics" prune good --met
 	offers "sparsegpt" prune --method s
-	offers "admm fista magnitude sparsegpt wanda" prune good --method =
+	methods=$("$program" help prune | sed -n 's/^ *--method \([a-z|]*\).*/\1/p' | tr '|' '\n' | sort | tr '\n' ' ')
+	offers "${methods% }" prune good --method =
 	offers "wanda" prune good --method = w
 	offers "lambda_high= lambda_low= lambda_search= lambda_start=" prune good --set lambda_
 	offers "bisection geometric" prune good --set lambda_search =

@@ -27,7 +27,7 @@ expect 3 "down_proj.*finite" prune nan-weights -o out --calibration documents.js
 prune plan --dry-run || complain "--dry-run fails"
 [ -e plan ] && complain "--dry-run writes"
 
-for method in magnitude wanda sparsegpt fista; do
+for method in $("$program" help prune | sed -n 's/^ *--method \([a-z|]*\).*/\1/p' | tr '|' ' '); do
 	prune "$method" --method "$method" --pattern 2:4 --json || complain "$method fails"
 	python3 -c "
 import json, sys
