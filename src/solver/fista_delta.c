@@ -24,7 +24,7 @@ fp_status fp_delta_new(fp_delta *out, const fp_problem *problem, const fp_settin
 	fp_status status = FP_OK;
 	*out =
 		(fp_delta){.problem = problem, .W = fp_matrix_is_absent(problem->held) ? W : problem->held, .negligible = -1};
-	if (!fp_delta_serves(be, settings))
+	if (!fp_delta_serves(be, settings) || problem->rows_weighted) /* its sums know no rows */
 		return FP_OK;
 	FP_TRY(fp_gram_narrow(problem->gram, &out->A));
 	FP_TRY(fp_matrix_new(be, &out->D, 2 * W.rows, W.cols, FP_BF16));

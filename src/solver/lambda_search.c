@@ -5,9 +5,8 @@
  *     V = FISTA(best, λ);  V' = round(V)
  *     E_total = ‖V'X* − T‖,  E_round = E_total − ‖VX* − T‖
  *     λ goes up when E_round/E_total > ξ (too little sparsity came from ℓ₁), else down
- * until T rounds brought no improvement, an improvement of E_total² was relatively below ε, or the range has no room
- * left. The best rounded solution is kept. ε is compared with the squared error, the objective itself: with the norm,
- * half as strict, ε = 10⁻³ ends the search too early at high sparsity (docs/algorithm.md).
+ * It ends after T rounds without an improvement, or when an improvement (E_best − E_total)/E_best is below ε. The best
+ * rounded solution is kept.
  *
  * "bisection" halves [lambda_low, lambda_high] arithmetically in absolute units, as the paper does. "geometric" halves
  * it on a logarithmic scale in units of max|C| (above which the optimum is V = 0), so that it does not depend on how
@@ -198,7 +197,7 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 		FP_TRY(try_lambda(&space, range.lambda, best, V, mask, &solution->iterations, &before, &total));
 		solution->rounds++;
 		if (total < best) {
-			improvement = isfinite(best) ? 1 - (total / best) * (total / best) : INFINITY;
+			improvement = isfinite(best) ? (best - total) / best : INFINITY;
 			best = total;
 			solution->lambda = range.lambda;
 			if (settings->reset_patience)

@@ -85,6 +85,23 @@ fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix 
 						   : status;
 }
 
+/* *out ← Σ X∘Y, without the weights of rows that are scaled by their importance */
+static fp_status unweighted_dot(const fp_problem *problem, fp_matrix X, fp_matrix Y, double *out)
+{
+	fp_backend *be = problem->gram->be;
+	fp_matrix inverse = problem->inverse_importance, rows = {0};
+	fp_status status;
+	if (!problem->rows_weighted)
+		return be->linear->dot(be, X, Y, out);
+	FP_TRY(fp_matrix_new(be, &rows, 1, X.rows, FP_F32));
+	FP_TRY(be->linear->row_dot(be, X, Y, rows));
+	FP_TRY(be->linear->scale_columns(be, inverse, rows, rows));
+	FP_TRY(be->linear->dot(be, rows, inverse, out));
+cleanup:
+	fp_matrix_free(be, &rows);
+	return status;
+}
+
 fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out)
 {
 	return fp_problem_error_for(problem, FP_USE_REFINEMENT, V, work, out);
@@ -103,9 +120,9 @@ fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix 
 	FP_TRY(be->memory->copy(be, D, V));
 	FP_TRY(be->linear->axpby(be, -1.0F, problem->W, 1.0F, D));
 	FP_TRY(be->linear->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, DA));
-	FP_TRY(be->linear->dot(be, D, DA, &quadratic));
+	FP_TRY(unweighted_dot(problem, D, DA, &quadratic));
 	if (!fp_matrix_is_absent(problem->R))
-		FP_TRY(be->linear->dot(be, D, problem->R, &linear));
+		FP_TRY(unweighted_dot(problem, D, problem->R, &linear));
 	double square = quadratic - 2.0 * linear + problem->constant;
 	*out = square < 0.0 ? 0.0 : square; /* not fmax(), which would turn NaN into a perfect fit */
 cleanup:

@@ -66,11 +66,12 @@ typedef struct fp_problem {
 	fp_matrix R;    /* C − WA, borrowed; absent: zero */
 	fp_matrix held; /* W, to the bit, in another weight type, borrowed; absent: W is held as it is */
 	fp_pattern pattern;
-	/* 1 × m, and one over each entry: by what an error in each row counts for where zeros go; absent: alike. The error
-	 * itself is told without them. */
+	/* 1 × m, and one over each entry: how much an error in each row counts when an unstructured pattern distributes its
+	 * zeros; absent: all alike. Errors are measured without them. */
 	fp_matrix importance, inverse_importance;
-	double constant; /* e₀ */
-	bool unmeasured; /* the caller measures fp_solve()'s result: solution->error may be anything */
+	bool rows_weighted; /* W, C and R are already scaled by them */
+	double constant;    /* e₀ */
+	bool unmeasured;    /* the caller measures fp_solve()'s result: solution->error may be anything */
 } fp_problem;
 
 /* How a solve went: not an error, but for the report. */

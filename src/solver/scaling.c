@@ -140,6 +140,7 @@ fp_status fp_solve_scaled(const fp_problem *problem, const fp_settings *settings
 	scaled.C = C;
 	scaled.R = R;
 	scaled.held = (fp_matrix){0};
+	scaled.rows_weighted = !fp_matrix_is_absent(problem->importance);
 	FP_TRY(solve(&scaled, settings, V, mask, solution));
 	FP_TRY(be->linear->scale_columns(be, gram->inverse_scale, V, V));
 	if (!fp_matrix_is_absent(problem->importance))

@@ -45,7 +45,7 @@ static void follow_pseudocode(solver_fixture *f, expected *out)
 		double before = error_of(f, candidate);
 		assert_ok(f->ctx, fp_round(&f->problem, candidate, f->mask));
 		double total = error_of(f, candidate);
-		double gain = 1 - pow(total / out->error, 2);
+		double gain = (out->error - total) / out->error;
 		out->rounds++;
 		if (total < out->error) {
 			out->error = total;
@@ -163,6 +163,33 @@ static void ends_where_an_exact_fit_exists(void **unused)
 	free_fixture(&f);
 }
 
+/* Weights of rows decide where zeros go, but ratios of errors are those of ‖VX* − T‖ itself, its constant included. */
+static void errors_are_those_without_row_weights(void **unused)
+{
+	(void)unused;
+	enum { M = 10, N = 32 };
+	solver_fixture f;
+	fp_solution solution;
+	float weight[M], inverse[M];
+	make_fixture(&f, M, N, 120, 0.3, 83, "50%");
+	fixture_set(&f, "preset=paper");
+	assert_ok(f.ctx, fp_matrix_new(f.be, &f.problem.importance, 1, M, FP_F32));
+	assert_ok(f.ctx, fp_matrix_new(f.be, &f.problem.inverse_importance, 1, M, FP_F32));
+	for (int i = 0; i < M; i++) {
+		weight[i] = 0.2F + 0.3F * (float)i;
+		inverse[i] = 1 / weight[i];
+	}
+	assert_ok(f.ctx, f.be->memory->upload(f.be, f.problem.importance, weight, FP_F32, M));
+	assert_ok(f.ctx, f.be->memory->upload(f.be, f.problem.inverse_importance, inverse, FP_F32, M));
+	f.problem.unmeasured = true; /* leaves the search's own figure */
+	assert_ok(f.ctx, fp_solve(&f.problem, f.settings, f.V, &solution));
+	double direct = fixture_residual(&f, f.V);
+	assert_true(solution.rounds > 0 && fabs(direct - solution.error) < 1e-4 * direct);
+	fp_matrix_free(f.be, &f.problem.importance);
+	fp_matrix_free(f.be, &f.problem.inverse_importance);
+	free_fixture(&f);
+}
+
 static void an_interrupt_ends_it(void **unused)
 {
 	(void)unused;
@@ -182,7 +209,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(follows_the_pseudocode),         cmocka_unit_test(keeps_a_start_that_cannot_be_improved),
 		cmocka_unit_test(a_dense_start_is_no_solution),   cmocka_unit_test(an_interrupt_ends_it),
-		cmocka_unit_test(ends_where_an_exact_fit_exists),
+		cmocka_unit_test(ends_where_an_exact_fit_exists), cmocka_unit_test(errors_are_those_without_row_weights),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
