@@ -22,9 +22,9 @@ typedef struct scoring {
 	fp_plan plan;
 	int64_t chunk_rows; /* packed rows that may wait at a time */
 	fp_workspace *workspace;
-	fp_matrix hidden; /* chunk_rows × hidden */
-	fp_matrix room;   /* for a batch unpacked: max(hidden, fp_packing_width()) wide */
-	int32_t *ids;     /* of a batch, unpacked */
+	fp_matrix hidden;   /* chunk_rows × hidden */
+	fp_matrix unpacked; /* workspace for an unpacked batch; max(hidden, fp_packing_width()) wide */
+	int32_t *ids;       /* of a batch, unpacked */
 	fp_row_span *spans;
 	int64_t done, total; /* packed rows × (layers + head) */
 	/* rows on their way through the head */
@@ -52,14 +52,14 @@ static fp_status prepare(scoring *s, int64_t memory)
 	for (int64_t i = 0; i < s->plan.batch_count; i++)
 		rows += s->plan.batches[i].rows;
 	s->total = rows * (c->layers + 1);
-	int64_t room = memory - fp_workspace_bytes(s->model, s->plan.most_rows) -
-				   s->plan.most_unpacked * width * (int64_t)sizeof(float) - SCORED_ROWS * row;
-	s->chunk_rows = fp_larger(room / row, s->plan.most_rows);
+	int64_t available = memory - fp_workspace_bytes(s->model, s->plan.most_rows) -
+						s->plan.most_unpacked * width * (int64_t)sizeof(float) - SCORED_ROWS * row;
+	s->chunk_rows = fp_larger(available / row, s->plan.most_rows);
 	if (s->chunk_rows > rows)
 		s->chunk_rows = rows;
 	FP_TRY(fp_workspace_new(&s->workspace, s->model, s->plan.most_rows));
 	FP_TRY(fp_matrix_new(s->be, &s->hidden, s->chunk_rows, c->hidden, FP_F32));
-	FP_TRY(fp_matrix_new(s->be, &s->room, s->plan.most_unpacked, width, FP_F32));
+	FP_TRY(fp_matrix_new(s->be, &s->unpacked, s->plan.most_unpacked, width, FP_F32));
 	FP_TRY(fp_matrix_new(s->be, &s->scored, SCORED_ROWS, c->hidden, FP_F32));
 	FP_TRY(FP_NEW(s->be->ctx, &s->ids, s->plan.most_unpacked));
 	FP_TRY(FP_NEW(s->be->ctx, &s->spans, 2 * s->plan.sequence_count)); /* a shared beginning and a tail */
@@ -91,7 +91,7 @@ static fp_packing batch_packing(scoring *s, const fp_plan_batch *batch)
 			s->spans[count++] =
 				(fp_row_span){sequence->tail, first + sequence->shared, sequence->length - sequence->shared, false};
 	}
-	return (fp_packing){.spans = s->spans, .span_count = count, .room = s->room};
+	return (fp_packing){.spans = s->spans, .span_count = count, .workspace = s->unpacked};
 }
 
 static fp_status embed(scoring *s, const fp_plan_batch *batch, fp_matrix hidden)
@@ -103,7 +103,7 @@ static fp_status embed(scoring *s, const fp_plan_batch *batch, fp_matrix hidden)
 		for (int64_t j = 0; j < batch->length; j++) /* padding: any id will do */
 			s->ids[i * batch->length + j] = j < sequence->length ? sequence->ids[j] : 0;
 	}
-	fp_matrix unpacked = fp_matrix_reshape(s->room, batch->sequences * batch->length, hidden.cols);
+	fp_matrix unpacked = fp_matrix_reshape(s->unpacked, batch->sequences * batch->length, hidden.cols);
 	FP_TRY(fp_model_embed(s->model, s->ids, batch->sequences, batch->length, unpacked));
 	fp_packing packing = batch_packing(s, batch);
 	for (int64_t i = 0; i < packing.span_count; i++) {
@@ -245,7 +245,7 @@ cleanup:
 		fp_free(s->spans);
 		fp_free(s->ids);
 		fp_matrix_free(s->be, &s->scored);
-		fp_matrix_free(s->be, &s->room);
+		fp_matrix_free(s->be, &s->unpacked);
 		fp_matrix_free(s->be, &s->hidden);
 		fp_workspace_free(s->workspace);
 		fp_plan_free(&s->plan);

@@ -29,14 +29,14 @@ fp_status fp_config_fail(const fp_config_reader *reader, const char *key, const 
 				   reader->section[0] ? "." : "", key, text);
 }
 
-/* NULL also for a null: transformers writes null for "the default". */
+/* NULL also for null, which transformers writes for "the default". */
 static const json_t *value_of(const fp_config_reader *reader, const char *key)
 {
 	const json_t *value = json_object_get(reader->object, key);
 	return json_is_null(value) ? NULL : value;
 }
 
-/* The value as the file has it, for messages; what is long is cut short. */
+/* The value as text for messages, shortened if long. */
 static const char *spell(const json_t *value, char text[SPELLING_SIZE])
 {
 	memset(text, 0, SPELLING_SIZE);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * head.c: hidden states after the last layer to logits and cross-entropies.
+ * head.c: turns the hidden states after the last layer into cross-entropies and their gradient.
  *
- *   logits[rows × vocabulary] = project_out(norm(hidden)) · headᵀ
+ *     logits [rows × vocabulary] = project_out(norm(hidden)) headᵀ
  *
- * The logits of all rows at once would dwarf everything else (2048 × 50272 floats are 400 MB), so rows go through in
- * blocks.
+ * Rows are processed in blocks, because the logits of all rows at once would need too much memory
+ * (2048 × 50272 floats are 400 MB).
  */
 #include "backend/work_space.h"
 #include "base/memory.h"
@@ -31,7 +31,7 @@ static fp_status load_head(fp_model *model)
 	const fp_model_config *c = &model->config;
 	fp_status status = FP_OK;
 	int64_t rows = block_rows(model);
-	/* A second try after a failure finds what the first one loaded. */
+	/* Parts loaded by an earlier call that failed are kept. */
 	const struct {
 		const fp_tensor_info *tensor;
 		fp_matrix *matrix;
@@ -78,7 +78,7 @@ cleanup:
 	return status;
 }
 
-static fp_status logits_room(fp_model *model)
+static fp_status allocate_logits(fp_model *model)
 {
 	if (!fp_matrix_is_absent(model->logits))
 		return FP_OK;
@@ -106,21 +106,6 @@ void fp_model_drop_head(fp_model *model)
 	model->head_loaded = false;
 }
 
-fp_status fp_model_logits(fp_model *model, fp_matrix hidden, fp_matrix out)
-{
-	fp_status status;
-	FP_REQUIRE(model->be,
-			   hidden.cols == model->config.hidden && out.cols == model->config.vocabulary && out.rows == hidden.rows);
-	FP_TRY(load_head(model));
-	int64_t block = block_rows(model);
-	for (int64_t first = 0; first < hidden.rows; first += block) {
-		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
-		FP_TRY(block_logits(model, fp_matrix_rows(hidden, first, rows), fp_matrix_rows(out, first, rows)));
-	}
-cleanup:
-	return status;
-}
-
 fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *targets, float *losses, int32_t *argmax)
 {
 	fp_backend *be = model->be;
@@ -128,7 +113,7 @@ fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *target
 	FP_REQUIRE(be, hidden.cols == model->config.hidden);
 	FP_TRY(load_head(model));
 	int64_t block = block_rows(model);
-	FP_TRY(logits_room(model));
+	FP_TRY(allocate_logits(model));
 	for (int64_t first = 0; first < hidden.rows; first += block) {
 		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows);
@@ -140,18 +125,16 @@ fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *target
 	FP_TRY(be->memory->synchronize(be));
 	for (int64_t i = 0; i < hidden.rows; i++)
 		if (!isfinite(losses[i])) {
-			status =
-				fp_fail(be->ctx, FP_ERROR_NUMERIC,
-						"%s: the loss of token %lld of a batch is not finite: the head's logits are NaN or infinite",
-						fp_checkpoint_directory(model->checkpoint), (long long)i);
+			status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
+							 "%s: the loss of token %lld of a batch is not finite: its logits contain NaN or infinity",
+							 fp_checkpoint_directory(model->checkpoint), (long long)i);
 			break;
 		}
 cleanup:
 	return status;
 }
 
-/* At most block_rows() rows, whose features block_logits() has just made: gradient ← by hidden, from that by the
- * logits. */
+/* gradient ← dhidden from dlogits, for at most block_rows() rows and right after their block_logits(). */
 static fp_status block_backward(fp_model *model, fp_matrix hidden, fp_matrix dlogits, fp_matrix gradient)
 {
 	fp_backend *be = model->be;
@@ -177,7 +160,7 @@ fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_
 	FP_REQUIRE(be, hidden.cols == model->config.hidden && gradient.cols == hidden.cols && gradient.rows == hidden.rows);
 	FP_TRY(load_head(model));
 	int64_t block = block_rows(model);
-	FP_TRY(logits_room(model));
+	FP_TRY(allocate_logits(model));
 	for (int64_t first = 0; first < hidden.rows; first += block) {
 		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows), part = fp_matrix_rows(hidden, first, rows);

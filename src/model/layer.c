@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layer.c: the forward pass of a decoder layer.
+ * layer.c: the forward pass of one decoder layer.
  *
  * With T tokens, h = hidden, q = heads·head_dim, k = kv_heads·head_dim, f = inner:
  *
@@ -12,8 +12,9 @@
  *     z       = φ(y Wgateᵀ) ∘ y Wupᵀ, or φ(y Wupᵀ)     [T × f]
  *     hidden ← hidden + z Wdownᵀ                       [T × h]
  *
- * Biases are added where the model has them. Some models normalise the heads of Q and K and rotate them by position
- * before attention. A model with the norm after each block has x = hidden, y = hidden, and a norm after each sum.
+ * Biases are added if the model has them. Some models apply an RMSNorm to each head of Q and K and
+ * rotate Q and K by position before attention. A post-norm model has x = y = hidden and normalises
+ * after each sum.
  */
 #include "model/layer.h"
 
@@ -26,11 +27,11 @@
 struct fp_workspace {
 	fp_backend *be; /* borrowed */
 	int64_t tokens;
-	fp_dtype type;          /* of the matrices below that say nothing else */
-	fp_matrix normalised;   /* T × h; absent where the norm comes after the blocks */
-	fp_matrix scratch;      /* T × max(q + 2k, f or 2f): Q, K, V and the inner activations are never needed together */
-	fp_matrix context;      /* T × q, for fp_layer_forward() */
-	fp_matrix narrow;       /* T × h in BF16, where products round a float input: that of several of them */
+	fp_dtype type;          /* of the matrices below, unless noted */
+	fp_matrix normalised;   /* T × h; absent in post-norm models */
+	fp_matrix scratch;      /* T × max(q + 2k, f or 2f): Q, K, V, then the inner activations */
+	fp_matrix context;      /* T × q; for fp_layer_forward() */
+	fp_matrix rounded;      /* T × h in BF16: an F32 input that several products would each round */
 	fp_matrix cosine, sine; /* F32 */
 };
 
@@ -41,13 +42,8 @@ static int64_t scratch_width(const fp_model_config *c)
 	return attention > inner ? attention : inner;
 }
 
-static int64_t table_rows(const fp_model_config *c, int64_t tokens)
-{
-	return tokens < c->positions ? tokens : c->positions;
-}
-
-/* Whether inputs of several products come in float and are rounded. */
-static bool has_narrow(const fp_model *model, fp_dtype type)
+/* Whether products round F32 inputs that they share. */
+static bool needs_rounded(const fp_model *model, fp_dtype type)
 {
 	return fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) &&
 		   (type == FP_F32 || !fp_model_get_config(model)->pre_norm);
@@ -62,9 +58,9 @@ int64_t fp_workspace_bytes_as(const fp_model *model, int64_t tokens, fp_dtype ty
 {
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t row = (c->pre_norm ? c->hidden : 0) + scratch_width(c) + c->heads * c->head_dim;
-	int64_t tables = c->rotary ? table_rows(c, tokens) * c->head_dim : 0;
-	int64_t narrow = has_narrow(model, type) ? tokens * c->hidden * 2 : 0;
-	return tokens * row * fp_dtype_size(type) + tables * (int64_t)sizeof(float) + narrow;
+	int64_t tables = c->rotary ? fp_rotary_rows(c, tokens) * c->head_dim : 0;
+	int64_t rounded = needs_rounded(model, type) ? tokens * c->hidden * 2 : 0;
+	return tokens * row * fp_dtype_size(type) + tables * (int64_t)sizeof(float) + rounded;
 }
 
 fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens)
@@ -88,10 +84,10 @@ fp_status fp_workspace_new_as(fp_workspace **out, const fp_model *model, int64_t
 		FP_TRY(fp_matrix_new(be, &workspace->normalised, tokens, c->hidden, type));
 	FP_TRY(fp_matrix_new(be, &workspace->scratch, tokens, scratch_width(c), type));
 	FP_TRY(fp_matrix_new(be, &workspace->context, tokens, c->heads * c->head_dim, type));
-	if (has_narrow(model, type))
-		FP_TRY(fp_matrix_new(be, &workspace->narrow, tokens, c->hidden, FP_BF16));
+	if (needs_rounded(model, type))
+		FP_TRY(fp_matrix_new(be, &workspace->rounded, tokens, c->hidden, FP_BF16));
 	if (c->rotary)
-		FP_TRY(fp_rotary_tables(be, c, table_rows(c, tokens), &workspace->cosine, &workspace->sine));
+		FP_TRY(fp_rotary_tables(be, c, fp_rotary_rows(c, tokens), &workspace->cosine, &workspace->sine));
 	*out = workspace;
 	workspace = NULL;
 cleanup:
@@ -106,111 +102,10 @@ void fp_workspace_free(fp_workspace *workspace)
 	fp_matrix_free(workspace->be, &workspace->normalised);
 	fp_matrix_free(workspace->be, &workspace->scratch);
 	fp_matrix_free(workspace->be, &workspace->context);
-	fp_matrix_free(workspace->be, &workspace->narrow);
+	fp_matrix_free(workspace->be, &workspace->rounded);
 	fp_matrix_free(workspace->be, &workspace->cosine);
 	fp_matrix_free(workspace->be, &workspace->sine);
 	fp_free(workspace);
-}
-
-/* A tensor of the checkpoint and the layer's matrix that it becomes. */
-typedef struct layer_part {
-	const fp_tensor_info *tensor; /* NULL: the model has none */
-	fp_matrix *matrix;
-	bool multiplied; /* an operator's weights */
-} layer_part;
-
-enum { LAYER_PARTS = 2 * FP_ROLE_COUNT + 6 };
-
-static void list_parts(fp_layer *layer, const fp_layer_tensors *tensors, layer_part parts[LAYER_PARTS])
-{
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		*parts++ = (layer_part){tensors->weight[role], &layer->weight[role], true};
-		*parts++ = (layer_part){tensors->bias[role], &layer->bias[role], false};
-	}
-	for (int i = 0; i < 2; i++) {
-		*parts++ = (layer_part){tensors->norm_weight[i], &layer->norm_weight[i], false};
-		*parts++ = (layer_part){tensors->norm_bias[i], &layer->norm_bias[i], false};
-	}
-	*parts++ = (layer_part){tensors->query_norm, &layer->query_norm, false};
-	*parts++ = (layer_part){tensors->key_norm, &layer->key_norm, false};
-}
-
-fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
-{
-	fp_status status;
-	fp_layer *layer = NULL;
-	layer_part parts[LAYER_PARTS];
-	*out = NULL;
-	FP_REQUIRE(model->be, index >= 0 && index < model->config.layers);
-	FP_TRY(FP_NEW(model->be->ctx, &layer, 1));
-	layer->model = model;
-	layer->index = index;
-	list_parts(layer, &model->layers[index], parts);
-	for (int i = 0; i < LAYER_PARTS; i++)
-		if (parts[i].tensor)
-			FP_TRY(fp_model_bring(model, parts[i].tensor,
-								  parts[i].multiplied ? fp_model_held_type(model, parts[i].tensor) : FP_F32,
-								  parts[i].matrix));
-	for (int i = 0; i < LAYER_PARTS; i++) /* behind all of them: it waits */
-		if (parts[i].tensor)
-			FP_TRY(fp_model_check(model, parts[i].tensor, *parts[i].matrix));
-	*out = layer;
-	layer = NULL;
-cleanup:
-	fp_layer_free(layer);
-	return status;
-}
-
-static fp_status copy_if(fp_backend *be, fp_matrix in, fp_matrix *out)
-{
-	if (fp_matrix_is_absent(in))
-		return FP_OK;
-	fp_status status = fp_matrix_new(be, out, in.rows, in.cols, in.dtype);
-	return status == FP_OK ? be->memory->copy(be, *out, in) : status;
-}
-
-fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer)
-{
-	fp_status status;
-	fp_backend *be = fp_model_backend(layer->model);
-	fp_layer *copy = NULL;
-	*out = NULL;
-	FP_TRY(FP_NEW(be->ctx, &copy, 1));
-	copy->model = layer->model;
-	copy->index = layer->index;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		FP_TRY(copy_if(be, layer->weight[role], &copy->weight[role]));
-		FP_TRY(copy_if(be, layer->bias[role], &copy->bias[role]));
-	}
-	for (int i = 0; i < 2; i++) {
-		FP_TRY(copy_if(be, layer->norm_weight[i], &copy->norm_weight[i]));
-		FP_TRY(copy_if(be, layer->norm_bias[i], &copy->norm_bias[i]));
-	}
-	FP_TRY(copy_if(be, layer->query_norm, &copy->query_norm));
-	FP_TRY(copy_if(be, layer->key_norm, &copy->key_norm));
-	*out = copy;
-	copy = NULL;
-cleanup:
-	fp_layer_free(copy);
-	return status;
-}
-
-void fp_layer_free(fp_layer *layer)
-{
-	if (!layer)
-		return;
-	fp_backend *be = fp_model_backend(layer->model);
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		fp_matrix_free(be, &layer->weight[role]);
-		fp_matrix_free(be, &layer->bias[role]);
-	}
-	for (int i = 0; i < 2; i++) {
-		fp_matrix_free(be, &layer->norm_weight[i]);
-		fp_matrix_free(be, &layer->norm_bias[i]);
-	}
-	fp_matrix_free(be, &layer->query_norm);
-	fp_matrix_free(be, &layer->key_norm);
-	fp_free(layer);
 }
 
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y)
@@ -221,7 +116,7 @@ fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bia
 	return status;
 }
 
-/* The `cols` wide matrix that starts `skipped` columns' worth of elements into the scratch buffer; contiguous. */
+/* A contiguous rows × cols matrix that starts rows·skipped elements into the scratch buffer. */
 static fp_matrix scratch_part(const fp_workspace *workspace, int64_t rows, int64_t skipped, int64_t cols)
 {
 	return (fp_matrix){.buffer = workspace->scratch.buffer,
@@ -232,7 +127,7 @@ static fp_matrix scratch_part(const fp_workspace *workspace, int64_t rows, int64
 					   .dtype = workspace->type};
 }
 
-static fp_status normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y)
+fp_status fp_layer_normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y)
 {
 	fp_backend *be = fp_model_backend(layer->model);
 	const fp_model_config *c = fp_model_get_config(layer->model);
@@ -248,18 +143,18 @@ static fp_status block_input(const fp_layer *layer, int which, const fp_layer_st
 	if (!fp_model_get_config(layer->model)->pre_norm)
 		return FP_OK;
 	*input = fp_matrix_rows(workspace->normalised, 0, state->hidden.rows);
-	return normalise(layer, which, state->hidden, *input);
+	return fp_layer_normalise(layer, which, state->hidden, *input);
 }
 
-/* The input of several products, rounded once where each of them would round it. */
-static fp_status shared_input(const fp_workspace *workspace, fp_matrix input, fp_matrix *out)
+/* Rounds the input of several products once instead of once per product. */
+static fp_status round_once(const fp_workspace *workspace, fp_matrix input, fp_matrix *out)
 {
 	fp_backend *be = workspace->be;
 	bool wanted = workspace->type == FP_BF16 || fp_backend_rounds(be, be->use);
 	*out = input;
-	if (input.dtype == FP_BF16 || fp_matrix_is_absent(workspace->narrow) || !wanted)
+	if (input.dtype == FP_BF16 || fp_matrix_is_absent(workspace->rounded) || !wanted)
 		return FP_OK;
-	*out = fp_matrix_rows(workspace->narrow, 0, input.rows);
+	*out = fp_matrix_rows(workspace->rounded, 0, input.rows);
 	return be->memory->copy(be, *out, input);
 }
 
@@ -270,7 +165,7 @@ static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_wo
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix up = scratch_part(workspace, input.rows, 0, c->inner);
 	if (c->gated || workspace->type == FP_BF16)
-		FP_TRY(shared_input(workspace, input, &input));
+		FP_TRY(round_once(workspace, input, &input));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
 	if (c->gated) {
 		fp_matrix gate = scratch_part(workspace, input.rows, c->inner, c->inner);
@@ -284,9 +179,9 @@ cleanup:
 	return status;
 }
 
-/* Queries or keys: normalised by head and turned, where the model does so. */
-static fp_status place_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, int64_t length,
-							 fp_workspace *workspace, fp_matrix X)
+/* Normalises each head of the queries or keys and rotates them by position, if the model does. */
+static fp_status prepare_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, int64_t length,
+							   fp_workspace *workspace, fp_matrix X)
 {
 	fp_status status = FP_OK;
 	fp_backend *be = workspace->be;
@@ -318,62 +213,64 @@ int64_t fp_packing_width(const fp_model *model)
 	return 2 * (c->heads + c->kv_heads) * c->head_dim;
 }
 
-/* Rows between their packed and their unpacked place; back: from the latter to the former. */
-static fp_status move_rows(fp_backend *be, const fp_packing *packing, fp_matrix packed, fp_matrix unpacked, bool back)
+/* Copies rows from packed to unpacked, or with `pack` the other way. */
+static fp_status copy_rows(fp_backend *be, const fp_packing *packing, fp_matrix packed, fp_matrix unpacked, bool pack)
 {
 	fp_status status = FP_OK;
 	for (int64_t i = 0; i < packing->span_count; i++) {
 		const fp_row_span *span = &packing->spans[i];
-		fp_matrix near = fp_matrix_rows(packed, span->packed, span->rows);
-		fp_matrix far = fp_matrix_rows(unpacked, span->unpacked, span->rows);
-		if (back && span->copy)
+		fp_matrix packed_rows = fp_matrix_rows(packed, span->packed, span->rows);
+		fp_matrix unpacked_rows = fp_matrix_rows(unpacked, span->unpacked, span->rows);
+		if (pack && span->copy)
 			continue;
-		FP_TRY(back ? be->memory->copy(be, near, far) : be->memory->copy(be, far, near));
+		FP_TRY(pack ? be->memory->copy(be, packed_rows, unpacked_rows)
+					: be->memory->copy(be, unpacked_rows, packed_rows));
 	}
 cleanup:
 	return status;
 }
 
-/* Attention over Q, K and V [sequences · length rows]: placed, and mixed into `context`. */
-static fp_status mix_tokens(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace, fp_matrix Q,
-							fp_matrix K, fp_matrix V, fp_matrix context)
+/* context ← attention(Q, K, V), each with sequences · length rows. */
+static fp_status attention(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace, fp_matrix Q,
+						   fp_matrix K, fp_matrix V, fp_matrix context)
 {
 	fp_status status;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_attention_shape shape = fp_layer_attention_shape(layer, state->sequences, state->length);
-	FP_TRY(place_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
-	FP_TRY(place_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
+	FP_TRY(prepare_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
+	FP_TRY(prepare_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
 	FP_TRY(workspace->be->transformer->attention(workspace->be, &shape, Q, K, V, context));
 cleanup:
 	return status;
 }
 
-/* The `cols` wide part of the packing's room that starts `skipped` columns' worth of elements into it; contiguous. */
-static fp_matrix room_part(const fp_layer_state *state, int64_t skipped, int64_t cols)
+/* A contiguous matrix of `cols` columns that starts rows·skipped elements into the packing's workspace. */
+static fp_matrix unpacked_part(const fp_layer_state *state, int64_t skipped, int64_t cols)
 {
-	fp_matrix part = state->packing->room;
+	fp_matrix part = state->packing->workspace;
 	part.rows = state->sequences * state->length;
 	part.offset += part.rows * skipped;
 	part.cols = part.stride = cols;
 	return part;
 }
 
-static fp_status mix_packed(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace, fp_matrix Q,
-							fp_matrix K, fp_matrix V)
+/* The same for packed Q, K, V and state->context. */
+static fp_status packed_attention(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace,
+								  fp_matrix Q, fp_matrix K, fp_matrix V)
 {
 	fp_status status;
 	const fp_packing *packing = state->packing;
-	fp_matrix far_Q = room_part(state, 0, Q.cols);
-	fp_matrix far_K = room_part(state, Q.cols, K.cols);
-	fp_matrix far_V = room_part(state, Q.cols + K.cols, V.cols);
-	fp_matrix far_context = room_part(state, Q.cols + K.cols + V.cols, state->context.cols);
-	/* Padding comes after all that counts and so is never seen, but it must not be whatever the memory held. */
-	FP_TRY(workspace->be->memory->fill(workspace->be, room_part(state, 0, Q.cols + K.cols + V.cols), 0));
-	FP_TRY(move_rows(workspace->be, packing, Q, far_Q, false));
-	FP_TRY(move_rows(workspace->be, packing, K, far_K, false));
-	FP_TRY(move_rows(workspace->be, packing, V, far_V, false));
-	FP_TRY(mix_tokens(layer, state, workspace, far_Q, far_K, far_V, far_context));
-	FP_TRY(move_rows(workspace->be, packing, state->context, far_context, true));
+	fp_matrix unpacked_Q = unpacked_part(state, 0, Q.cols);
+	fp_matrix unpacked_K = unpacked_part(state, Q.cols, K.cols);
+	fp_matrix unpacked_V = unpacked_part(state, Q.cols + K.cols, V.cols);
+	fp_matrix unpacked_context = unpacked_part(state, Q.cols + K.cols + V.cols, state->context.cols);
+	/* No token attends to the padding, which comes last, but uninitialised memory may hold NaN. */
+	FP_TRY(workspace->be->memory->fill(workspace->be, unpacked_part(state, 0, Q.cols + K.cols + V.cols), 0));
+	FP_TRY(copy_rows(workspace->be, packing, Q, unpacked_Q, false));
+	FP_TRY(copy_rows(workspace->be, packing, K, unpacked_K, false));
+	FP_TRY(copy_rows(workspace->be, packing, V, unpacked_V, false));
+	FP_TRY(attention(layer, state, workspace, unpacked_Q, unpacked_K, unpacked_V, unpacked_context));
+	FP_TRY(copy_rows(workspace->be, packing, state->context, unpacked_context, true));
 cleanup:
 	return status;
 }
@@ -388,24 +285,24 @@ static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *
 	fp_matrix Q = scratch_part(workspace, input.rows, 0, query_width);
 	fp_matrix K = scratch_part(workspace, input.rows, query_width, key_width);
 	fp_matrix V = scratch_part(workspace, input.rows, query_width + key_width, key_width);
-	FP_TRY(shared_input(workspace, input, &input));
+	FP_TRY(round_once(workspace, input, &input));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
-	FP_TRY(state->packing ? mix_packed(layer, state, workspace, Q, K, V)
-						  : mix_tokens(layer, state, workspace, Q, K, V, state->context));
+	FP_TRY(state->packing ? packed_attention(layer, state, workspace, Q, K, V)
+						  : attention(layer, state, workspace, Q, K, V, state->context));
 cleanup:
 	return status;
 }
 
-/* hidden ← hidden + operator(input), then the norm where it comes after the block. */
-static fp_status close_block(const fp_layer *layer, fp_role role, fp_matrix input, fp_layer_state *state)
+/* hidden ← hidden + operator(input), normalised in post-norm models. */
+static fp_status add_to_residual(const fp_layer *layer, fp_role role, fp_matrix input, fp_layer_state *state)
 {
 	fp_status status;
 	FP_TRY(
 		fp_linear(fp_model_backend(layer->model), input, layer->weight[role], layer->bias[role], true, state->hidden));
 	if (!fp_model_get_config(layer->model)->pre_norm)
-		FP_TRY(normalise(layer, role == FP_OUTPUT ? 0 : 1, state->hidden, state->hidden));
+		FP_TRY(fp_layer_normalise(layer, role == FP_OUTPUT ? 0 : 1, state->hidden, state->hidden));
 cleanup:
 	return status;
 }
@@ -416,8 +313,7 @@ static fp_status check_finite(const fp_layer *layer, fp_matrix hidden)
 	int finite = 1;
 	fp_status status = be->linear->finite(be, hidden, &finite);
 	if (status == FP_OK && !finite)
-		return fp_fail(be->ctx, FP_ERROR_NUMERIC,
-					   "%s: layer %lld: its output holds numbers that are not finite (NaN or infinity)",
+		return fp_fail(be->ctx, FP_ERROR_NUMERIC, "%s: layer %lld: the output contains NaN or infinity",
 					   fp_checkpoint_directory(fp_model_checkpoint(layer->model)), (long long)layer->index);
 	return status;
 }
@@ -425,7 +321,7 @@ static fp_status check_finite(const fp_layer *layer, fp_matrix hidden)
 static fp_status check_state(const fp_layer *layer, const fp_layer_state *state, const fp_workspace *workspace)
 {
 	fp_backend *be = workspace->be;
-	FP_REQUIRE(be, state->packing ? fp_matrix_size(state->packing->room) >=
+	FP_REQUIRE(be, state->packing ? fp_matrix_size(state->packing->workspace) >=
 										state->sequences * state->length * fp_packing_width(layer->model)
 								  : state->hidden.rows == state->sequences * state->length);
 	FP_REQUIRE(be, state->hidden.rows <= workspace->tokens && state->length <= workspace->tokens);
@@ -470,12 +366,12 @@ fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp
 		FP_TRY(attend(layer, input, state, workspace));
 		break;
 	case 1:
-		FP_TRY(close_block(layer, FP_OUTPUT, input, state));
+		FP_TRY(add_to_residual(layer, FP_OUTPUT, input, state));
 		break;
-	case 2: /* nothing: group 3's input makes the inner activations */
+	case 2: /* fp_layer_input() computes the inner activations for group 3 */
 		break;
 	default:
-		FP_TRY(close_block(layer, FP_DOWN, input, state));
+		FP_TRY(add_to_residual(layer, FP_DOWN, input, state));
 		FP_TRY(check_finite(layer, state->hidden));
 		break;
 	}
@@ -491,7 +387,7 @@ fp_status fp_layer_forward(const fp_layer *layer, fp_layer_state *state, fp_work
 		own.context = fp_matrix_rows(workspace->context, 0, own.hidden.rows <= workspace->tokens ? own.hidden.rows : 0);
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
 		fp_matrix input;
-		if (group == 2) /* its input is of use to observers only */
+		if (group == 2) /* advancing does nothing, and nobody observes the input */
 			continue;
 		FP_TRY(fp_layer_input(layer, group, &own, workspace, &input));
 		FP_TRY(fp_layer_advance(layer, group, input, &own, workspace));

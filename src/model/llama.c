@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* llama.c: LLaMA 1, 2 and 3, and what is published in their form (SmolLM, TinyLlama, Vicuna). */
+/* llama.c: LLaMA 1, 2 and 3, and models of the same form (SmolLM, TinyLlama, Vicuna). */
 #include "model/llama_like.h"
 
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)

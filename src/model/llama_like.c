@@ -11,7 +11,7 @@ static fp_status read_head_dim(const fp_config_reader *reader, int64_t fallback,
 		goto cleanup;
 	if (config->hidden % config->heads != 0) {
 		status = fp_config_fail(reader, "num_attention_heads",
-								"must divide hidden_size where there is no head_dim, but %lld does not divide %lld",
+								"must divide hidden_size unless head_dim is set, but %lld does not divide %lld",
 								(long long)config->heads, (long long)config->hidden);
 		goto cleanup;
 	}
@@ -31,7 +31,7 @@ fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_de
 	FP_TRY(fp_config_integer(reader, "vocab_size", 1, FP_MAX_DIMENSION, &config->vocabulary));
 	FP_TRY(fp_config_integer_or(reader, "max_position_embeddings", 1, FP_MAX_DIMENSION, defaults->positions,
 								&config->positions));
-	/* null is not absent here: it asks for a key/value head per head. */
+	/* null differs from absent here: it means one key/value head per head. */
 	int64_t kv_heads = defaults->kv_heads > 0 && !fp_config_is_null(reader, "num_key_value_heads") ? defaults->kv_heads
 																								   : config->heads;
 	FP_TRY(fp_config_integer_or(reader, "num_key_value_heads", 1, FP_MAX_DIMENSION, kv_heads, &config->kv_heads));
@@ -54,8 +54,8 @@ cleanup:
 	return status;
 }
 
-/* The first layer that slides, by a list with one word for each layer. All that comes after it must slide too: that is
- * how these families are made, and one number then says it. */
+/* Finds the first layer with a sliding window. All later layers must have one too, so that one number
+ * describes the model; published models of these families comply. */
 static fp_status read_layer_types(const fp_config_reader *reader, const json_t *types, fp_model_config *config)
 {
 	if (!json_is_array(types) || (int64_t)json_array_size(types) != config->layers)
@@ -66,7 +66,7 @@ static fp_status read_layer_types(const fp_config_reader *reader, const json_t *
 		const char *type = json_string_value(json_array_get(types, (size_t)i));
 		bool sliding = type && strcmp(type, "sliding_attention") == 0;
 		if (!sliding && (!type || strcmp(type, "full_attention") != 0))
-			return fp_config_fail(reader, "layer_types", "must hold full_attention or sliding_attention for layer %lld",
+			return fp_config_fail(reader, "layer_types", "must be full_attention or sliding_attention for layer %lld",
 								  (long long)i);
 		if (sliding && config->window_from > i)
 			config->window_from = i;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c: opening a model, and tokens to hidden states. */
+/* model.c: opens a model and embeds tokens. */
 #include "model/model.h"
 
 #include "base/memory.h"
@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { GATHER_ROWS = 1024 }; /* embedding rows on their way at a time */
+enum { GATHER_ROWS = 1024 }; /* embedding rows uploaded at a time */
 
-/* The rules that every architecture's config has to keep. */
+/* The rules for every architecture. */
 static fp_status check_config(const fp_config_reader *reader, const fp_model_config *c)
 {
 	if (c->heads % c->kv_heads != 0)
@@ -152,15 +152,16 @@ static fp_status check_ids(const fp_model *model, const int32_t *ids, int64_t co
 {
 	for (int64_t i = 0; i < count; i++)
 		if (ids[i] < 0 || ids[i] >= model->config.vocabulary)
-			return fp_fail(
-				model->be->ctx, FP_ERROR_INPUT,
-				"%s: token id %d is outside the model's vocabulary of %lld; the tokenizer is not this model's",
-				fp_checkpoint_directory(model->checkpoint), (int)ids[i], (long long)model->config.vocabulary);
+			return fp_fail(model->be->ctx, FP_ERROR_INPUT,
+						   "%s: token id %d is outside the model's vocabulary of %lld; the tokenizer does not belong "
+						   "to this model",
+						   fp_checkpoint_directory(model->checkpoint), (int)ids[i],
+						   (long long)model->config.vocabulary);
 	return FP_OK;
 }
 
-/* Rows of the embedding, straight from the mapped file and in its type: the table is never converted as a whole. `rows`
- * holds GATHER_ROWS. */
+/* Copies embedding rows from the mapped file, so that the whole table is never converted. `rows` has
+ * space for GATHER_ROWS. */
 static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, char *rows, fp_matrix out)
 {
 	fp_backend *be = model->be;
@@ -174,9 +175,9 @@ static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, char
 	int finite = 1;
 	fp_status status;
 	FP_TRY(be->memory->upload(be, out, rows, table->dtype, width));
-	FP_TRY(be->linear->finite(be, out, &finite)); /* waits, so that the rows can be filled again */
+	FP_TRY(be->linear->finite(be, out, &finite)); /* waits for the upload, so that `rows` can be reused */
 	if (!finite)
-		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
+		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' contains NaN or infinity",
 						 fp_checkpoint_directory(model->checkpoint), table->name);
 cleanup:
 	return status;
@@ -189,7 +190,7 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 	int64_t total = sequences * length;
 	int64_t block = total < GATHER_ROWS ? total : GATHER_ROWS;
 	char *rows = NULL;
-	fp_matrix narrow = {0};
+	fp_matrix unprojected = {0};
 	fp_status status;
 	FP_REQUIRE(be, out.rows == total && out.cols == c->hidden);
 	FP_TRY(fp_model_check_length(model, length));
@@ -198,12 +199,12 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 	if (model->project_in) {
 		if (fp_matrix_is_absent(model->input_projection))
 			FP_TRY(fp_model_upload(model, model->project_in, &model->input_projection));
-		FP_TRY(fp_matrix_new(be, &narrow, block, c->embedding, FP_F32));
+		FP_TRY(fp_matrix_new(be, &unprojected, block, c->embedding, FP_F32));
 	}
 	for (int64_t first = 0; first < total; first += block) {
 		int64_t count = total - first < block ? total - first : block;
 		fp_matrix part = fp_matrix_rows(out, first, count);
-		fp_matrix gathered = model->project_in ? fp_matrix_rows(narrow, 0, count) : part;
+		fp_matrix gathered = model->project_in ? fp_matrix_rows(unprojected, 0, count) : part;
 		FP_TRY(gather(model, ids + first, count, rows, gathered));
 		if (model->project_in)
 			FP_TRY(fp_linear(be, gathered, model->input_projection, (fp_matrix){0}, false, part));
@@ -212,12 +213,12 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 	if (model->positions) {
 		if (fp_matrix_is_absent(model->position_rows))
 			FP_TRY(fp_model_upload(model, model->positions, &model->position_rows));
-		fp_matrix places = fp_matrix_rows(model->position_rows, c->position_offset, length);
+		fp_matrix position_rows = fp_matrix_rows(model->position_rows, c->position_offset, length);
 		for (int64_t s = 0; s < sequences; s++)
-			FP_TRY(be->linear->axpby(be, 1, places, 1, fp_matrix_rows(out, s * length, length)));
+			FP_TRY(be->linear->axpby(be, 1, position_rows, 1, fp_matrix_rows(out, s * length, length)));
 	}
 cleanup:
-	fp_matrix_free(be, &narrow);
+	fp_matrix_free(be, &unprojected);
 	fp_free(rows);
 	return status;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_tensors.c: the tensors that a config asks for, found in the checkpoint and checked; and their way to the
- * device. */
+/* model_tensors.c: finds the tensors that the config requires, checks them and uploads them. */
 #include "base/memory.h"
 #include "model/model_parts.h"
 
@@ -19,7 +18,7 @@ static const char *spell_shape(const int64_t *shape, int rank, char text[SHAPE_S
 	return text;
 }
 
-/* rows == 0: a vector of `cols`. */
+/* rows = 0: a vector of `cols` entries. */
 static fp_status require(const fp_model *model, const char *name, int64_t rows, int64_t cols,
 						 const fp_tensor_info **out)
 {
@@ -34,11 +33,11 @@ static fp_status require(const fp_model *model, const char *name, int64_t rows, 
 	const fp_tensor_info *tensor = fp_checkpoint_find(model->checkpoint, name);
 	*out = tensor;
 	if (!tensor)
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s' is missing; its config.json asks for it, with shape %s",
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s' is missing; config.json requires it with shape %s",
 					   directory, name, expected);
 	if (tensor->rank != rank || memcmp(tensor->shape, wanted, sizeof wanted[0] * (size_t)rank) != 0) {
 		char found[SHAPE_SIZE];
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s' has shape %s, but its config.json asks for %s", directory,
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s' has shape %s, but config.json requires %s", directory,
 					   name, spell_shape(tensor->shape, tensor->rank, found), expected);
 	}
 	if (!fp_dtype_is_weight(tensor->dtype))
@@ -105,7 +104,7 @@ cleanup:
 	return status;
 }
 
-/* The same model is saved with different prefixes, according to the class it was saved from. */
+/* The prefix depends on the class that the model was saved from. */
 static const char *find_prefix(const fp_model *model)
 {
 	const fp_architecture *a = model->architecture;
@@ -154,7 +153,7 @@ fp_dtype fp_model_held_type(const fp_model *model, const fp_tensor_info *tensor)
 	return fp_backend_rounds(model->be, FP_USE_ACTIVATION) ? tensor->dtype : FP_F32;
 }
 
-fp_status fp_model_bring(const fp_model *model, const fp_tensor_info *tensor, fp_dtype type, fp_matrix *out)
+fp_status fp_model_start_upload(const fp_model *model, const fp_tensor_info *tensor, fp_dtype type, fp_matrix *out)
 {
 	fp_status status;
 	fp_backend *be = model->be;
@@ -176,13 +175,13 @@ cleanup:
 	return status;
 }
 
-fp_status fp_model_check(const fp_model *model, const fp_tensor_info *tensor, fp_matrix matrix)
+fp_status fp_model_check_finite(const fp_model *model, const fp_tensor_info *tensor, fp_matrix matrix)
 {
 	fp_backend *be = model->be;
 	int finite = 0;
 	fp_status status = be->linear->finite(be, matrix, &finite);
 	if (status == FP_OK && !finite)
-		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' holds numbers that are not finite (NaN or infinity)",
+		status = fp_fail(be->ctx, FP_ERROR_INPUT, "%s: tensor '%s' contains NaN or infinity",
 						 fp_checkpoint_directory(model->checkpoint), tensor->name);
 	return status;
 }
@@ -190,8 +189,8 @@ fp_status fp_model_check(const fp_model *model, const fp_tensor_info *tensor, fp
 fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out)
 {
 	fp_status status;
-	FP_TRY(fp_model_bring(model, tensor, FP_F32, out));
-	FP_TRY(fp_model_check(model, tensor, *out));
+	FP_TRY(fp_model_start_upload(model, tensor, FP_F32, out));
+	FP_TRY(fp_model_check_finite(model, tensor, *out));
 cleanup:
 	if (status != FP_OK)
 		fp_matrix_free(model->be, out);

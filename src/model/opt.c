@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opt.c: OPT in all its shapes: 125M…66B with the norm before each block, 350M with the norm after it and a narrower
- * embedding. */
+/* opt.c: OPT. All sizes are pre-norm models, except 350M, which is post-norm and has a narrower embedding. */
 #include "model/architecture.h"
 
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
@@ -20,7 +19,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	FP_TRY(fp_config_flag_or(reader, "tie_word_embeddings", true, &config->tied));
 	bool bias;
 	FP_TRY(fp_config_flag_or(reader, "enable_bias", true, &bias));
-	bool removed; /* early conversions had no final norm */
+	bool removed; /* the final norm; early conversions lack it */
 	FP_TRY(fp_config_flag_or(reader, "_remove_final_layer_norm", false, &removed));
 
 	if (config->hidden % config->heads != 0) {
@@ -34,7 +33,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	config->norm_epsilon = 1e-5F; /* not in the config: torch's default */
 	config->final_norm = config->pre_norm && !removed;
 	config->qkv_bias = config->output_bias = config->mlp_bias = bias;
-	config->position_offset = 2; /* two rows at the front that the original training left unused */
+	config->position_offset = 2; /* the original training left the first two rows unused */
 cleanup:
 	return status;
 }
@@ -43,7 +42,7 @@ const fp_architecture fp_architecture_opt = {
 	.name = "OPTForCausalLM",
 	.model_type = "opt",
 	.read_config = read_config,
-	/* The hub's .bin files were saved from different classes of the same model. */
+	/* Published .bin files were saved from different classes of the same model. */
 	.prefixes = {"model.decoder.", "decoder.", ""},
 	.embedding = "embed_tokens",
 	.positions = "embed_positions",

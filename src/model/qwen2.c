@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qwen2.c: Qwen2 and Qwen2.5: LLaMA's layer with biases on q, k and v, always. */
+/* qwen2.c: Qwen2 and Qwen2.5: LLaMA's layer with biases on q, k and v. */
 #include "model/llama_like.h"
 
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qwen3.c: Qwen3, dense: LLaMA's layer with an RMSNorm on each head of q and k and a head size of its own. */
+/* qwen3.c: dense Qwen3: LLaMA's layer with an RMSNorm on each head of q and k and a head_dim key. */
 #include "model/llama_like.h"
 
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rotary.c: rope_theta and rope_scaling from the config, and the tables of angles.
+ * rotary.c: reads rope_theta and rope_scaling from config.json and computes the tables of angles.
  *
- *     plain    ωᵢ = θ^(−2i/d),  i < d/2
- *     linear   ωᵢ / factor
- *     llama3   ωᵢ / factor                       if n/wave < low
- *              ωᵢ                                if n/wave > high
- *              (1 − s)·ωᵢ/factor + s·ωᵢ          otherwise
+ *     plain    ωᵢ = θ^(−2i/d),  0 ≤ i < d/2
+ *     linear   ωᵢ/factor
+ *     llama3   ωᵢ/factor                    if t < low
+ *              ωᵢ                           if t > high
+ *              (1 − s)·ωᵢ/factor + s·ωᵢ     otherwise
  *
- * with the wavelength wave = 2π/ωᵢ, the original context length n and s = (n/wave − low)/(high − low).
+ * where n is the original context length and
+ *
+ *     t = nωᵢ/2π
+ *     s = (t − low)/(high − low)
  */
 #include "model/rotary.h"
 
@@ -29,7 +32,7 @@ static fp_status read_scaling(const fp_config_reader *rope, fp_model_config *con
 {
 	fp_status status;
 	const char *type;
-	FP_TRY(fp_config_text_or(rope, "type", "default", &type)); /* the key's name before transformers 4.43 */
+	FP_TRY(fp_config_text_or(rope, "type", "default", &type)); /* the key before transformers 4.43 */
 	FP_TRY(fp_config_text_or(rope, "rope_type", type, &type));
 	int row = 0;
 	while (row < ROPE_TYPE_COUNT && strcmp(rope_types[row].name, type) != 0)
@@ -92,7 +95,7 @@ static double scaled(const fp_model_config *config, double frequency)
 	double slow = frequency / config->rope_factor;
 	if (config->rope_scaling == FP_ROPE_LINEAR)
 		return slow;
-	double turns = (double)config->rope_original * frequency / (2 * 3.14159265358979323846); /* n/wave */
+	double turns = (double)config->rope_original * frequency / (2 * 3.14159265358979323846);
 	if (turns < config->rope_low)
 		return slow;
 	if (turns > config->rope_high)
@@ -101,12 +104,18 @@ static double scaled(const fp_model_config *config, double frequency)
 	return (1 - smooth) * slow + smooth * frequency;
 }
 
-void fp_rotary_frequencies(const fp_model_config *config, float *frequencies)
+/* frequencies[head_dim / 2]: radians per position, after scaling. */
+static void fill_frequencies(const fp_model_config *config, float *frequencies)
 {
 	for (int64_t i = 0; i < config->head_dim / 2; i++) {
 		double exponent = -2.0 * (double)i / (double)config->head_dim;
 		frequencies[i] = (float)scaled(config, pow(config->rope_theta, exponent));
 	}
+}
+
+int64_t fp_rotary_rows(const fp_model_config *config, int64_t tokens)
+{
+	return tokens < config->positions ? tokens : config->positions;
 }
 
 fp_status fp_rotary_tables(fp_backend *be, const fp_model_config *config, int64_t length, fp_matrix *cosine,
@@ -115,15 +124,15 @@ fp_status fp_rotary_tables(fp_backend *be, const fp_model_config *config, int64_
 	fp_status status;
 	int64_t half = config->head_dim / 2;
 	float *frequencies = NULL;
-	float *table = NULL; /* sines behind cosines */
+	float *table = NULL; /* cosines, then sines */
 	*cosine = *sine = (fp_matrix){0};
 	FP_TRY(FP_NEW(be->ctx, &frequencies, half));
 	FP_TRY(FP_NEW(be->ctx, &table, 2 * length * half));
-	fp_rotary_frequencies(config, frequencies);
+	fill_frequencies(config, frequencies);
 	for (int64_t t = 0; t < length; t++)
 		for (int64_t i = 0; i < half; i++) {
-			/* The models were trained with the product rounded to single precision: at position 8191 that moves the
-			 * angle by up to 5e-4, so it is rounded here too. */
+			/* Models are trained with the product rounded to single precision, which changes the
+			 * angle by up to 5e-4 at position 8191. */
 			float angle = (float)t * frequencies[i];
 			table[t * half + i] = (float)cos((double)angle);
 			table[(length + t) * half + i] = (float)sin((double)angle);
@@ -132,7 +141,7 @@ fp_status fp_rotary_tables(fp_backend *be, const fp_model_config *config, int64_
 	FP_TRY(fp_matrix_new(be, sine, length, half, FP_F32));
 	FP_TRY(be->memory->upload(be, *cosine, table, FP_F32, half));
 	FP_TRY(be->memory->upload(be, *sine, table + length * half, FP_F32, half));
-	FP_TRY(be->memory->synchronize(be)); /* before the table goes away */
+	FP_TRY(be->memory->synchronize(be)); /* before the table is freed */
 cleanup:
 	if (status != FP_OK) {
 		fp_matrix_free(be, cosine);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The capture points: what a group's operators read, against hooks in transformers; and steps against the whole layer.
- */
+/* Compares each group's input with hooks in transformers, and stepwise passes with the whole layer. */
 #include "model_fixture.h"
 
 #include <math.h>
@@ -20,7 +19,7 @@ static float *download(model_fixture *f, fp_matrix matrix)
 	return out;
 }
 
-/* Compares with the next block of captures.bin and moves the cursor behind it. */
+/* Compares with the next block of captures.bin and advances the cursor. */
 static void compare_block(model_fixture *f, fp_matrix got, const unsigned char **cursor, const char *where)
 {
 	int32_t shape[2];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients through a whole layer, for every switch of an architecture: against PyTorch's autograd in double, and, for
- * switches that no fixture has, against differences of the loss. */
+/* Gradients through a whole layer for every config option, compared with PyTorch's autograd in double
+ * precision or, for options that no fixture has, with finite differences of the loss. */
 #include "model_fixture.h"
 
 #include "model/layer_backward.h"
@@ -20,7 +20,7 @@ static const char *const cases[] = {
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 
-/* A model with the input of one layer and all that a gradient takes. */
+/* A model, the input of one layer, and the matrices for its gradients. */
 typedef struct gradient_run {
 	model_fixture f;
 	expected_output expected;
@@ -71,7 +71,7 @@ static float *download(gradient_run *r, fp_matrix matrix)
 	return out;
 }
 
-/* Sequences [first, first + count) through the layer; the loss, and with `backward` its gradients. */
+/* Returns the loss of sequences [first, first + count) after the layer; `backward` computes its gradients. */
 static double pass(gradient_run *r, int64_t first, int64_t count, bool backward, bool add)
 {
 	int64_t length = r->expected.length, width = r->hidden.cols, rows = count * length;
@@ -95,8 +95,8 @@ static double pass(gradient_run *r, int64_t first, int64_t count, bool backward,
 	return loss;
 }
 
-/* ‖got − wanted‖/‖wanted‖ against the next block of the file; moves the cursor behind it. A gradient that is zero (the
- * keys' bias moves all scores of a row alike) is compared with the size of the others. */
+/* Checks ‖got − wanted‖/‖wanted‖ against the next block of the file and advances the cursor. A zero
+ * gradient (the keys' bias shifts all scores of a row equally) is compared with the size of the others. */
 static void compare_block(gradient_run *r, fp_matrix got, const unsigned char **cursor, double size, const char *what)
 {
 	int32_t shape[2];
@@ -145,7 +145,7 @@ static void gradients_equal_those_of_autograd(void **unused)
 		start(&r, cases[i]);
 		pass(&r, 0, r.expected.sequences, true, false);
 		compare_all(&r, cases[i]);
-		/* again over what the tape holds from before, and in two parts that add up */
+		/* Again with the used tape, and in two parts that are added. */
 		for (int64_t first = 0; first < r.expected.sequences; first++)
 			pass(&r, first, 1, true, first > 0);
 		compare_all(&r, cases[i]);
@@ -174,7 +174,7 @@ static void the_taped_forward_is_the_layer_s(void **unused)
 	}
 }
 
-/* layer.weight += step·direction, the direction from a generator started at `seed` */
+/* layer.weight += step·direction, with a random direction from `seed` */
 static double move(gradient_run *r, uint64_t seed, double step)
 {
 	double slope = 0;
@@ -208,8 +208,8 @@ static void check_by_differences(gradient_run *r, const char *what)
 		fail_msg("%s: the slope is %.9g, but the loss changes by %.9g", what, slope, difference);
 }
 
-/* hidden += step·direction, the direction random with the signs of `gradient`, so that the loss surely changes; returns
- * the slope along it. */
+/* hidden += step·direction and returns the slope. The direction is random with the signs of `gradient`,
+ * so that the loss changes. */
 static double move_input(gradient_run *r, const float *gradient, double step)
 {
 	uint64_t seed = 17;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is wrong with a config or a tensor is said in words: the key or tensor, the rule, the value. */
+/* Errors in a config or tensor name the key or tensor, the rule and the value. */
 #include "model_fixture.h"
 
 #include <stdio.h>
@@ -24,13 +24,13 @@ static const struct {
 	 "but is \"a string that is much longer than any value that this ke\"..."},
 	{"llama-gqa", "hidden_size", "9223372036854775807", "but is 9223372036854775807"},
 	{"llama-gqa", "vocab_size", "41",
-	 "tensor 'model.embed_tokens.weight' has shape [40, 24], but its config.json asks for [41, 24]"},
+	 "tensor 'model.embed_tokens.weight' has shape [40, 24], but config.json requires [41, 24]"},
 	{"llama-gqa", "num_hidden_layers", "3", "tensor 'model.layers.2.self_attn.q_proj.weight' is missing"},
 	{"llama-gqa", "num_hidden_layers", "100000000", "'num_hidden_layers' must be from 1"},
 	{"llama-gqa", "num_key_value_heads", "3",
 	 "'num_key_value_heads' must divide num_attention_heads, but 3 does not divide 4"},
 	{"llama-gqa", "num_key_value_heads", "4",
-	 "tensor 'model.layers.0.self_attn.k_proj.weight' has shape [12, 24], but its config.json asks for [24, 24]"},
+	 "tensor 'model.layers.0.self_attn.k_proj.weight' has shape [12, 24], but config.json requires [24, 24]"},
 	{"llama-gqa", "head_dim", "7", "'head_dim' must be even"},
 	{"llama-gqa", "head_dim", "200000000", "'head_dim' times num_attention_heads must be at most"},
 	{"llama-gqa", "attention_bias", "true", "tensor 'model.layers.0.self_attn.q_proj.bias' is missing"},
@@ -54,19 +54,19 @@ static const struct {
 	 "'layer_types' has full attention in layer 1 after a sliding layer"},
 	{"qwen2-window", "layer_types", "[\"full_attention\"]", "'layer_types' must be a list of 2 words"},
 	{"qwen2-window", "layer_types", "[\"full_attention\", \"linear_attention\"]",
-	 "'layer_types' must hold full_attention or sliding_attention for layer 1"},
+	 "'layer_types' must be full_attention or sliding_attention for layer 1"},
 	{"qwen2-window", "sliding_window", "0", "'sliding_window' must be from 1"},
 	{"qwen2-plain", "num_key_value_heads", "null",
-	 "tensor 'model.layers.0.self_attn.k_proj.weight' has shape [12, 24], but its config.json asks for [24, 24]"},
+	 "tensor 'model.layers.0.self_attn.k_proj.weight' has shape [12, 24], but config.json requires [24, 24]"},
 	{"qwen2-plain", "num_key_value_heads", NULL, "must divide num_attention_heads, but 32 does not divide 4"},
-	{"qwen3-plain", "head_dim", NULL, "but its config.json asks for [512, 24]"},
+	{"qwen3-plain", "head_dim", NULL, "but config.json requires [512, 24]"},
 	{"mistral-window", "sliding_window", "-1", "'sliding_window' must be from 1"},
 	{"opt-plain", "num_attention_heads", "5",
 	 "'num_attention_heads' must divide hidden_size, but 5 does not divide 24"},
 	{"opt-plain", "word_embed_proj_dim", "16",
-	 "tensor 'model.decoder.embed_tokens.weight' has shape [40, 24], but its config.json asks for [40, 16]"},
+	 "tensor 'model.decoder.embed_tokens.weight' has shape [40, 24], but config.json requires [40, 16]"},
 	{"opt-plain", "max_position_embeddings", "64",
-	 "tensor 'model.decoder.embed_positions.weight' has shape [34, 24], but its config.json asks for [66, 24]"},
+	 "tensor 'model.decoder.embed_positions.weight' has shape [34, 24], but config.json requires [66, 24]"},
 	{"opt-350m", "do_layer_norm_before", "true", "tensor 'model.decoder.final_layer_norm.weight' is missing"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
@@ -101,14 +101,14 @@ static void a_null_means_the_default(void **unused)
 	close_fixture(&f);
 	remove_folder(folder);
 	free(folder);
-	folder = copy_fixture("llama-plain", "architectures", NULL); /* model_type says it as well */
+	folder = copy_fixture("llama-plain", "architectures", NULL); /* model_type is enough */
 	assert_int_equal(open_directory(&f, folder), FP_OK);
 	close_fixture(&f);
 	remove_folder(folder);
 	free(folder);
 }
 
-/* transformers makes a difference between a key that is null and one that is not there. */
+/* transformers distinguishes null from an absent key. */
 static void absent_and_null_windows_differ(void **unused)
 {
 	(void)unused;
@@ -138,8 +138,7 @@ static void absent_and_null_windows_differ(void **unused)
 	}
 }
 
-/* Overwrites `count` elements of a tensor, each with the same bytes, in a copy of a fixture with one safetensors file.
- */
+/* Fills the first `count` elements of a tensor in a copy of a fixture with one safetensors file. */
 static char *spoil(const char *fixture, const char *tensor, const void *element, int64_t count)
 {
 	model_fixture f;
@@ -254,7 +253,7 @@ static void a_request_that_does_not_fit_is_refused(void **unused)
 	}
 }
 
-/* Every allocation fails once, in turn: the message says so and nothing leaks (under ASan). */
+/* Each allocation fails in turn: the message says so and nothing leaks (under ASan). */
 static void running_out_of_memory_is_survived(void **unused)
 {
 	(void)unused;
