@@ -4,10 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { PIECE = 8192 }; /* entries looked at in one go: stays in the first-level cache */
+enum { PIECE = 8192 }; /* entries per step; 64 KiB */
 
-/* What matters of an entry's bits: its sign, and the rest without the sign. All float types are sign, exponent,
- * mantissa from the top; infinities and NaNs have the exponent all ones. */
+/* Masks of an entry's sign and exponent. From the top, all float types have sign, exponent, mantissa;
+ * in infinities and NaNs all bits of the exponent are set. */
 typedef struct bit_layout {
 	int64_t size;
 	uint64_t sign, exponent;
@@ -33,7 +33,7 @@ static bool layout_of(fp_dtype dtype, bit_layout *out)
 	}
 }
 
-/* Bits of `count` entries, widened; the file's bytes may be unaligned. */
+/* Widens the bits of `count` entries, which may be unaligned. */
 static void read_bits(uint64_t *out, const unsigned char *in, int64_t size, int64_t count)
 {
 	for (int64_t i = 0; i < count; i++) {
@@ -66,48 +66,48 @@ static void count_zeros(fp_audit_result *result, const uint64_t *bits, const bit
 	result->not_finite += not_finite;
 }
 
-/* A walk along the rows of a matrix, in groups; pieces may end inside a group. */
-typedef struct group_walk {
-	int64_t column, members, nonzeros; /* of the row; of the group so far */
-} group_walk;
+/* The position in a row and in its current group. Pieces may end inside a group. */
+typedef struct group_position {
+	int64_t column, members, nonzeros; /* members, nonzeros: of the group so far */
+} group_position;
 
-static void check_groups(fp_audit_result *result, group_walk *walk, const uint64_t *bits, const bit_layout *layout,
+static void check_groups(fp_audit_result *result, group_position *at, const uint64_t *bits, const bit_layout *layout,
 						 int64_t count, int64_t columns, const fp_audit_rule *rule)
 {
 	for (int64_t i = 0; i < count; i++) {
-		walk->nonzeros += (bits[i] & ~layout->sign) != 0;
-		walk->members++;
-		walk->column++;
-		bool row_ends = walk->column == columns;
-		if (walk->members < rule->group && !row_ends)
+		at->nonzeros += (bits[i] & ~layout->sign) != 0;
+		at->members++;
+		at->column++;
+		bool row_ends = at->column == columns;
+		if (at->members < rule->group && !row_ends)
 			continue;
-		int64_t allowed = (rule->kept * walk->members + rule->group - 1) / rule->group;
-		result->violations += walk->nonzeros > allowed;
-		walk->members = 0;
-		walk->nonzeros = 0;
+		int64_t allowed = (rule->kept * at->members + rule->group - 1) / rule->group;
+		result->violations += at->nonzeros > allowed;
+		at->members = 0;
+		at->nonzeros = 0;
 		if (row_ends)
-			walk->column = 0;
+			at->column = 0;
 	}
 }
 
-/* A walk along the rows that counts how many have fewer zeros than `wanted`. */
-typedef struct row_walk {
-	int64_t column, zeros, wanted, short_rows;
-} row_walk;
+/* The position in a row; short_rows counts the rows with fewer zeros than required. */
+typedef struct row_position {
+	int64_t column, zeros, required, short_rows;
+} row_position;
 
-static void check_rows(row_walk *walk, const uint64_t *bits, const bit_layout *layout, int64_t count, int64_t columns)
+static void check_rows(row_position *at, const uint64_t *bits, const bit_layout *layout, int64_t count, int64_t columns)
 {
 	for (int64_t i = 0; i < count; i++) {
-		walk->zeros += (bits[i] & ~layout->sign) == 0;
-		if (++walk->column < columns)
+		at->zeros += (bits[i] & ~layout->sign) == 0;
+		if (++at->column < columns)
 			continue;
-		walk->short_rows += walk->zeros < walk->wanted;
-		walk->column = 0;
-		walk->zeros = 0;
+		at->short_rows += at->zeros < at->required;
+		at->column = 0;
+		at->zeros = 0;
 	}
 }
 
-static int64_t share_of(double sparsity, int64_t entries)
+static int64_t required_zeros(double sparsity, int64_t entries)
 {
 	return (int64_t)floor(sparsity * (double)entries);
 }
@@ -117,30 +117,30 @@ fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkp
 {
 	bit_layout layout;
 	uint64_t bits[PIECE];
-	group_walk walk = {0, 0, 0};
-	row_walk rows = {0, 0, 0, 0};
+	group_position group = {0, 0, 0};
+	row_position row = {0, 0, 0, 0};
 	memset(out, 0, sizeof *out);
 	if (!layout_of(tensor->dtype, &layout))
 		return FP_OK;
 	out->counted = true;
 	int64_t columns = tensor->rank > 0 ? tensor->shape[tensor->rank - 1] : 1;
 	if (rule && rule->group == 0)
-		rows.wanted = share_of(rule->sparsity, columns);
+		row.required = required_zeros(rule->sparsity, columns);
 	const unsigned char *bytes = fp_checkpoint_data(checkpoint, tensor);
-	for (int64_t at = 0; at < tensor->elements; at += PIECE) {
-		int64_t count = tensor->elements - at < PIECE ? tensor->elements - at : PIECE;
-		read_bits(bits, bytes + at * layout.size, layout.size, count);
+	for (int64_t first = 0; first < tensor->elements; first += PIECE) {
+		int64_t count = tensor->elements - first < PIECE ? tensor->elements - first : PIECE;
+		read_bits(bits, bytes + first * layout.size, layout.size, count);
 		count_zeros(out, bits, &layout, count);
 		if (rule && rule->group > 0)
-			check_groups(out, &walk, bits, &layout, count, columns, rule);
+			check_groups(out, &group, bits, &layout, count, columns, rule);
 		else if (rule)
-			check_rows(&rows, bits, &layout, count, columns);
+			check_rows(&row, bits, &layout, count, columns);
 		fp_status status = fp_check_interrupt(ctx);
 		if (status != FP_OK)
 			return status;
 	}
 	if (rule && rule->group == 0)
-		out->violations = out->zeros < share_of(rule->sparsity, tensor->elements) && rows.short_rows > 0;
+		out->violations = out->zeros < required_zeros(rule->sparsity, tensor->elements) && row.short_rows > 0;
 	fp_checkpoint_forget(checkpoint, tensor);
 	return FP_OK;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loglikelihood.c: takes the planned batches through the model.
+ * loglikelihood.c: runs the planned batches through the model.
  *
- * As for the perplexity, layers are loaded one at a time and the hidden states of a chunk of batches wait in memory.
- * They wait packed: no padding, and what several sequences have in common lies there once.
+ * As in perplexity.c, layers are loaded one at a time while the hidden states of a chunk of batches
+ * stay in memory. They are packed: no padding, and a shared prefix is stored once.
  */
 #include "evaluation/loglikelihood.h"
 
@@ -20,14 +20,14 @@ typedef struct scoring {
 	fp_backend *be;
 	fp_likelihood_request *requests;
 	fp_plan plan;
-	int64_t chunk_rows; /* packed rows that may wait at a time */
+	int64_t chunk_rows; /* packed rows in memory at a time */
 	fp_workspace *workspace;
 	fp_matrix hidden;   /* chunk_rows × hidden */
 	fp_matrix unpacked; /* workspace for an unpacked batch; max(hidden, fp_packing_width()) wide */
 	int32_t *ids;       /* of a batch, unpacked */
 	fp_row_span *spans;
 	int64_t done, total; /* packed rows × (layers + head) */
-	/* rows on their way through the head */
+	/* rows collected for the head */
 	fp_matrix scored;
 	int32_t targets[SCORED_ROWS], best[SCORED_ROWS];
 	float losses[SCORED_ROWS];
@@ -62,7 +62,7 @@ static fp_status prepare(scoring *s, int64_t memory)
 	FP_TRY(fp_matrix_new(s->be, &s->unpacked, s->plan.most_unpacked, width, FP_F32));
 	FP_TRY(fp_matrix_new(s->be, &s->scored, SCORED_ROWS, c->hidden, FP_F32));
 	FP_TRY(FP_NEW(s->be->ctx, &s->ids, s->plan.most_unpacked));
-	FP_TRY(FP_NEW(s->be->ctx, &s->spans, 2 * s->plan.sequence_count)); /* a shared beginning and a tail */
+	FP_TRY(FP_NEW(s->be->ctx, &s->spans, 2 * s->plan.sequence_count)); /* a prefix and a tail per sequence */
 cleanup:
 	return status;
 }
@@ -78,7 +78,7 @@ static fp_plan_sequence *batch_sequence(const scoring *s, const fp_plan_batch *b
 	return sequence;
 }
 
-/* Where the batch's rows stand: packed as the plan says, unpacked one sequence after the other. */
+/* Maps the plan's packed rows to unpacked rows, one sequence after the other. */
 static fp_packing batch_packing(scoring *s, const fp_plan_batch *batch)
 {
 	int64_t group = 0, member = 0, count = 0;
@@ -100,7 +100,7 @@ static fp_status embed(scoring *s, const fp_plan_batch *batch, fp_matrix hidden)
 	int64_t group = 0, member = 0;
 	for (int64_t i = 0; i < batch->sequences; i++) {
 		const fp_plan_sequence *sequence = batch_sequence(s, batch, &group, &member);
-		for (int64_t j = 0; j < batch->length; j++) /* padding: any id will do */
+		for (int64_t j = 0; j < batch->length; j++) /* padding may have any id */
 			s->ids[i * batch->length + j] = j < sequence->length ? sequence->ids[j] : 0;
 	}
 	fp_matrix unpacked = fp_matrix_reshape(s->unpacked, batch->sequences * batch->length, hidden.cols);
@@ -158,7 +158,7 @@ cleanup:
 	return status;
 }
 
-/* Only the rows that predict a token of the continuation go through the head. `first_row`: of the batch in hidden. */
+/* Passes only the rows that predict the continuation to the head. first_row: the batch's first in `hidden`. */
 static fp_status score(scoring *s, const fp_plan_sequence *sequence, fp_likelihood_request *request, int64_t first_row)
 {
 	fp_status status = FP_OK;

@@ -5,10 +5,10 @@
 
 #include <stdlib.h>
 
-/* Below this many common tokens the copies cost more than the rows they save. */
+/* For a shorter prefix, copying costs more than it saves. */
 enum { LEAST_SHARED = 4 };
 
-static int64_t common_beginning(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length)
+static int64_t common_prefix(const int32_t *a, int64_t a_length, const int32_t *b, int64_t b_length)
 {
 	int64_t length = a_length < b_length ? a_length : b_length;
 	int64_t i = 0;
@@ -21,7 +21,7 @@ static int compare_entries(const void *left, const void *right)
 {
 	const fp_plan_entry *a = left;
 	const fp_plan_entry *b = right;
-	int64_t i = common_beginning(a->ids, a->length, b->ids, b->length);
+	int64_t i = common_prefix(a->ids, a->length, b->ids, b->length);
 	if (i < a->length && i < b->length)
 		return a->ids[i] < b->ids[i] ? -1 : 1;
 	if (a->length != b->length)
@@ -29,7 +29,7 @@ static int compare_entries(const void *left, const void *right)
 	return a->request < b->request ? -1 : 1;
 }
 
-/* The longest first, so that a batch is as wide as its first group. */
+/* The longest first, so that the first group determines a batch's length. */
 static int compare_groups(const void *left, const void *right)
 {
 	const fp_plan_group *a = left;
@@ -45,7 +45,7 @@ static void find_sequences(fp_plan *plan)
 		const fp_plan_entry *entry = &plan->entries[i];
 		fp_plan_sequence *last = plan->sequence_count > 0 ? &plan->sequences[plan->sequence_count - 1] : NULL;
 		if (last && last->length == entry->length &&
-			common_beginning(last->ids, last->length, entry->ids, entry->length) == entry->length) {
+			common_prefix(last->ids, last->length, entry->ids, entry->length) == entry->length) {
 			last->entry_count++;
 			continue;
 		}
@@ -54,7 +54,8 @@ static void find_sequences(fp_plan *plan)
 	}
 }
 
-/* How many sequences from `first` on make a group, and how much they share. One more joins while that saves rows. */
+/* The number of sequences from `first` on that form a group, and the prefix they share. A sequence is
+ * added as long as that saves rows. */
 static int64_t group_size(const fp_plan *plan, int64_t first, int64_t batch_tokens, int64_t *shared)
 {
 	const fp_plan_sequence *leader = &plan->sequences[first];
@@ -63,7 +64,7 @@ static int64_t group_size(const fp_plan *plan, int64_t first, int64_t batch_toke
 	*shared = leader->length;
 	for (; first + count < plan->sequence_count; count++) {
 		const fp_plan_sequence *next = &plan->sequences[first + count];
-		int64_t common = common_beginning(leader->ids, *shared, next->ids, next->length);
+		int64_t common = common_prefix(leader->ids, *shared, next->ids, next->length);
 		if (next->length > longest)
 			longest = next->length;
 		if (common < LEAST_SHARED || count * common <= (count - 1) * *shared || (count + 1) * longest > batch_tokens)
@@ -125,8 +126,8 @@ fp_status fp_plan_make(fp_plan *out, fp_context *ctx, const fp_likelihood_reques
 	FP_TRY(FP_NEW(ctx, &plan.batches, count));
 	for (int64_t i = 0; i < count; i++) {
 		int64_t tokens = requests[i].context + requests[i].continuation;
-		int64_t seen = tokens - 1 < length ? tokens - 1 : length;
-		plan.entries[i] = (fp_plan_entry){.ids = requests[i].ids + (tokens - 1 - seen), .length = seen, .request = i};
+		int64_t input = tokens - 1 < length ? tokens - 1 : length;
+		plan.entries[i] = (fp_plan_entry){.ids = requests[i].ids + (tokens - 1 - input), .length = input, .request = i};
 	}
 	qsort(plan.entries, (size_t)count, sizeof *plan.entries, compare_entries);
 	find_sequences(&plan);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * perplexity.c: exp(mean −log p(next token)) over windows, each scored on its length − 1 targets.
+ * perplexity.c:
  *
- * Layers are loaded one at a time, so the windows wait in a chunk of hidden states, as many as the memory allows;
- * inside a chunk batches of a few thousand tokens pass the layer, enough to fill the matrix products.
+ *     perplexity = exp(mean of −log p(next token))     over length − 1 tokens of each window
+ *
+ * Layers are loaded one at a time. A chunk of windows, as many as fit into memory, passes through a
+ * layer in batches of a few thousand tokens, enough for fast matrix products.
  */
 #include "evaluation/perplexity.h"
 
@@ -17,7 +19,7 @@
 typedef struct evaluation {
 	fp_model *model;
 	const fp_windows *windows;
-	int64_t chunk, batch; /* windows at a time: in memory, and through a layer */
+	int64_t chunk, batch; /* windows in memory; windows through a layer at a time */
 	fp_workspace *workspace;
 	fp_matrix hidden; /* chunk·length × hidden */
 	int32_t *targets; /* batch·length */
@@ -33,8 +35,8 @@ static void plan(evaluation *e, int64_t memory)
 	e->batch = fp_evaluation_batch(e->model, memory) / w->length;
 	if (e->batch < 1)
 		e->batch = 1;
-	int64_t room = memory - fp_workspace_bytes(e->model, e->batch * w->length);
-	e->chunk = room / hidden_bytes / e->batch * e->batch; /* whole batches */
+	int64_t available = memory - fp_workspace_bytes(e->model, e->batch * w->length);
+	e->chunk = available / hidden_bytes / e->batch * e->batch; /* whole batches */
 	if (e->chunk < e->batch)
 		e->chunk = e->batch;
 	if (e->chunk > w->count)
@@ -101,7 +103,7 @@ static fp_status check_windows(const fp_model *model, const fp_windows *windows)
 {
 	fp_context *ctx = fp_model_backend(model)->ctx;
 	if (windows->count < 1)
-		return fp_fail(ctx, FP_ERROR_INPUT, "there is no window of %lld tokens to evaluate",
+		return fp_fail(ctx, FP_ERROR_INPUT, "the text has no window of %lld tokens to evaluate",
 					   (long long)windows->length);
 	if (windows->length < 2)
 		return fp_fail(ctx, FP_ERROR_USAGE, "a sequence length of %lld leaves no token to predict; use 2 or more",

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tasks.c: examples to requests, by the harness's rules for tokens, and answers to scores, by its rules for metrics.
+ * tasks.c: turns examples into requests and their results into scores. Tokens and metrics follow
+ * lm-evaluation-harness:
  *
- *   context      encoded with the special tokens that the tokenizer adds, unless the text begins with BOS already
- *   whole        context and continuation encoded as one text; what goes beyond the context's count is the continuation
- *   spaces       at the end of the context belong to the continuation
- *   no context   BOS (or else EOS) stands for it
+ *   context        encoded with the tokenizer's special tokens, unless the text already starts with BOS
+ *   continuation   context and continuation are encoded as one text; the tokens after as many as the
+ *                  context alone has are the continuation
+ *   spaces         at the end of the context are moved to the continuation
+ *   no context     BOS, or else EOS, is the context
  */
 #include "evaluation/tasks.h"
 
@@ -20,8 +22,8 @@ typedef struct encoder {
 	fp_context *ctx;
 	fp_tokenizer *tokenizer;
 	fp_task_examples *examples;
-	int64_t length;      /* the most tokens the model may see */
-	int32_t prefix;      /* −1: there is no such token */
+	int64_t length;      /* maximum input length in tokens */
+	int32_t prefix;      /* BOS, or else EOS; −1: the tokenizer has neither */
 	fp_tokens ids;       /* of all requests */
 	fp_tokens whole;     /* scratch */
 	fp_text_buffer text; /* scratch */
@@ -41,8 +43,8 @@ static fp_status encode(encoder *e, const char *text, int64_t length, fp_tokens 
 {
 	const char *begin = e->prefix >= 0 ? fp_tokenizer_token(e->tokenizer, e->prefix) : NULL;
 	int64_t size = begin ? (int64_t)strlen(begin) : 0;
-	bool marked = begin && length >= size && memcmp(text, begin, (size_t)size) == 0;
-	return fp_tokenizer_encode(e->tokenizer, text, length, !marked, out);
+	bool has_bos = begin && length >= size && memcmp(text, begin, (size_t)size) == 0;
+	return fp_tokenizer_encode(e->tokenizer, text, length, !has_bos, out);
 }
 
 static int64_t without_spaces(const char *text, int64_t length)
@@ -79,7 +81,7 @@ static fp_status encode_without_context(encoder *e, const char *continuation, in
 	if (e->whole.count > 0 && e->whole.ids[0] == e->prefix)
 		return append_ids(e, e->whole.ids, e->whole.count);
 	if (e->prefix < 0)
-		return fp_task_fail(e->examples, "has no context, and the tokenizer has neither BOS nor EOS to stand for it");
+		return fp_task_fail(e->examples, "has no context, and the tokenizer has neither BOS nor EOS to use as one");
 	FP_TRY(append_ids(e, &e->prefix, 1));
 	FP_TRY(append_ids(e, e->whole.ids, e->whole.count));
 cleanup:
@@ -117,11 +119,11 @@ static fp_status encode_example(encoder *e, const fp_task_example *example, fp_l
 		FP_TRY(encode_pair(e, &e->examples->pairs[i], &context));
 		int64_t continuation = e->ids.count - e->starts[i] - context;
 		if (context < 1 || continuation < 1)
-			return fp_task_fail(e->examples, "choice %lld: %s has no token of its own",
-								(long long)(i - example->first_pair), context < 1 ? "its context" : "it");
+			return fp_task_fail(e->examples, "choice %lld: %s has no tokens", (long long)(i - example->first_pair),
+								context < 1 ? "the context" : "the continuation");
 		if (continuation > e->length)
 			return fp_task_fail(e->examples,
-								"choice %lld has %lld tokens; the model sees %lld, and only contexts are cut",
+								"choice %lld has %lld tokens; the limit is %lld, and only contexts are cut",
 								(long long)(i - example->first_pair), (long long)continuation, (long long)e->length);
 		requests[i] = (fp_likelihood_request){.context = context, .continuation = continuation};
 	}
@@ -142,7 +144,7 @@ cleanup:
 	return status;
 }
 
-/* The first of the largest, as numpy's argmax. */
+/* The first of the largest, as in numpy's argmax. */
 static int64_t largest(const double *values, int64_t count)
 {
 	int64_t best = 0;
@@ -152,7 +154,7 @@ static int64_t largest(const double *values, int64_t count)
 	return best;
 }
 
-/* Of a mean over zeros and ones: the sample deviation over √n. */
+/* Of a mean of zeros and ones: the sample standard deviation divided by √n. */
 static double standard_error(double mean, int64_t count)
 {
 	if (count < 2)
@@ -166,7 +168,7 @@ static fp_status score(fp_task_result *out, const fp_task_row *task, const fp_ta
 {
 	fp_status status = FP_OK;
 	double likelihood[FP_MOST_CHOICES], by_length[FP_MOST_CHOICES];
-	double right = 0, right_norm = 0;
+	double correct = 0, correct_norm = 0;
 	for (int64_t i = 0; i < examples->count; i++) {
 		const fp_task_example *example = &examples->examples[i];
 		for (int64_t j = 0; j < example->pair_count; j++) {
@@ -178,8 +180,8 @@ static fp_status score(fp_task_result *out, const fp_task_row *task, const fp_ta
 		}
 		int64_t chosen = task->single ? requests[example->first_pair].greedy : largest(likelihood, example->pair_count);
 		int64_t chosen_norm = task->single ? chosen : largest(by_length, example->pair_count);
-		right += chosen == (task->single ? 1 : example->gold);
-		right_norm += chosen_norm == example->gold;
+		correct += chosen == (task->single ? 1 : example->gold);
+		correct_norm += chosen_norm == example->gold;
 		const fp_task_sample sample = {task->name, i,           example->line, example->gold,
 									   chosen,     chosen_norm, likelihood,    example->pair_count};
 		if (options->sampled)
@@ -188,9 +190,9 @@ static fp_status score(fp_task_result *out, const fp_task_row *task, const fp_ta
 	out->samples = examples->count;
 	out->has_acc_norm = task->acc_norm;
 	out->has_perplexity = task->single;
-	out->acc = right / (double)out->samples;
+	out->acc = correct / (double)out->samples;
 	out->acc_stderr = standard_error(out->acc, out->samples);
-	out->acc_norm = right_norm / (double)out->samples;
+	out->acc_norm = correct_norm / (double)out->samples;
 	out->acc_norm_stderr = standard_error(out->acc_norm, out->samples);
 	out->perplexity = exp(-out->loglikelihood_sum / (double)out->samples);
 cleanup:

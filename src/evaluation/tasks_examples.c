@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tasks_examples.c: what the prompts are made with: parts of a record, texts, pairs and labels, all checked. */
+/* tasks_examples.c: functions for prompts: read and check parts of a record, add texts, pairs and examples. */
 #include "evaluation/tasks_examples.h"
 
 #include "base/memory.h"
@@ -53,7 +53,6 @@ fp_status fp_task_add_pair(fp_task_examples *examples, fp_task_text context, fp_
 	return status;
 }
 
-/* Ends the example whose pairs begin at `first_pair`. */
 fp_status fp_task_add_example(fp_task_examples *examples, int64_t first_pair, int64_t gold)
 {
 	fp_status status = FP_GROW(examples->ctx, &examples->examples, &examples->capacity, examples->count + 1);
@@ -68,14 +67,13 @@ fp_status fp_task_add_example(fp_task_examples *examples, int64_t first_pair, in
 fp_status fp_task_check_label(const fp_task_examples *examples, int64_t choices, int64_t gold)
 {
 	if (choices < 2)
-		return fp_task_fail(examples, "has %lld choices; there must be 2 or more", (long long)choices);
+		return fp_task_fail(examples, "has %lld choices; there must be at least 2", (long long)choices);
 	if (gold < 0 || gold >= choices)
-		return fp_task_fail(examples, "its label is choice %lld, counted from 0, but it has %lld choices",
-							(long long)gold, (long long)choices);
+		return fp_task_fail(examples, "the label is %lld, counted from 0, but there are %lld choices", (long long)gold,
+							(long long)choices);
 	return FP_OK;
 }
 
-/* One context and several choices after it. */
 fp_status fp_task_add_choices(fp_task_examples *examples, fp_task_text context, const fp_piece *choices, int64_t count,
 							  int64_t gold)
 {
@@ -95,7 +93,7 @@ cleanup:
 static fp_status piece_of(fp_task_examples *examples, const json_t *value, const char *key, fp_piece *out)
 {
 	if (!json_is_string(value))
-		return fp_task_fail(examples, "\"%s\" must be a text", key);
+		return fp_task_fail(examples, "\"%s\" must be a string", key);
 	*out = (fp_piece){json_string_value(value), (int64_t)json_string_length(value)};
 	return FP_OK;
 }
@@ -108,14 +106,13 @@ fp_status fp_task_text_at(fp_task_examples *examples, const json_t *record, cons
 	return piece_of(examples, value, key, out);
 }
 
-/* A list of texts under `key`. */
 fp_status fp_task_texts_at(fp_task_examples *examples, const json_t *record, const char *key,
 						   fp_piece out[static FP_MOST_CHOICES], int64_t *count)
 {
 	fp_status status = FP_OK;
 	const json_t *list = json_object_get(record, key);
 	if (!json_is_array(list) || json_array_size(list) > FP_MOST_CHOICES)
-		return fp_task_fail(examples, "\"%s\" must be a list of up to %d texts", key, FP_MOST_CHOICES);
+		return fp_task_fail(examples, "\"%s\" must be a list of at most %d strings", key, FP_MOST_CHOICES);
 	*count = (int64_t)json_array_size(list);
 	for (int64_t i = 0; i < *count; i++)
 		FP_TRY(piece_of(examples, json_array_get(list, (size_t)i), key, &out[i]));
@@ -123,7 +120,6 @@ cleanup:
 	return status;
 }
 
-/* 3, "3", true, or one of the words, whose place counts; words may be NULL. Negative numbers (no label) are refused. */
 fp_status fp_task_label_at(fp_task_examples *examples, const json_t *record, const char *key, const char *const *words,
 						   int64_t *out)
 {
@@ -149,8 +145,7 @@ fp_status fp_task_label_at(fp_task_examples *examples, const json_t *record, con
 		return FP_OK;
 	}
 	return fp_task_fail(examples,
-						"\"%s\" is no label (%s%s%s); a file with labels is needed: the test split of many tasks has "
-						"none",
+						"\"%s\" is not a label (%s%s%s); use a file with labels: the test split of many tasks has none",
 						key, value ? "'" : "missing", value ? text : "", value ? "'" : "");
 }
 

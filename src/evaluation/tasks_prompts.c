@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tasks_prompts.c: the table of tasks and their prompts, word for word as lm-evaluation-harness has them.
+ * tasks_prompts.c: the table of tasks and their prompts, identical to those of lm-evaluation-harness.
  *
- * Between a context and a choice stands one space, the harness's target delimiter, as the first character of the
- * continuation. Its acc_norm divides by the characters of the choice without that space.
+ * A continuation is a space, the harness's target delimiter, followed by the choice. acc_norm divides by
+ * the length of the choice without the space.
  */
 #include "base/memory.h"
 #include "evaluation/tasks_examples.h"
@@ -16,7 +16,7 @@ static int64_t find_label(const json_t *label, const fp_piece *labels, int64_t c
 {
 	const char *text = json_is_string(label) ? json_string_value(label) : "";
 	size_t length = strlen(text);
-	while (length > 0 && fp_is_python_space((unsigned char)*text)) { /* OpenBookQA has some */
+	while (length > 0 && fp_is_python_space((unsigned char)*text)) { /* OpenBookQA has leading spaces */
 		text++;
 		length--;
 	}
@@ -26,7 +26,7 @@ static int64_t find_label(const json_t *label, const fp_piece *labels, int64_t c
 	return -1;
 }
 
-/* AI2's layout: {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}; or, as data-set libraries have it,
+/* AI2's layout: {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}; or Hugging Face's:
  * {"question" or "question_stem", "choices": {"text": […], "label": […]}, "answerKey"}. */
 static fp_status read_science_question(fp_task_examples *examples, const json_t *record, fp_piece *stem,
 									   fp_piece choices[static FP_MOST_CHOICES], int64_t *count, int64_t *gold)
@@ -41,7 +41,7 @@ static fp_status read_science_question(fp_task_examples *examples, const json_t 
 		FP_TRY(fp_task_text_at(examples, question, "stem", stem));
 		list = json_object_get(question, "choices");
 		if (!json_is_array(list) || json_array_size(list) > FP_MOST_CHOICES)
-			return fp_task_fail(examples, "\"choices\" must be a list of up to %d choices", FP_MOST_CHOICES);
+			return fp_task_fail(examples, "\"choices\" must be a list of at most %d choices", FP_MOST_CHOICES);
 		*count = (int64_t)json_array_size(list);
 		for (int64_t i = 0; i < *count; i++) {
 			FP_TRY(fp_task_text_at(examples, json_array_get(list, (size_t)i), "text", &choices[i]));
@@ -57,7 +57,7 @@ static fp_status read_science_question(fp_task_examples *examples, const json_t 
 	}
 	*gold = find_label(answer, labels, *count);
 	if (*gold < 0)
-		status = fp_task_fail(examples, "\"answerKey\" (%s) is the label of none of its choices",
+		status = fp_task_fail(examples, "\"answerKey\" (%s) is not the label of a choice",
 							  json_is_string(answer) ? json_string_value(answer) : "missing");
 cleanup:
 	return status;
@@ -89,7 +89,7 @@ cleanup:
 	return status;
 }
 
-/* Partial scoring: the option stands in the context, and what follows the blank is scored after either. */
+/* Partial scoring: the option is part of the context, and the text after the blank is scored. */
 static fp_status winogrande(fp_task_examples *examples, const json_t *record)
 {
 	fp_status status;
@@ -134,7 +134,7 @@ cleanup:
 	return status;
 }
 
-/* Two texts of a record in one question, and two answers in the order of the labels. */
+/* A question about two texts of a record, with two answers in the order of the labels. */
 typedef struct pair_prompt {
 	const char *first, *second; /* keys */
 	fp_piece between, after;
@@ -142,7 +142,7 @@ typedef struct pair_prompt {
 	fp_piece choices[2];
 } pair_prompt;
 
-static fp_status ask_of_a_pair(fp_task_examples *examples, const json_t *record, const pair_prompt *prompt)
+static fp_status add_pair_question(fp_task_examples *examples, const json_t *record, const pair_prompt *prompt)
 {
 	fp_status status;
 	fp_piece first, second;
@@ -157,7 +157,7 @@ cleanup:
 	return status;
 }
 
-/* RTE and WNLI ask alike, but name their labels in opposite orders. */
+/* RTE and WNLI have the same prompt but opposite label orders. */
 static fp_status rte(fp_task_examples *examples, const json_t *record)
 {
 	const pair_prompt prompt = {"sentence1",
@@ -166,7 +166,7 @@ static fp_status rte(fp_task_examples *examples, const json_t *record)
 								FP_PIECE(" True or False?\nAnswer:"),
 								{"entailment", "not_entailment"},
 								{FP_PIECE("True"), FP_PIECE("False")}};
-	return ask_of_a_pair(examples, record, &prompt);
+	return add_pair_question(examples, record, &prompt);
 }
 
 static fp_status wnli(fp_task_examples *examples, const json_t *record)
@@ -177,7 +177,7 @@ static fp_status wnli(fp_task_examples *examples, const json_t *record)
 								FP_PIECE(" True or False?\nAnswer:"),
 								{"not_entailment", "entailment"},
 								{FP_PIECE("False"), FP_PIECE("True")}};
-	return ask_of_a_pair(examples, record, &prompt);
+	return add_pair_question(examples, record, &prompt);
 }
 
 static fp_status qnli(fp_task_examples *examples, const json_t *record)
@@ -188,7 +188,7 @@ static fp_status qnli(fp_task_examples *examples, const json_t *record)
 								FP_PIECE("\nQuestion: Does this response answer the question?\nAnswer:"),
 								{"entailment", "not_entailment"},
 								{FP_PIECE("yes"), FP_PIECE("no")}};
-	return ask_of_a_pair(examples, record, &prompt);
+	return add_pair_question(examples, record, &prompt);
 }
 
 static fp_status hellaswag(fp_task_examples *examples, const json_t *record)
@@ -237,7 +237,7 @@ static fp_status piqa(fp_task_examples *examples, const json_t *record)
 	FP_TRY(fp_task_text_at(examples, record, "sol1", &solutions[0]));
 	FP_TRY(fp_task_text_at(examples, record, "sol2", &solutions[1]));
 	if (!json_object_get(record, "label"))
-		return fp_task_fail(examples, "has no label: the labels are looked for in NAME-labels.lst beside NAME.jsonl");
+		return fp_task_fail(examples, "has no label; add one, or put NAME-labels.lst beside NAME.jsonl");
 	FP_TRY(fp_task_label_at(examples, record, "label", NULL, &gold));
 	FP_TRY(FP_COMPOSE(examples, &context, FP_PIECE("Question: "), goal, FP_PIECE("\nAnswer:")));
 	FP_TRY(fp_task_add_choices(examples, context, solutions, 2, gold));
@@ -245,7 +245,7 @@ cleanup:
 	return status;
 }
 
-/* The last word, after all the others. */
+/* Predicts the last word. */
 static fp_status lambada(fp_task_examples *examples, const json_t *record)
 {
 	fp_status status;
@@ -290,7 +290,7 @@ static const fp_task_row task_table[] = {
 	{.name = "qnli", .layout = FP_TASK_TABLE, .prompt = qnli},
 	{.name = "wnli", .layout = FP_TASK_TABLE, .prompt = wnli},
 	{.name = "hellaswag", .acc_norm = true, .prompt = hellaswag},
-	{.name = "piqa", .acc_norm = true, .labels_beside = true, .prompt = piqa},
+	{.name = "piqa", .acc_norm = true, .label_file = true, .prompt = piqa},
 	{.name = "openbookqa", .acc_norm = true, .prompt = openbookqa},
 	{.name = "lambada_openai", .single = true, .prompt = lambada},
 	{.name = "multiple_choice", .acc_norm = true, .prompt = multiple_choice},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tasks_reader.c: the official layouts: JSON lines, with labels inside or in a list beside them, and GLUE's tables. */
+/* tasks_reader.c: reads the official file formats: JSON lines, with labels inside or in a separate file,
+ * and GLUE's tables. */
 #include "base/memory.h"
 #include "evaluation/tasks_examples.h"
 #include "text/byte_source.h"
@@ -30,7 +31,7 @@ cleanup:
 	return status;
 }
 
-/* A byte-order mark is no part of the text. */
+/* Skips a byte-order mark. */
 static line_reader first_line(const fp_text_buffer *bytes)
 {
 	bool marked = bytes->length >= 3 && memcmp(bytes->bytes, "\xEF\xBB\xBF", 3) == 0;
@@ -59,7 +60,7 @@ static bool is_blank(fp_piece line)
 	return true;
 }
 
-/* valid.jsonl → valid-labels.lst; NULL where there is no such file. The caller frees it with fp_free(). */
+/* valid.jsonl → valid-labels.lst, or NULL if there is no such file. The caller frees it with fp_free(). */
 static fp_status find_labels(char **out, fp_context *ctx, const char *path)
 {
 	const char *ending = strrchr(path, '.');
@@ -83,10 +84,11 @@ static fp_status add_label(fp_task_examples *out, json_t *record, line_reader *l
 {
 	fp_piece line;
 	if (!next_line(labels, &line) || is_blank(line))
-		return fp_task_fail(out, "%s has no label for it; it must have as many lines", labels_path);
+		return fp_task_fail(out, "%s has no label for this line; both files must have the same number of lines",
+							labels_path);
 	json_t *label = json_stringn(line.bytes, (size_t)line.length);
 	if (!label || json_object_set_new(record, "label", label) != 0)
-		return fp_task_fail(out, "its label in %s is not a text", labels_path);
+		return fp_task_fail(out, "its label in %s is not valid UTF-8", labels_path);
 	return FP_OK;
 }
 
@@ -99,7 +101,7 @@ static fp_status read_lines(fp_task_examples *out, const fp_task_row *task, cons
 	line_reader reader = first_line(bytes);
 	line_reader labels = {0};
 	fp_piece line;
-	if (task->labels_beside)
+	if (task->label_file)
 		FP_TRY(find_labels(&labels_path, out->ctx, out->path));
 	if (labels_path) {
 		FP_TRY(read_bytes(&label_bytes, out->ctx, labels_path));
@@ -146,7 +148,7 @@ static bool has_quote(fp_piece cell)
 	return memchr(cell.bytes, '"', (size_t)cell.length) != NULL;
 }
 
-/* "…" with every quote inside doubled */
+/* "…" with inner quotes doubled */
 static bool is_quoted(fp_piece cell)
 {
 	if (cell.length < 2 || cell.bytes[0] != '"' || cell.bytes[cell.length - 1] != '"')
@@ -157,8 +159,8 @@ static bool is_quoted(fp_piece cell)
 	return true;
 }
 
-/* GLUE's own files never quote, so a quote there is a part of the text; a table that a spreadsheet library wrote quotes
- * every cell that holds one. A file is of the second kind if that is true of all its cells. */
+/* In GLUE's own files a quote is part of the text. Files written by a CSV library quote every cell that
+ * contains a quote. A file is of the second kind if all such cells are quoted. */
 static bool file_quotes(const fp_text_buffer *bytes)
 {
 	line_reader reader = first_line(bytes);
@@ -203,12 +205,11 @@ static fp_status read_table(fp_task_examples *out, const fp_task_row *task, cons
 	fp_piece line, names[MOST_COLUMNS], cells[MOST_COLUMNS] = {{0}};
 	bool quotes = file_quotes(bytes);
 	if (!next_line(&reader, &line))
-		return fp_fail(out->ctx, FP_ERROR_INPUT, "%s: is empty; needs a table with the names of the columns in line 1",
-					   out->path);
+		return fp_fail(out->ctx, FP_ERROR_INPUT, "%s: the file is empty; line 1 must name the columns", out->path);
 	out->line = 1;
 	int columns = split_cells(line, names);
 	if (columns > MOST_COLUMNS || columns < 2)
-		return fp_task_fail(out, "must hold the names of 2 to %d columns with tabs between them", MOST_COLUMNS);
+		return fp_task_fail(out, "must name 2 to %d columns, separated by tabs", MOST_COLUMNS);
 	while ((limit == 0 || out->count < limit) && next_line(&reader, &line)) {
 		out->line++;
 		if (line.length == 0)
@@ -239,7 +240,7 @@ fp_status fp_task_read(fp_task_examples *out, const fp_task_row *task, const cha
 	FP_TRY(read_bytes(&bytes, out->ctx, path));
 	FP_TRY(task->layout == FP_TASK_TABLE ? read_table(out, task, &bytes, limit) : read_lines(out, task, &bytes, limit));
 	if (out->count == 0)
-		status = fp_fail(out->ctx, FP_ERROR_INPUT, "%s: holds no example of the task %s", path, task->name);
+		status = fp_fail(out->ctx, FP_ERROR_INPUT, "%s: contains no example of the task %s", path, task->name);
 cleanup:
 	fp_free(bytes.bytes);
 	return status;

@@ -19,7 +19,7 @@ cleanup:
 	return status;
 }
 
-/* The three steps work in place, since each only shortens the text. */
+/* In place: no replacement lengthens the text. */
 static int64_t replace(char *text, int64_t length, const char *old, const char *new)
 {
 	int64_t old_length = (int64_t)strlen(old);
@@ -37,7 +37,7 @@ static int64_t replace(char *text, int64_t length, const char *old, const char *
 	return kept;
 }
 
-/* [ up to the nearest ] on the same line */
+/* Removes […] within a line, up to the nearest ]. */
 static int64_t drop_brackets(char *text, int64_t length)
 {
 	int64_t kept = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The audit, on files made by hand whose zeros are known. */
+/* The audit of files with known zeros. */
 #include "evaluation/audit.h"
 #include "support.h"
 
@@ -16,7 +16,7 @@ typedef struct fixture {
 	fp_checkpoint *checkpoint;
 } fixture;
 
-/* One tensor "w" of ROWS × COLUMNS in a directory of its own. */
+/* A checkpoint directory with one tensor "w" of ROWS × COLUMNS. */
 static const fp_tensor_info *open_tensor(fixture *f, const char *dtype, const void *data, size_t bytes)
 {
 	char header[256];
@@ -54,7 +54,7 @@ static void zeros_are_counted_by_their_bits(void **state)
 	w[0] = 0.0F;
 	w[7] = -0.0F;
 	w[29] = 0.0F;
-	w[3] = 1e-45F; /* the smallest there is: not a zero */
+	w[3] = 1e-45F; /* the smallest subnormal: not zero */
 	w[4] = INFINITY;
 	w[5] = NAN;
 	fp_audit_result result = audit(f, open_tensor(f, "F32", w, sizeof w), NULL);
@@ -84,7 +84,7 @@ static void half_types_are_read_too(void **state)
 	assert_int_equal(brain.not_finite, 1);
 }
 
-/* 10 columns in groups of 4: 4, 4 and a last one of 2 that may keep ⌈2·2/4⌉ = 1. */
+/* Ten columns form groups of 4, 4 and 2; the last may keep ⌈2·2/4⌉ = 1. */
 static void groups_end_with_the_row(void **state)
 {
 	fixture *f = *state;
@@ -95,10 +95,10 @@ static void groups_end_with_the_row(void **state)
 		{1, 1, 0, 0, 0, 0, 1, 1, 0, 0},
 	};
 	assert_int_equal(audit(f, open_tensor(f, "F32", w, sizeof w), &two_of_four).violations, 0);
-	w[0][1] = 5; /* three in the first group */
-	w[2][8] = 5; /* one in a last group: allowed */
+	w[0][1] = 5; /* three non-zeros in the first group */
+	w[2][8] = 5; /* one in the last group: allowed */
 	assert_int_equal(audit(f, open_tensor(f, "F32", w, sizeof w), &two_of_four).violations, 1);
-	w[2][9] = 5; /* two in a last group: not allowed */
+	w[2][9] = 5; /* two in the last group: too many */
 	w[1][6] = 5;
 	assert_int_equal(audit(f, open_tensor(f, "F32", w, sizeof w), &two_of_four).violations, 3);
 }
@@ -116,7 +116,7 @@ static void shares_count_in_the_matrix(void **state)
 	assert_int_equal(audit(f, tensor, &missing).violations, 1);
 }
 
-/* Wanda prunes ⌊s·columns⌋ of each row, which may be fewer than ⌊s·entries⌋ of the matrix. */
+/* Wanda prunes ⌊s·columns⌋ entries of each row, in total perhaps fewer than ⌊s·entries⌋. */
 static void shares_may_count_in_each_row(void **state)
 {
 	fixture *f = *state;
@@ -126,7 +126,7 @@ static void shares_may_count_in_each_row(void **state)
 		for (int j = 0; j < COLUMNS; j++)
 			w[i][j] = (i + j) % COLUMNS < 4 ? 0.0F : 1.0F;
 	assert_int_equal(audit(f, open_tensor(f, "F32", w, sizeof w), &share).violations, 0);
-	w[1][9] = 1.0F; /* one zero of its row less, and one more in another */
+	w[1][9] = 1.0F; /* one zero fewer in this row, one more in another */
 	w[0][5] = 0.0F;
 	assert_int_equal(audit(f, open_tensor(f, "F32", w, sizeof w), &share).violations, 1);
 }

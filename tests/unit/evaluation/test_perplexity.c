@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Perplexity of the fixtures against the logits of transformers, in any chunking, with progress, interruption and
- * refusals. */
+/* Compares the fixtures' perplexity with the logits of transformers for different chunk sizes; checks
+ * progress, interruption and errors. */
 #include "model_fixture.h"
 
 #include "evaluation/perplexity.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPIES = 37 }; /* windows: several batches, the last one not full */
+enum { COPIES = 37 }; /* windows: several batches, the last one partial */
 
 static double reference_mean(const expected_output *expected)
 {
@@ -72,7 +72,7 @@ static void equals_the_reference_in_any_chunking(void **unused)
 			fp_perplexity_result result;
 			steps progress = {0};
 			open_fixture(&f, cases[i]);
-			f.be->asynchronous = m >= 4; /* with the room of a device, too */
+			f.be->asynchronous = m >= 4; /* also with a device's batch size */
 			fp_context_set_progress(f.ctx, on_progress, &progress);
 			assert_ok(f.ctx, fp_perplexity(&result, f.model, &windows, memories[m % 4]));
 			assert_int_equal(result.windows, windows.count);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Task scores against lm-evaluation-harness's (tests/fixtures/tasks/expected.json, made by generate.py there), and what
- * wrong files and wrong names give. */
+/* Compares task scores with those of lm-evaluation-harness (tests/fixtures/tasks/expected.json, written by
+ * generate.py there) and checks the errors for bad files and names. */
 #include "support.h"
 
 #include "evaluation/loglikelihood.h"
@@ -112,7 +112,7 @@ static void test_harness(void **state)
 			compare_task(&s, task, figures, 0);
 			compared++;
 		}
-		/* So little memory that every batch is a chunk of its own. */
+		/* With so little memory every batch is a chunk. */
 		compare_task(&s, "arc_easy", json_object_get(tasks, "arc_easy"), 1);
 		close_subject(&s);
 	}
@@ -120,7 +120,7 @@ static void test_harness(void **state)
 	json_decref(expected);
 }
 
-/* Four sequences: two requests with one input, two that begin like it, and one that is alone. */
+/* Four sequences: one input of two requests, two with a common prefix, and one without. */
 static void test_plan(void **state)
 {
 	(void)state;
@@ -136,12 +136,12 @@ static void test_plan(void **state)
 	assert_ok(ctx, fp_plan_make(&plan, ctx, requests, 5, 100, 64));
 	assert_int_equal(plan.sequence_count, 4);
 	assert_int_equal(plan.group_count, 2);
-	/* 123456, then 9 and 97 after the shared 12345; and 1999 */
+	/* 123456, then 9 and 97 after the common prefix 12345; and 1999 */
 	assert_int_equal(plan.groups[0].rows, 6 + 1 + 2);
 	assert_int_equal(plan.batch_count, 1);
 	assert_int_equal(plan.batches[0].rows, 9 + 4);
 	fp_plan_free(&plan);
-	/* Cut to four tokens from the left, nothing is left to share but the equal inputs. */
+	/* After cutting to four tokens from the left, only the equal inputs are shared. */
 	assert_ok(ctx, fp_plan_make(&plan, ctx, requests, 5, 4, 64));
 	assert_int_equal(plan.sequence_count, 4);
 	assert_int_equal(plan.group_count, 4);
@@ -170,42 +170,43 @@ static void test_wrong_files(void **state)
 	(void)state;
 	subject s = {0};
 	open_subject(&s, "opt-demo");
-	expect_failure(&s, "multiple_choice", "", "holds no example");
+	expect_failure(&s, "multiple_choice", "", "contains no example");
 	expect_failure(&s, "multiple_choice", GOOD "{\"context\": ", "line 2: not valid JSON");
 	expect_failure(&s, "multiple_choice", GOOD "\n[]\n", "line 3: must be a JSON object");
 	expect_failure(&s, "multiple_choice", GOOD "{\"context\": \"One\", \"choices\": [\"a\", \"b\"], \"label\": 2}",
-				   "line 2: its label is choice 2, counted from 0, but it has 2 choices");
+				   "line 2: the label is 2, counted from 0, but there are 2 choices");
 	expect_failure(&s, "multiple_choice", "{\"context\": \"One\", \"choices\": [\"a\"], \"label\": 0}",
 				   "line 1: has 1 choices");
 	expect_failure(&s, "multiple_choice", "{\"context\": \"One\", \"choices\": [\"a\", 7], \"label\": 0}",
-				   "\"choices\" must be a text");
+				   "\"choices\" must be a string");
 	expect_failure(&s, "multiple_choice", "{\"context\": \"One\", \"choices\": [\"a\", \"b\"], \"label\": -1}",
-				   "\"label\" is no label");
+				   "\"label\" is not a label");
 	expect_failure(&s, "arc_easy", GOOD, "line 1: has no \"question_stem\"; is this a file of another task?");
 	expect_failure(
 		&s, "arc_easy",
 		"{\"question\": {\"stem\": \"x\", \"choices\": [{\"text\": \"a\", \"label\": \"A\"}, {\"text\": \"b\", "
 		"\"label\": \"B\"}]}, \"answerKey\": \"C\"}",
-		"\"answerKey\" (C) is the label of none of its choices");
+		"\"answerKey\" (C) is not the label of a choice");
 	expect_failure(&s, "winogrande",
 				   "{\"sentence\": \"no blank\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}",
 				   "has no blank");
 	expect_failure(&s, "winogrande",
 				   "{\"sentence\": \"a _ b\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"\"}",
-				   "is no label");
+				   "is not a label");
 	expect_failure(&s, "winogrande",
 				   "{\"sentence\": \"a _ b\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"3\"}",
 				   "must be \"1\" or \"2\"");
 	expect_failure(&s, "piqa", "{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": \"b\"}", "NAME-labels.lst");
 	expect_failure(&s, "rte", "sentence1\tsentence2\tlabel\na\tb\n", "line 2: has 2 columns; line 1 names 3");
-	expect_failure(&s, "rte", "sentence1\tsentence2\tlabel\na\tb\tmaybe\n", "line 2: \"label\" is no label ('maybe')");
+	expect_failure(&s, "rte", "sentence1\tsentence2\tlabel\na\tb\tmaybe\n",
+				   "line 2: \"label\" is not a label ('maybe')");
 	expect_failure(&s, "rte", "sentence1\tsentence2\tlabel\na\t\xFF\t0\n", "not valid UTF-8");
 	expect_failure(&s, "rte", "sentence1\tlabel\na\t0\n", "has no \"sentence2\"");
 	assert_fails(s.ctx, FP_ERROR_USAGE, "the tasks are arc_easy, arc_challenge", fp_task_check(s.ctx, "arc_esay"));
 	close_subject(&s);
 }
 
-/* A continuation cannot be cut, since it is what is scored. */
+/* A continuation cannot be cut, because it is scored. */
 static void test_long_choice(void **state)
 {
 	(void)state;
