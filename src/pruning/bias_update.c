@@ -55,13 +55,13 @@ cleanup:
 static fp_status set_bias(bias_space *space, const fp_bias_target *target, const fp_tensor_info *tensor, fp_matrix bias)
 {
 	fp_backend *be = space->be;
-	fp_matrix gap = target->statistics->mean_gap;
+	fp_matrix E = target->statistics->mean_residual;
 	int finite;
 	fp_status status;
 	FP_TRY(be->linear->axpby(be, 1.0F, space->lost, 1.0F, bias));
 	FP_TRY(be->linear->axpby(be, (float)target->mix, space->drift, 1.0F, bias));
-	if (!fp_matrix_is_absent(gap) && target->residual > 0)
-		FP_TRY(be->linear->axpby(be, (float)target->residual, gap, 1.0F, bias));
+	if (!fp_matrix_is_absent(E) && target->residual > 0)
+		FP_TRY(be->linear->axpby(be, (float)target->residual, E, 1.0F, bias));
 	FP_TRY(be->memory->copy(be, space->narrow, bias));
 	FP_TRY(be->memory->copy(be, bias, space->narrow));
 	FP_TRY(be->linear->finite(be, bias, &finite));

@@ -63,7 +63,7 @@ static fp_status make_target(operator_space *space, const fp_statistics *statist
 	fp_status status = FP_OK;
 	space->target_error = mix * mix * drift->energy;
 	if (repairs)
-		space->target_error += 2.0 * mix * residual * drift->gap + residual * residual * statistics->gap_energy;
+		space->target_error += 2.0 * mix * residual * drift->residual + residual * residual * statistics->residual_energy;
 	if (!drifts && !repairs)
 		return FP_OK;
 	if (drifts && !repairs && mix == 1.0) {

@@ -3,7 +3,7 @@
  * memory_plan.c: the matrices that are there at the same time, by group of operators: two layers' weights and the
  * statistics always; while the streams pass, their work space; while an operator is solved, that of the solver. Counted
  * in floats, with an operator of m × n:
- *     statistics  n² (A); with correction 2n² (cross, difference) or mn (the drift); hn each: residual, repair
+ *     statistics  n² (A); with correction 2n² (cross, difference) or mn (the drift); hn each: residual, residual_delta
  *     solver      mn each: C, the drift, R; three that are scaled; and what the search, FISTA or the refit takes
  */
 #include "run/memory_plan.h"

@@ -9,8 +9,8 @@ static fp_status new_zero(fp_backend *be, fp_matrix *out, int64_t rows, int64_t 
 	return status == FP_OK ? be->memory->fill(be, *out, 0.0F) : status;
 }
 
-/* What the drift is folded in, by inputs or by outputs. What stays while the operator is solved comes before the work
- * spaces: behind them it would keep the heap from giving theirs back. */
+/* Allocates the sums for the drift, then the workspaces. In this order the heap can return the
+ * workspaces' memory while the sums are still in use. */
 static fp_status new_drift(fp_statistics *out, const fp_statistics_plan *plan)
 {
 	fp_backend *be = out->be;
@@ -19,14 +19,14 @@ static fp_status new_drift(fp_statistics *out, const fp_statistics_plan *plan)
 	fp_status status;
 	if (!fp_matrix_is_absent(plan->only) && fp_drift_by_outputs(plan->only.rows, inputs, residual > 0)) {
 		out->W = plan->only;
-		out->drift.folded = true;
+		out->drift.borrowed = true;
 		FP_TRY(new_zero(be, &out->drift.product, out->W.rows, inputs));
-		FP_TRY(fp_matrix_new(be, &out->moved, plan->batch, out->W.rows, FP_F32));
+		FP_TRY(fp_matrix_new(be, &out->W_delta, plan->batch, out->W.rows, FP_F32));
 	} else {
 		FP_TRY(new_zero(be, &out->cross, inputs, inputs));
 		FP_TRY(new_zero(be, &out->difference, inputs, inputs));
 		if (residual > 0)
-			FP_TRY(new_zero(be, &out->repair, residual, inputs));
+			FP_TRY(new_zero(be, &out->residual_delta, residual, inputs));
 	}
 	FP_TRY(fp_matrix_new(be, &out->delta, plan->batch, inputs, rounds ? FP_BF16 : FP_F32));
 	if (rounds)
@@ -48,9 +48,9 @@ static fp_status new_means(fp_statistics *out, const fp_statistics_plan *plan)
 	if (plan->two_streams)
 		FP_TRY(new_zero(be, &out->mean_delta, 1, plan->inputs));
 	if (!fp_matrix_is_absent(out->W))
-		FP_TRY(new_zero(be, &out->mean_moved, 1, out->W.rows));
+		FP_TRY(new_zero(be, &out->mean_W_delta, 1, out->W.rows));
 	if (plan->residual_outputs > 0)
-		FP_TRY(new_zero(be, &out->mean_gap, 1, plan->residual_outputs));
+		FP_TRY(new_zero(be, &out->mean_residual, 1, plan->residual_outputs));
 cleanup:
 	return status;
 }
@@ -65,7 +65,7 @@ fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, const fp_statist
 		FP_TRY(new_drift(out, plan));
 	if (plan->residual_outputs > 0) {
 		FP_TRY(new_zero(be, &out->residual, plan->residual_outputs, plan->inputs));
-		FP_TRY(fp_matrix_new(be, &out->gap, plan->batch, plan->residual_outputs, FP_F32));
+		FP_TRY(fp_matrix_new(be, &out->residual_error, plan->batch, plan->residual_outputs, FP_F32));
 	}
 	if (plan->centred)
 		FP_TRY(new_means(out, plan));
@@ -78,12 +78,23 @@ cleanup:
 void fp_statistics_free(fp_statistics *statistics)
 {
 	fp_backend *be = statistics->be;
-	fp_matrix *all[] = {&statistics->A,          &statistics->cross,    &statistics->difference,
-						&statistics->repair,     &statistics->residual, &statistics->drift.product,
-						&statistics->delta,      &statistics->rounded,  &statistics->moved,
-						&statistics->gap,        &statistics->mean,     &statistics->mean_delta,
-						&statistics->mean_moved, &statistics->mean_gap, &statistics->shift,
-						&statistics->shifted,    &statistics->ones};
+	fp_matrix *all[] = {&statistics->A,
+						&statistics->cross,
+						&statistics->difference,
+						&statistics->residual_delta,
+						&statistics->residual,
+						&statistics->drift.product,
+						&statistics->delta,
+						&statistics->rounded,
+						&statistics->W_delta,
+						&statistics->residual_error,
+						&statistics->mean,
+						&statistics->mean_delta,
+						&statistics->mean_W_delta,
+						&statistics->mean_residual,
+						&statistics->shift,
+						&statistics->shifted,
+						&statistics->ones};
 	if (!be)
 		return;
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -96,10 +107,10 @@ void fp_statistics_forget_targets(fp_statistics *statistics)
 	fp_matrix_free(statistics->be, &statistics->cross);
 	fp_matrix_free(statistics->be, &statistics->difference);
 	fp_matrix_free(statistics->be, &statistics->residual);
-	fp_matrix_free(statistics->be, &statistics->repair);
+	fp_matrix_free(statistics->be, &statistics->residual_delta);
 }
 
-/* out ← a − b, over the first rows of a work space */
+/* *out ← a − b, in the first rows of a workspace */
 static fp_status subtract(fp_backend *be, fp_matrix *out, fp_matrix work, fp_matrix a, fp_matrix b)
 {
 	*out = fp_matrix_rows(work, 0, a.rows);
@@ -109,7 +120,7 @@ static fp_status subtract(fp_backend *be, fp_matrix *out, fp_matrix work, fp_mat
 	return status == FP_OK ? be->linear->axpby(be, -1.0F, b, 1.0F, *out) : status;
 }
 
-/* sum ← scale·(the sum of X's rows) + β sum */
+/* sum ← scale·(sum of X's rows) + β·sum */
 static fp_status sum_rows(fp_statistics *statistics, float scale, fp_matrix X, float beta, fp_matrix sum)
 {
 	fp_backend *be = statistics->be;
@@ -120,8 +131,8 @@ static fp_status sum_rows(fp_statistics *statistics, float scale, fp_matrix X, f
 	return status;
 }
 
-/* X* as it is folded: itself or, in centred statistics, less the mean of the first batch. Without that shift a mean
- * that is large beside the deviations would leave their squares to the rounding errors of its own. */
+/* Centred statistics subtract the mean of the first batch from X*. Otherwise, if a mean is large compared
+ * with the deviations, its rounding error would swamp their squares. */
 static fp_status shift(fp_statistics *statistics, fp_matrix *Xstar)
 {
 	fp_backend *be = statistics->be;
@@ -139,7 +150,7 @@ cleanup:
 	return status;
 }
 
-/* X*, which several products take, rounded once where each of them would round it. */
+/* Rounds X* once instead of once per product. */
 static fp_status round_once(fp_statistics *statistics, fp_matrix *Xstar)
 {
 	fp_backend *be = statistics->be;
@@ -151,7 +162,7 @@ static fp_status round_once(fp_statistics *statistics, fp_matrix *Xstar)
 	return status;
 }
 
-/* Xstar: as it is folded */
+/* Xstar: shifted and rounded */
 static fp_status fold_drift(fp_statistics *statistics, fp_matrix delta, fp_matrix Xstar)
 {
 	fp_backend *be = statistics->be;
@@ -161,13 +172,13 @@ static fp_status fold_drift(fp_statistics *statistics, fp_matrix delta, fp_matri
 		FP_TRY(be->linear->gemm(be, 1.0F, delta, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->cross));
 		FP_TRY(be->linear->gram(be, delta, 1.0F, statistics->difference));
 	} else {
-		fp_matrix moved = fp_matrix_rows(statistics->moved, 0, delta.rows);
-		FP_TRY(be->linear->gemm(be, 1.0F, delta, FP_PLAIN, statistics->W, FP_TRANSPOSED, 0.0F, moved));
-		FP_TRY(be->linear->gemm(be, 1.0F, moved, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->drift.product));
-		FP_TRY(be->linear->dot(be, moved, moved, &energy));
+		fp_matrix W_delta = fp_matrix_rows(statistics->W_delta, 0, delta.rows);
+		FP_TRY(be->linear->gemm(be, 1.0F, delta, FP_PLAIN, statistics->W, FP_TRANSPOSED, 0.0F, W_delta));
+		FP_TRY(be->linear->gemm(be, 1.0F, W_delta, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->drift.product));
+		FP_TRY(be->linear->dot(be, W_delta, W_delta, &energy));
 		statistics->drift.energy += energy;
 		if (statistics->centred)
-			FP_TRY(sum_rows(statistics, 1.0F, moved, 1.0F, statistics->mean_moved));
+			FP_TRY(sum_rows(statistics, 1.0F, W_delta, 1.0F, statistics->mean_W_delta));
 	}
 	if (statistics->centred)
 		FP_TRY(sum_rows(statistics, 1.0F, delta, 1.0F, statistics->mean_delta));
@@ -192,18 +203,18 @@ cleanup:
 	return status;
 }
 
-/* ⟨ρ, WΔ⟩ of the batch that was folded last, or what it is made of */
-static fp_status fold_repair(fp_statistics *statistics, fp_matrix gap)
+/* Adds EΔᵀ or ⟨E, WΔ⟩ of the batch that was added last. */
+static fp_status fold_residual_delta(fp_statistics *statistics, fp_matrix E)
 {
 	fp_backend *be = statistics->be;
 	double sum;
 	fp_status status;
 	if (fp_matrix_is_absent(statistics->W)) {
-		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, gap.rows);
-		return be->linear->gemm(be, 1.0F, gap, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->repair);
+		fp_matrix delta = fp_matrix_rows(statistics->delta, 0, E.rows);
+		return be->linear->gemm(be, 1.0F, E, FP_TRANSPOSED, delta, FP_PLAIN, 1.0F, statistics->residual_delta);
 	}
-	FP_TRY(be->linear->dot(be, gap, fp_matrix_rows(statistics->moved, 0, gap.rows), &sum));
-	statistics->drift.gap += sum;
+	FP_TRY(be->linear->dot(be, E, fp_matrix_rows(statistics->W_delta, 0, E.rows), &sum));
+	statistics->drift.residual += sum;
 cleanup:
 	return status;
 }
@@ -212,21 +223,21 @@ fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidde
 									  fp_matrix Xstar)
 {
 	fp_backend *be = statistics->be;
-	fp_matrix gap;
+	fp_matrix E;
 	double energy;
 	fp_status status;
-	FP_TRY(subtract(be, &gap, statistics->gap, hidden, hidden_star));
+	FP_TRY(subtract(be, &E, statistics->residual_error, hidden, hidden_star));
 	if (statistics->centred) {
-		Xstar = fp_matrix_rows(statistics->shifted, 0, Xstar.rows); /* left there by fp_statistics_fold() */
-		FP_TRY(sum_rows(statistics, 1.0F, gap, 1.0F, statistics->mean_gap));
+		Xstar = fp_matrix_rows(statistics->shifted, 0, Xstar.rows); /* by fp_statistics_fold() */
+		FP_TRY(sum_rows(statistics, 1.0F, E, 1.0F, statistics->mean_residual));
 	}
 	if (!fp_matrix_is_absent(statistics->rounded) && Xstar.dtype == FP_F32)
 		Xstar = fp_matrix_rows(statistics->rounded, 0, Xstar.rows); /* likewise */
-	FP_TRY(be->linear->gemm(be, 1.0F, gap, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
+	FP_TRY(be->linear->gemm(be, 1.0F, E, FP_TRANSPOSED, Xstar, FP_PLAIN, 1.0F, statistics->residual));
 	if (!fp_matrix_is_absent(statistics->delta))
-		FP_TRY(fold_repair(statistics, gap));
-	FP_TRY(be->linear->dot(be, gap, gap, &energy));
-	statistics->gap_energy += energy;
+		FP_TRY(fold_residual_delta(statistics, E));
+	FP_TRY(be->linear->dot(be, E, E, &energy));
+	statistics->residual_energy += energy;
 cleanup:
 	return status;
 }
@@ -244,8 +255,8 @@ cleanup:
 	return status;
 }
 
-/* *sum −= p⟨a, b⟩, where there are such means */
-static fp_status take_product_out(const fp_statistics *statistics, fp_matrix a, fp_matrix b, double *sum)
+/* *sum −= p⟨a, b⟩ for means a and b, unless one is absent */
+static fp_status subtract_product(const fp_statistics *statistics, fp_matrix a, fp_matrix b, double *sum)
 {
 	fp_backend *be = statistics->be;
 	double product;
@@ -257,23 +268,26 @@ static fp_status take_product_out(const fp_statistics *statistics, fp_matrix a, 
 	return status;
 }
 
-/* The sums become means, and what they add to each matrix is taken out: Σ(a − ā)(b − b̄)ᵀ = Σabᵀ − ΣaΣbᵀ/p. Before the
- * triangles are mirrored: the products alone would not be symmetric to the last bit. */
-static fp_status take_means_out(fp_statistics *statistics)
+/* Turns the sums into means and centres each matrix:
+ *
+ *     Σ(a − ā)(b − b̄)ᵀ = Σabᵀ − ΣaΣbᵀ/p
+ *
+ * This precedes the mirroring of the triangles, because the products are not exactly symmetric. */
+static fp_status subtract_means(fp_statistics *statistics)
 {
 	fp_backend *be = statistics->be;
 	float share = statistics->tokens > 0 ? 1.0F / (float)statistics->tokens : 0.0F;
-	fp_matrix mean = statistics->mean, delta = statistics->mean_delta, gap = statistics->mean_gap,
-			  moved = statistics->mean_moved;
+	fp_matrix mean = statistics->mean, delta = statistics->mean_delta, E = statistics->mean_residual,
+			  W_delta = statistics->mean_W_delta;
 	const struct {
 		fp_matrix out, left, right;
 	} products[] = {{statistics->A, mean, mean},
 					{statistics->cross, delta, mean},
 					{statistics->difference, delta, delta},
-					{statistics->repair, gap, delta},
-					{statistics->drift.product, moved, mean},
-					{statistics->residual, gap, mean}};
-	fp_matrix *sums[] = {&mean, &delta, &gap, &moved};
+					{statistics->residual_delta, E, delta},
+					{statistics->drift.product, W_delta, mean},
+					{statistics->residual, E, mean}};
+	fp_matrix *sums[] = {&mean, &delta, &E, &W_delta};
 	fp_status status = FP_OK;
 	FP_PRODUCTS_FOR(be, FP_USE_EXACT);
 	for (size_t i = 0; i < sizeof products / sizeof products[0]; i++)
@@ -284,9 +298,9 @@ static fp_status take_means_out(fp_statistics *statistics)
 		if (!fp_matrix_is_absent(*sums[i]))
 			FP_TRY(be->linear->axpby(be, 0.0F, *sums[i], share, *sums[i]));
 	FP_TRY(be->linear->axpby(be, -1.0F, statistics->shift, 1.0F, mean));
-	FP_TRY(take_product_out(statistics, gap, gap, &statistics->gap_energy));
-	FP_TRY(take_product_out(statistics, moved, moved, &statistics->drift.energy));
-	FP_TRY(take_product_out(statistics, gap, moved, &statistics->drift.gap));
+	FP_TRY(subtract_product(statistics, E, E, &statistics->residual_energy));
+	FP_TRY(subtract_product(statistics, W_delta, W_delta, &statistics->drift.energy));
+	FP_TRY(subtract_product(statistics, E, W_delta, &statistics->drift.residual));
 cleanup:
 	return status;
 }
@@ -297,18 +311,18 @@ fp_status fp_statistics_finish(fp_statistics *statistics)
 	int finite;
 	fp_status status;
 	if (statistics->centred)
-		FP_TRY(take_means_out(statistics));
+		FP_TRY(subtract_means(statistics));
 	FP_TRY(be->linear->mirror(be, statistics->A));
 	if (!fp_matrix_is_absent(statistics->difference))
 		FP_TRY(be->linear->mirror(be, statistics->difference));
 	FP_TRY(be->linear->finite(be, statistics->A, &finite));
 	if (!finite)
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
-						 "the inputs of these operators hold NaN or infinity on the calibration text");
-	/* room for the solver */
+						 "the inputs of these operators contain NaN or infinity on the calibration text");
+	/* The solver needs the memory. */
 	fp_matrix_free(be, &statistics->delta);
-	fp_matrix_free(be, &statistics->moved);
-	fp_matrix_free(be, &statistics->gap);
+	fp_matrix_free(be, &statistics->W_delta);
+	fp_matrix_free(be, &statistics->residual_error);
 	fp_matrix_free(be, &statistics->shifted);
 	fp_matrix_free(be, &statistics->rounded);
 cleanup:
@@ -328,16 +342,16 @@ fp_status fp_statistics_drift(const fp_statistics *statistics, fp_matrix W, fp_d
 	FP_TRY(fp_matrix_new(be, &work, W.rows, W.cols, FP_F32));
 	FP_TRY(be->linear->gemm(be, 1.0F, W, FP_PLAIN, statistics->difference, FP_TRANSPOSED, 0.0F, work));
 	FP_TRY(be->linear->dot(be, W, work, &out->energy));
-	if (!fp_matrix_is_absent(statistics->repair))
-		FP_TRY(be->linear->dot(be, W, statistics->repair, &out->gap));
+	if (!fp_matrix_is_absent(statistics->residual_delta))
+		FP_TRY(be->linear->dot(be, W, statistics->residual_delta, &out->residual));
 cleanup:
-	fp_matrix_free(be, &work); /* room for the solver */
+	fp_matrix_free(be, &work);
 	return status;
 }
 
 void fp_drift_free(fp_backend *be, fp_drift *drift)
 {
-	if (!drift->folded)
+	if (!drift->borrowed)
 		fp_matrix_free(be, &drift->product);
 	memset(drift, 0, sizeof *drift);
 }

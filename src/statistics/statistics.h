@@ -1,74 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * statistics.h: what the solver needs to know of the inputs of a group of operators, folded batch by batch.
+ * statistics.h: sums over the inputs of a group of operators, accumulated batch by batch, from which the
+ * solver's matrices follow.
  *
- * With X the dense inputs and X* those through the pruned operators before (features × tokens, as in the paper) and
- * Δ = X − X*:
- *     A = X*X*ᵀ (n × n)       for an operator W: its drift WΔX*ᵀ (m × n) and ‖WΔ‖²
- * Everything else follows: the target's C = WXX*ᵀ = WA + WΔX*ᵀ, and ‖WX‖² = ⟨WA, W⟩ + 2⟨WΔX*ᵀ, W⟩ + ‖WΔ‖². Differences
- * are folded instead of XX*ᵀ and ‖WX‖², because the error of a good fit is small beside ‖WX‖² and would drown in its
- * rounding. For an operator that writes into the residual stream, with ρ = h − h* the error already in it: residual =
- * ρX*ᵀ (m × n), ‖ρ‖² and ⟨ρ, WΔ⟩, so that the error of a target with ρ in it is known too and not only up to a
- * constant.
+ * X are the inputs in the dense model, X* those behind the operators pruned so far (features × tokens, as
+ * in the paper), h and h* the residual streams, and
  *
- * There are two ways to the drift of p tokens, and fp_statistics_new() takes the one with fewer operations:
- *     by inputs    cross = ΔX*ᵀ (2n²p), difference = ΔΔᵀ (n²p) and repair = ρΔᵀ (2mnp), for all operators of a group;
- *                  then W·cross, ⟨W·difference, W⟩ and ⟨W, repair⟩
- *     by outputs   WΔ (2mnp) and WΔX*ᵀ (2mnp), for the only operator of a group; the two numbers come by the way.
- *                  W is rounded where products for activations round, as it is in the forward pass
+ *     Δ = X − X*
+ *     E = h − h*
  *
- * Centred statistics are for operators with a bias, which takes the means upon itself: everything is then that of
- * X*, Δ and ρ less their means over all tokens, and the means are kept.
+ * The sums for an operator W [m × n] are
+ *
+ *     A    = X*X*ᵀ   [n × n]
+ *     WΔX*ᵀ          [m × n]     the drift
+ *     ‖WΔ‖²
+ *
+ * and the solver needs
+ *
+ *     C     = WXX*ᵀ = WA + WΔX*ᵀ
+ *     ‖WX‖² = ⟨WA, W⟩ + 2⟨WΔX*ᵀ, W⟩ + ‖WΔ‖²
+ *
+ * Differences are summed instead of XX*ᵀ and ‖WX‖², because the error of a good fit is smaller than the
+ * rounding error of ‖WX‖². An operator that writes into the residual stream may correct the error E
+ * there; its target then also needs
+ *
+ *     EX*ᵀ   [m × n]
+ *     ‖E‖²
+ *     ⟨E, WΔ⟩
+ *
+ * fp_statistics_new() selects the cheaper of two ways to the drift of p tokens:
+ *
+ *     by inputs    ΔX*ᵀ (2n²p), ΔΔᵀ (n²p) and EΔᵀ (2mnp), for all operators of a group; the drift is then
+ *                  W(ΔX*ᵀ), ‖WΔ‖² = ⟨W(ΔΔᵀ), W⟩ and ⟨E, WΔ⟩ = ⟨W, EΔᵀ⟩
+ *     by outputs   WΔ (2mnp) and WΔX*ᵀ (2mnp), for the only operator of a group. W is rounded if products
+ *                  of activations are, as in the forward pass
+ *
+ * Centred statistics are for operators with a bias that absorbs the means: X*, Δ and E are then taken
+ * relative to their means over all tokens, and the means are stored.
  */
 #ifndef FP_STATISTICS_STATISTICS_H
 #define FP_STATISTICS_STATISTICS_H
 
 #include "backend/backend.h"
 
-/* What the second stream changes of an operator's target. */
+/* How X ≠ X* changes an operator's target. */
 typedef struct fp_drift {
-	fp_matrix product; /* WΔX*ᵀ; absent where the two streams are one */
-	bool folded;       /* it belongs to the statistics */
+	fp_matrix product; /* WΔX*ᵀ; absent if X = X* */
+	bool borrowed;     /* `product` belongs to the statistics */
 	double energy;     /* ‖WΔ‖² */
-	double gap;        /* ⟨ρ, WΔ⟩; 0 where ρ is not wanted */
+	double residual;   /* ⟨E, WΔ⟩; 0 without E */
 } fp_drift;
 
 typedef struct fp_statistics {
-	fp_backend *be;       /* borrowed */
-	fp_matrix A;          /* X*X*ᵀ; upper triangle until fp_statistics_finish() */
-	fp_matrix cross;      /* ΔX*ᵀ; absent unless the drift goes by inputs */
-	fp_matrix difference; /* ΔΔᵀ; likewise */
-	fp_matrix repair;     /* ρΔᵀ; likewise, and where ρ is not wanted */
-	fp_matrix W;          /* borrowed; absent unless the drift goes by outputs */
-	fp_drift drift;       /* likewise */
-	fp_matrix residual;   /* ρX*ᵀ; absent where it is not wanted */
-	double gap_energy;    /* ‖ρ‖² */
-	fp_matrix delta;      /* work space: Δ of a batch; BF16 where products round it */
-	fp_matrix rounded;    /* work space: X* of a batch in BF16, there */
-	fp_matrix moved;      /* work space: WΔ of a batch */
-	fp_matrix gap;        /* work space: ρ of a batch */
+	fp_backend *be;           /* borrowed */
+	fp_matrix A;              /* X*X*ᵀ; upper triangle until fp_statistics_finish() */
+	fp_matrix cross;          /* ΔX*ᵀ; by inputs only */
+	fp_matrix difference;     /* ΔΔᵀ; by inputs only */
+	fp_matrix residual_delta; /* EΔᵀ; by inputs only, absent without E */
+	fp_matrix W;              /* by outputs only; borrowed */
+	fp_drift drift;           /* by outputs only */
+	fp_matrix residual;       /* EX*ᵀ; absent without E */
+	double residual_energy;   /* ‖E‖² */
+	fp_matrix delta;          /* workspace: Δ of a batch; BF16 if products round it */
+	fp_matrix rounded;        /* workspace: X* of a batch in BF16, in that case */
+	fp_matrix W_delta;        /* workspace: WΔ of a batch */
+	fp_matrix residual_error; /* workspace: E of a batch */
 	bool centred;
-	fp_matrix mean; /* 1 × n: of X*; absent unless centred, like those below; sums until fp_statistics_finish() */
-	fp_matrix mean_delta; /* 1 × n: of Δ; absent where the two streams are one */
-	fp_matrix mean_moved; /* 1 × m: of WΔ, rounded as it was; absent unless the drift goes by outputs */
-	fp_matrix mean_gap;   /* 1 × m: of ρ; absent where it is not wanted */
-	fp_matrix shift;      /* 1 × n: less the mean of the first batch's X* */
-	fp_matrix shifted;    /* work space: X* of a batch, shifted */
-	fp_matrix ones;       /* 1 × batch */
+	/* Absent unless centred. The means are sums until fp_statistics_finish(). */
+	fp_matrix mean;          /* 1 × n: of X* */
+	fp_matrix mean_delta;    /* 1 × n: of Δ; absent if X = X* */
+	fp_matrix mean_W_delta;  /* 1 × m: of WΔ with its rounding; by outputs only */
+	fp_matrix mean_residual; /* 1 × m: of E; absent without E */
+	fp_matrix shift;         /* 1 × n: minus the mean of the first batch's X* */
+	fp_matrix shifted;       /* workspace: X* of a batch plus `shift` */
+	fp_matrix ones;          /* 1 × batch */
 	int64_t tokens;
 } fp_statistics;
 
-/* What is to be folded. */
+/* What to accumulate. */
 typedef struct fp_statistics_plan {
 	int64_t inputs;   /* n */
-	int64_t batch;    /* most tokens in one fold; 0 where one stream is not centred */
+	int64_t batch;    /* maximum tokens per batch; may be 0 for one stream that is not centred */
 	bool two_streams; /* X and X* differ */
 	bool centred;
-	int64_t residual_outputs; /* m where ρX*ᵀ is wanted, else 0 */
-	fp_matrix only;           /* the group's operator where it has one only, kept by the caller; else absent */
+	int64_t residual_outputs; /* m to accumulate E, else 0 */
+	fp_matrix only;           /* the operator of a group with only one, the caller's; else absent */
 } fp_statistics_plan;
 
-/* Whether the drift of a group's only operator, m × n, goes by outputs. residual: ρ is folded too. */
+/* Whether the drift of a group's only operator is computed by outputs. residual: E is accumulated too. */
 static inline bool fp_drift_by_outputs(int64_t outputs, int64_t inputs, bool residual)
 {
 	return 4 * outputs < 3 * inputs + (residual ? 2 * outputs : 0);
@@ -77,22 +96,21 @@ static inline bool fp_drift_by_outputs(int64_t outputs, int64_t inputs, bool res
 /* Freed with fp_statistics_free(). */
 fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, const fp_statistics_plan *plan);
 void fp_statistics_free(fp_statistics *statistics);
-/* Frees what only targets are made of, when all that are wanted are made: all but A, the means, and a drift that was
- * folded. */
+/* Call when all targets have been computed. Frees everything but A, the means and a drift by outputs. */
 void fp_statistics_forget_targets(fp_statistics *statistics);
 
-/* Folds a batch: X and X* are tokens × n; with one stream X is ignored. */
+/* Adds a batch: X and X* are tokens × n; with one stream X is ignored. */
 fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix Xstar);
-/* Folds the residual's error for the batch that was folded last: h and h* are tokens × m. */
+/* Adds E of the batch that was added last: h and h* are tokens × m. */
 fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidden, fp_matrix hidden_star,
 									  fp_matrix Xstar);
-/* Instead of folding anything: A = I, so that errors are those of the weights themselves. */
+/* A = I, in place of any batch: errors are then those of the weights themselves. */
 fp_status fp_statistics_identity(fp_statistics *statistics);
-/* After the last batch: takes the means out and completes the symmetric matrices. Non-finite statistics are an error.
- */
+/* Call after the last batch: subtracts the means and completes the symmetric matrices. NaN or infinity is
+ * an error. */
 fp_status fp_statistics_finish(fp_statistics *statistics);
-/* From finished statistics, for an operator of the group; products are for the use that is set. Freed with
- * fp_drift_free(), also when it fails, and before the statistics. */
+/* The drift of an operator of the group, from finished statistics. Products are for be->use. Freed with
+ * fp_drift_free(), also after a failure, and before the statistics. */
 fp_status fp_statistics_drift(const fp_statistics *statistics, fp_matrix W, fp_drift *out);
 void fp_drift_free(fp_backend *be, fp_drift *drift);
 

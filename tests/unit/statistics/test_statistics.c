@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statistics against the products themselves in double; in any batches. */
+/* Compares statistics with the same products in double precision, for different batch sizes. */
 #include "solver_fixture.h"
 
 #include "statistics/statistics.h"
@@ -33,7 +33,7 @@ static streams *make_streams(uint64_t seed)
 		s->Xstar[i] = s->X[i] + 0.01F * random_normal(&seed);
 	}
 	for (int i = 0; i < P * M; i++) {
-		s->h[i] = 30 * random_normal(&seed); /* beside which the error in it is small */
+		s->h[i] = 30 * random_normal(&seed); /* large compared with its error */
 		s->hstar[i] = s->h[i] + 0.1F * random_normal(&seed);
 	}
 	for (int i = 0; i < M * N; i++)
@@ -73,7 +73,7 @@ static void fold_all(streams *s, fp_statistics *statistics, const fp_statistics_
 	assert_int_equal(statistics->tokens, P);
 }
 
-/* got must equal PᵀQ to a few float roundings of the sizes that were summed */
+/* `got` must equal PᵀQ up to a few float roundings of the summands */
 static void check(streams *s, fp_matrix got, const double *left, const double *right, int64_t a, int64_t b,
 				  const char *name)
 {
@@ -97,11 +97,11 @@ static void equal_the_products_in_any_batches(void **unused)
 	static const int64_t batches[] = {P, 64, 7, 1};
 	streams *s = make_streams(5);
 	double *X = to_double(s->X, P * N), *Xstar = to_double(s->Xstar, P * N);
-	double *delta = malloc(sizeof(double) * P * N), *gap = malloc(sizeof(double) * P * M);
+	double *delta = malloc(sizeof(double) * P * N), *E = malloc(sizeof(double) * P * M);
 	for (int i = 0; i < P * N; i++)
 		delta[i] = X[i] - Xstar[i];
 	for (int i = 0; i < P * M; i++)
-		gap[i] = (double)s->h[i] - (double)s->hstar[i];
+		E[i] = (double)s->h[i] - (double)s->hstar[i];
 	for (int b = 0; b < 4; b++) {
 		fp_statistics statistics;
 		fold_all(s, &statistics,
@@ -109,20 +109,20 @@ static void equal_the_products_in_any_batches(void **unused)
 		check(s, statistics.A, Xstar, Xstar, N, N, "A");
 		check(s, statistics.cross, delta, Xstar, N, N, "cross");
 		check(s, statistics.difference, delta, delta, N, N, "difference");
-		check(s, statistics.residual, gap, Xstar, M, N, "residual");
-		check(s, statistics.repair, gap, delta, M, N, "repair");
-		double energy = verify_dot(gap, gap, P * M);
-		assert_true(fabs(statistics.gap_energy - energy) < 1e-5 * energy);
+		check(s, statistics.residual, E, Xstar, M, N, "residual");
+		check(s, statistics.residual_delta, E, delta, M, N, "residual_delta");
+		double energy = verify_dot(E, E, P * M);
+		assert_true(fabs(statistics.residual_energy - energy) < 1e-5 * energy);
 		fp_statistics_free(&statistics);
 	}
 	free(X);
 	free(Xstar);
 	free(delta);
-	free(gap);
+	free(E);
 	free_streams(s);
 }
 
-/* values ← values less their columns' means, which go to mean */
+/* Subtracts the column means from `values` and stores them in `mean`. */
 static void centre(double *values, int64_t cols, double *mean)
 {
 	for (int64_t j = 0; j < cols; j++) {
@@ -144,14 +144,14 @@ static void check_mean(streams *s, fp_matrix got, const double *want, const char
 			fail_msg("%s: entry %lld is %g, not %g", name, (long long)j, (double)values[j], want[j]);
 }
 
-/* Means a hundred times the deviations, as channels of a normalised state may have, cost no digits. */
+/* Means a hundred times the deviations, which occur in normalised states, cost no accuracy. */
 static void centred_statistics_are_those_of_the_deviations(void **unused)
 {
 	(void)unused;
 	static const int64_t batches[] = {P, 64, 7, 1};
 	streams *s = make_streams(11);
-	double mean[N], mean_delta[N], mean_gap[M];
-	double *delta = malloc(sizeof(double) * P * N), *gap = malloc(sizeof(double) * P * M);
+	double mean[N], mean_delta[N], mean_E[M];
+	double *delta = malloc(sizeof(double) * P * N), *E = malloc(sizeof(double) * P * M);
 	for (int i = 0; i < P * N; i++) {
 		float offset = (float)(i % N % 5 == 0 ? 100 : i % N % 3);
 		s->X[i] += offset + 0.005F;
@@ -160,7 +160,7 @@ static void centred_statistics_are_those_of_the_deviations(void **unused)
 	}
 	for (int i = 0; i < P * M; i++) {
 		s->h[i] += 0.1F;
-		gap[i] = (double)s->h[i] - (double)s->hstar[i];
+		E[i] = (double)s->h[i] - (double)s->hstar[i];
 	}
 	assert_ok(s->ctx, s->be->memory->upload(s->be, s->dX, s->X, FP_F32, N));
 	assert_ok(s->ctx, s->be->memory->upload(s->be, s->dXstar, s->Xstar, FP_F32, N));
@@ -168,7 +168,7 @@ static void centred_statistics_are_those_of_the_deviations(void **unused)
 	double *Xstar = to_double(s->Xstar, P * N);
 	centre(Xstar, N, mean);
 	centre(delta, N, mean_delta);
-	centre(gap, M, mean_gap);
+	centre(E, M, mean_E);
 	for (int b = 0; b < 4; b++) {
 		fp_statistics statistics;
 		fold_all(s, &statistics,
@@ -177,25 +177,25 @@ static void centred_statistics_are_those_of_the_deviations(void **unused)
 		check(s, statistics.A, Xstar, Xstar, N, N, "A");
 		check(s, statistics.cross, delta, Xstar, N, N, "cross");
 		check(s, statistics.difference, delta, delta, N, N, "difference");
-		check(s, statistics.residual, gap, Xstar, M, N, "residual");
-		check(s, statistics.repair, gap, delta, M, N, "repair");
+		check(s, statistics.residual, E, Xstar, M, N, "residual");
+		check(s, statistics.residual_delta, E, delta, M, N, "residual_delta");
 		check_mean(s, statistics.mean, mean, "mean");
 		check_mean(s, statistics.mean_delta, mean_delta, "mean of the difference");
-		check_mean(s, statistics.mean_gap, mean_gap, "mean of the gap");
-		double energy = verify_dot(gap, gap, P * M);
-		assert_true(fabs(statistics.gap_energy - energy) < 1e-5 * energy);
+		check_mean(s, statistics.mean_residual, mean_E, "mean of E");
+		double energy = verify_dot(E, E, P * M);
+		assert_true(fabs(statistics.residual_energy - energy) < 1e-5 * energy);
 		fp_statistics_free(&statistics);
 	}
 	free(Xstar);
 	free(delta);
-	free(gap);
+	free(E);
 	free_streams(s);
 }
 
-/* What the drift of the streams is, in double. */
+/* The expected drift in double precision. */
 typedef struct expected_drift {
-	double Xstar[P * N], moved[P * M], gap[P * M];
-	double energy, with_gap; /* ‖WΔ‖², ⟨ρ, WΔ⟩ */
+	double Xstar[P * N], W_delta[P * M], E[P * M];
+	double energy, residual; /* ‖WΔ‖², ⟨E, WΔ⟩ */
 } expected_drift;
 
 static expected_drift *expect_drift(const streams *s, bool centred)
@@ -205,42 +205,42 @@ static expected_drift *expect_drift(const streams *s, bool centred)
 	for (int i = 0; i < P * N; i++)
 		e->Xstar[i] = (double)s->Xstar[i];
 	for (int i = 0; i < P * M; i++) {
-		e->gap[i] = (double)s->h[i] - (double)s->hstar[i];
+		e->E[i] = (double)s->h[i] - (double)s->hstar[i];
 		for (int j = 0; j < N; j++) {
 			int at = i / M * N + j;
-			e->moved[i] += ((double)s->X[at] - (double)s->Xstar[at]) * (double)s->W[i % M * N + j];
+			e->W_delta[i] += ((double)s->X[at] - (double)s->Xstar[at]) * (double)s->W[i % M * N + j];
 		}
 	}
 	if (centred) {
 		centre(e->Xstar, N, mean);
-		centre(e->moved, M, mean);
-		centre(e->gap, M, mean);
+		centre(e->W_delta, M, mean);
+		centre(e->E, M, mean);
 	}
-	e->energy = verify_dot(e->moved, e->moved, P * M);
-	e->with_gap = verify_dot(e->gap, e->moved, P * M);
+	e->energy = verify_dot(e->W_delta, e->W_delta, P * M);
+	e->residual = verify_dot(e->E, e->W_delta, P * M);
 	return e;
 }
 
 static void check_drift(streams *s, const fp_statistics_plan *plan, const expected_drift *e)
 {
 	bool outputs = !fp_matrix_is_absent(plan->only), residual = plan->residual_outputs > 0;
-	double gaps = sqrt(verify_dot(e->gap, e->gap, P * M) * e->energy);
+	double scale = sqrt(verify_dot(e->E, e->E, P * M) * e->energy);
 	fp_statistics statistics;
 	fp_drift drift;
 	fold_all(s, &statistics, plan);
 	assert_int_equal(fp_matrix_is_absent(statistics.cross), outputs);
 	assert_ok(s->ctx, fp_statistics_drift(&statistics, s->dW, &drift));
-	assert_int_equal(drift.folded, outputs);
-	fp_statistics_forget_targets(&statistics); /* which the drift outlives */
-	check(s, drift.product, e->moved, e->Xstar, M, N, outputs ? "drift by outputs" : "drift by inputs");
+	assert_int_equal(drift.borrowed, outputs);
+	fp_statistics_forget_targets(&statistics); /* the drift must survive */
+	check(s, drift.product, e->W_delta, e->Xstar, M, N, outputs ? "drift by outputs" : "drift by inputs");
 	assert_true(fabs(drift.energy - e->energy) < 2e-5 * e->energy);
-	assert_true(residual ? fabs(drift.gap - e->with_gap) < 2e-5 * gaps : drift.gap == 0.0);
+	assert_true(residual ? fabs(drift.residual - e->residual) < 2e-5 * scale : drift.residual == 0.0);
 	fp_drift_free(s->be, &drift);
 	fp_statistics_free(&statistics);
 }
 
-/* By inputs and by outputs, in any batches, centred and not, with ρ and without. The differences have means beside
- * which their deviations are small, and ρ has a part of the drift in it. */
+/* By inputs and by outputs, for different batch sizes, centred and not, with E and without. The means of
+ * the differences are large compared with their deviations, and E is correlated with the drift. */
 static void both_ways_lead_to_the_same_drift(void **unused)
 {
 	(void)unused;
@@ -287,7 +287,7 @@ static void one_stream_needs_nothing_but_A(void **unused)
 	fold_all(s, &statistics, &(fp_statistics_plan){.inputs = N, .batch = 40, .only = s->dW});
 	check(s, statistics.A, Xstar, Xstar, N, N, "A");
 	assert_true(fp_matrix_is_absent(statistics.cross) && fp_matrix_is_absent(statistics.difference));
-	assert_true(fp_matrix_is_absent(statistics.residual) && fp_matrix_is_absent(statistics.repair));
+	assert_true(fp_matrix_is_absent(statistics.residual) && fp_matrix_is_absent(statistics.residual_delta));
 	assert_true(fp_matrix_is_absent(statistics.drift.product) && fp_matrix_is_absent(statistics.W));
 	fp_statistics_free(&statistics);
 	free(Xstar);
