@@ -8,11 +8,11 @@
 
 enum { WORD_SIZE = 64, MAX_WORDS = 64 };
 
-/* The studies of the paper. A word "*" in a list stands for the value of the settings. */
+/* The experiments of the paper. "*" in a list is the value in the settings. */
 static const struct recipe {
 	const char *name;
 	fp_cell_lists lists;
-	const char *warm_start; /* of fista, where the user does not set it; NULL: the preset's */
+	const char *warm_start; /* for fista, unless the user sets it; NULL: the preset's */
 } recipes[] = {
 	{"main", {.methods = "magnitude,wanda,sparsegpt,fista", .presets = "paper,*", .patterns = "50%,2:4"}, NULL},
 	{"sparsity",
@@ -51,7 +51,7 @@ static bool has_word(const words *list, const char *word)
 	return false;
 }
 
-/* A word twice counts once: the same cell need not be run twice. */
+/* Drops duplicates. `own` replaces "*". */
 static fp_status split(words *out, fp_context *ctx, const char *what, const char *text, const char *own)
 {
 	out->count = 0;
@@ -59,29 +59,29 @@ static fp_status split(words *out, fp_context *ctx, const char *what, const char
 		size_t length = strcspn(at, ",");
 		char word[WORD_SIZE];
 		if (length == 0 || length >= WORD_SIZE || out->count == MAX_WORDS)
-			return fp_fail(ctx, FP_ERROR_USAGE, "%s '%s': must be 1 to %d words with a comma between them", what, text,
+			return fp_fail(ctx, FP_ERROR_USAGE, "%s '%s': must be 1 to %d comma-separated values", what, text,
 						   MAX_WORDS);
 		memcpy(word, at, length);
 		word[length] = '\0';
-		const char *meant = fp_is(word, "*") ? own : word;
-		if (!has_word(out, meant))
-			strcpy(out->word[out->count++], meant);
+		const char *value = fp_is(word, "*") ? own : word;
+		if (!has_word(out, value))
+			strcpy(out->word[out->count++], value);
 		at += length;
 		if (!*at)
 			return FP_OK;
 	}
 }
 
-/* The words of one list: the user's, else the recipe's, else the settings' own value. */
+/* The entries of one list: the user's, else the recipe's, else the value in the settings. */
 static fp_status choose(words *out, fp_context *ctx, const fp_settings *settings, const char *setting,
-						const char *asked, const char *advised)
+						const char *given, const char *from_recipe)
 {
 	char own[FP_SETTING_TEXT_SIZE];
 	fp_status status = fp_settings_get(settings, ctx, setting, own, sizeof own);
 	if (status != FP_OK)
 		return status;
 	own[WORD_SIZE - 1] = '\0';
-	return split(out, ctx, setting, asked ? asked : advised ? advised : own, own);
+	return split(out, ctx, setting, given ? given : from_recipe ? from_recipe : own, own);
 }
 
 typedef struct planning {
@@ -90,13 +90,13 @@ typedef struct planning {
 	const fp_settings *settings;
 	const char *family;
 	words methods, presets, corrections, patterns, samples, seeds;
-	bool corrected; /* the corrections are the comparison's, not the preset's */
+	bool corrected; /* `corrections` replaces the preset's correction */
 	fp_cell *cells;
 	int64_t count, capacity;
 } planning;
 
-/* What the recipe says beyond its lists, unless the user said it. */
-static fp_status assign_recipe(fp_settings *settings, fp_context *ctx, const struct recipe *recipe)
+/* The recipe's warm start, unless the user set one. */
+static fp_status set_warm_start(fp_settings *settings, fp_context *ctx, const struct recipe *recipe)
 {
 	if (!recipe->warm_start || settings->by_hand[FP_ID_warm_start])
 		return FP_OK;
@@ -118,7 +118,7 @@ static fp_status add_cell(planning *p, const char *method, const char *preset, c
 	cell->has_presets = fp_method_of(&cell->settings)->has_presets;
 	if (cell->has_presets) {
 		FP_TRY(fp_settings_set(&cell->settings, ctx, "preset", preset));
-		FP_TRY(assign_recipe(&cell->settings, ctx, p->recipe));
+		FP_TRY(set_warm_start(&cell->settings, ctx, p->recipe));
 		if (correction)
 			FP_TRY(fp_settings_set(&cell->settings, ctx, "correction", correction));
 	}
@@ -150,17 +150,17 @@ fp_status fp_cells_plan(fp_cell **out, int64_t *count, fp_context *ctx, const fp
 	*out = NULL;
 	*count = 0;
 	FP_TRY(find_recipe(&p.recipe, ctx, lists->recipe));
-	const fp_cell_lists *advised = &p.recipe->lists;
-	p.corrected = lists->corrections || advised->corrections;
-	FP_TRY(choose(&p.methods, ctx, settings, "method", lists->methods, advised->methods));
+	const fp_cell_lists *from_recipe = &p.recipe->lists;
+	p.corrected = lists->corrections || from_recipe->corrections;
+	FP_TRY(choose(&p.methods, ctx, settings, "method", lists->methods, from_recipe->methods));
 	FP_TRY(choose(&p.presets, ctx, settings, "preset", lists->presets,
-				  settings->by_hand[FP_ID_preset] ? NULL : advised->presets));
-	FP_TRY(choose(&p.corrections, ctx, settings, "correction", lists->corrections, advised->corrections));
-	FP_TRY(choose(&p.patterns, ctx, settings, "pattern", lists->patterns, advised->patterns));
+				  settings->by_hand[FP_ID_preset] ? NULL : from_recipe->presets));
+	FP_TRY(choose(&p.corrections, ctx, settings, "correction", lists->corrections, from_recipe->corrections));
+	FP_TRY(choose(&p.patterns, ctx, settings, "pattern", lists->patterns, from_recipe->patterns));
 	FP_TRY(choose(&p.samples, ctx, settings, "samples", lists->samples,
-				  settings->by_hand[FP_ID_samples] ? NULL : advised->samples));
-	FP_TRY(
-		choose(&p.seeds, ctx, settings, "seed", lists->seeds, settings->by_hand[FP_ID_seed] ? NULL : advised->seeds));
+				  settings->by_hand[FP_ID_samples] ? NULL : from_recipe->samples));
+	FP_TRY(choose(&p.seeds, ctx, settings, "seed", lists->seeds,
+				  settings->by_hand[FP_ID_seed] ? NULL : from_recipe->seeds));
 	for (int n = 0; n < p.samples.count; n++)
 		for (int seed = 0; seed < p.seeds.count; seed++)
 			for (int pattern = 0; pattern < p.patterns.count; pattern++)

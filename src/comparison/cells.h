@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cells.h: which prunes a comparison makes: methods × presets × corrections × patterns × sample counts × seeds, from
- * lists or from a recipe, each with its settings resolved.
+ * cells.h: the cells of a comparison: methods × presets × corrections × patterns × sample counts × seeds,
+ * from lists or a recipe, each with its resolved settings.
  */
 #ifndef FP_COMPARISON_CELLS_H
 #define FP_COMPARISON_CELLS_H
 
 #include "base/settings.h"
 
-/* Comma-separated lists; NULL: what the recipe says, and where it says nothing the one value of the settings. */
+/* Comma-separated lists. NULL: the recipe's list, or else the value in the settings. */
 typedef struct fp_cell_lists {
 	const char *recipe; /* NULL: "main" */
 	const char *methods, *presets, *corrections, *patterns, *samples, *seeds;
@@ -19,8 +19,8 @@ typedef struct fp_cell {
 	bool has_presets;     /* its preset and correction mean something */
 } fp_cell;
 
-/* In the order in which they are run: those with the same calibration windows side by side. The caller frees *out with
- * fp_free(). A wrong word in a list is FP_ERROR_USAGE, before anything has been run. */
+/* Lists the cells in the order they run in: those with the same calibration windows are adjacent. The
+ * caller frees *out with fp_free(). An invalid list entry is FP_ERROR_USAGE. */
 fp_status fp_cells_plan(fp_cell **out, int64_t *count, fp_context *ctx, const fp_cell_lists *lists,
 						const fp_settings *settings, const char *family);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * comparison.c: what all cells share is made once: the mapped checkpoint, the tokenizer, the windows of the text, the
- * calibration windows of neighbouring cells and the dense model's statistics on them (dense_statistics.h), the head and
- * the embedding on the device, the dense model's perplexity. A cell's pruned tensors stay in memory (overlay.h) until
- * it has been evaluated.
+ * comparison.c: runs the cells of a comparison. All cells share the mapped checkpoint, the tokenizer, the
+ * windows of the text, the head and embedding on the device, and the dense model's perplexity. Adjacent
+ * cells share calibration windows and the dense model's statistics on them (dense_statistics.h). A
+ * cell's pruned tensors stay in memory (overlay.h) until it has been evaluated.
  *
- * Cells are run one after the other, not side by side through each layer: what has been finished can then be kept.
+ * Cells run one after the other rather than together layer by layer, so that finished cells can be saved.
  */
 #include "comparison/comparison.h"
 
@@ -21,8 +21,8 @@
 #include <math.h>
 #include <string.h>
 
-/* For the dense model's statistics, where --memory says nothing. */
-#define DEFAULT_ROOM ((int64_t)1 << 30)
+/* For the dense model's statistics, without --memory. */
+#define DEFAULT_BYTES ((int64_t)1 << 30)
 
 typedef struct comparison {
 	fp_context *ctx;
@@ -33,16 +33,16 @@ typedef struct comparison {
 	fp_tokenizer *tokenizer;
 	fp_journal *journal;
 	fp_windows text;           /* of the evaluation */
-	fp_windows calibration;    /* of the cell before */
+	fp_windows calibration;    /* of the previous cell */
 	int64_t samples, seed;     /* of `calibration`; samples −1: none yet */
 	fp_dense_statistics *kept; /* of `calibration` */
 	int64_t length, memory;
-	fp_journal_key base; /* what all cells depend on */
+	fp_journal_key base; /* of everything that all cells depend on */
 	fp_cell *cells;
 	int64_t count;
 	json_t *rows;
 	int64_t done, reused;
-	int64_t kept_cells; /* finished in an earlier run: no part of what progress tells */
+	int64_t kept_cells; /* finished in an earlier run; not part of the progress */
 } comparison;
 
 static void close_all(comparison *c)
@@ -100,21 +100,21 @@ static fp_status open_all(comparison *c)
 	FP_TRY(fp_model_open(&c->model, c->be, c->checkpoint));
 	c->length = settings->sequence_length ? settings->sequence_length : fp_model_default_length(c->model);
 	if (c->length < 2)
-		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "sequence_length %lld: a window needs 2 tokens at least, such as %lld",
+		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "sequence_length %lld: must be at least 2, such as %lld",
 					   (long long)c->length, (long long)fp_model_default_length(c->model)));
 	FP_TRY(fp_model_check_length(c->model, c->length));
 	FP_TRY(fp_tokenizer_open(&c->tokenizer, ctx, fp_checkpoint_directory(c->checkpoint)));
 	FP_TRY(fp_windows_evaluation(&c->text, ctx, c->tokenizer, task->text, settings->protocol, c->length));
 	FP_TRY(fp_dense_statistics_new(&c->kept, ctx, fp_model_get_config(c->model)->layers,
-								   c->memory > 0 ? c->memory : DEFAULT_ROOM));
+								   c->memory > 0 ? c->memory : DEFAULT_BYTES));
 	FP_TRY(fp_journal_open(&c->journal, ctx, task->journal));
 	FP_TRY(make_base_key(c));
 cleanup:
 	return status;
 }
 
-/* The row gets the perplexity of the model with the overlay (NULL: dense). One that is not finite becomes null: a
- * method may ruin a model, and the table should say so. */
+/* Sets the row's perplexity, of the model with the overlay (NULL: dense). A perplexity that is not finite
+ * becomes null, so that a ruined model shows in the table. */
 static fp_status evaluate(comparison *c, const fp_overlay *overlay, json_t *row)
 {
 	fp_perplexity_result result;
@@ -141,7 +141,7 @@ static fp_status dense_row(comparison *c, json_t **out)
 	return evaluate(c, NULL, *out);
 }
 
-/* Neighbouring cells have the same windows, as a rule. */
+/* Adjacent cells usually have the same windows. */
 static fp_status draw_windows(comparison *c, const fp_settings *settings)
 {
 	if (c->samples == settings->samples && c->seed == settings->seed)
@@ -160,7 +160,7 @@ static fp_status draw_windows(comparison *c, const fp_settings *settings)
 	return status;
 }
 
-/* The part of a prune's report that a row takes over. */
+/* A row with the relevant parts of a pruning report. */
 static json_t *row_of_report(const fp_cell *cell, const json_t *report)
 {
 	static const char *const taken[] = {"sparsity", "relative_error", "calibration_windows",
@@ -224,7 +224,7 @@ static fp_journal_key key_of(const comparison *c, const fp_cell *cell)
 	char length[32];
 	snprintf(length, sizeof length, "%lld", (long long)c->length);
 	key = fp_journal_key_text(fp_journal_key_text(key, length), c->task->settings->protocol);
-	/* "cpu", without how many threads */
+	/* The part before the colon: "cpu", without the number of threads. */
 	char device[16];
 	snprintf(device, sizeof device, "%.*s", (int)strcspn(c->be->description, ":"), c->be->description);
 	key = fp_journal_key_text(key, device);
@@ -235,7 +235,7 @@ static fp_journal_key key_of(const comparison *c, const fp_cell *cell)
 	return fp_journal_key_settings(key, &cell->settings, c->ctx);
 }
 
-/* A cell's own stages and layers are for -v; people follow the cells. */
+/* Hides a cell's own progress, and its log unless -v is given. */
 static fp_status run_quietly(comparison *c, const fp_cell *cell, json_t **row)
 {
 	fp_context *ctx = c->ctx;
@@ -271,7 +271,7 @@ static fp_status run_cell(comparison *c, const fp_cell *cell)
 	c->reused += found;
 	c->done++;
 	fp_log(c->ctx, FP_LOG_INFO, "%lld of %lld: %s: perplexity %.4f%s", (long long)c->done, (long long)c->count + 1,
-		   name, json_number_value(json_object_get(row, "perplexity")), found ? " (kept from an earlier run)" : "");
+		   name, json_number_value(json_object_get(row, "perplexity")), found ? " (from an earlier run)" : "");
 	json_array_append(c->rows, row);
 	status = fp_check_interrupt(c->ctx);
 cleanup:

@@ -14,9 +14,9 @@
 
 struct fp_journal {
 	fp_context *ctx;
-	char *path;   /* NULL: nothing is kept */
+	char *path;   /* NULL: nothing is saved */
 	json_t *rows; /* key → row */
-	bool unended; /* the file's last line was cut off */
+	bool unended; /* the file's last line has no newline */
 };
 
 fp_journal_key fp_journal_key_text(fp_journal_key key, const char *text)
@@ -43,7 +43,7 @@ fp_journal_key fp_journal_key_settings(fp_journal_key key, const fp_settings *se
 	return key;
 }
 
-/* A line that is no row (cut off, or of another program) is passed over. */
+/* Skips a line that is not a row (incomplete, or of another program). */
 static void read_line(fp_journal *journal, const char *line, size_t length)
 {
 	json_t *entry = json_loadb(line, length, 0, NULL);
@@ -75,13 +75,12 @@ cleanup:
 	return status;
 }
 
-/* Says now, not after the first cell, that the place cannot be written. */
+/* Reports a file that cannot be written at once, not after the first cell. */
 static fp_status check_writable(const fp_journal *journal)
 {
 	int file = open(journal->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
 	if (file < 0)
-		return fp_fail(journal->ctx, FP_ERROR_IO, "%s: finished cells cannot be kept there: %s", journal->path,
-					   strerror(errno));
+		return fp_fail(journal->ctx, FP_ERROR_IO, "%s: cannot save finished cells: %s", journal->path, strerror(errno));
 	close(file);
 	return FP_OK;
 }
@@ -142,7 +141,7 @@ static fp_status append(fp_journal *journal, const char *line)
 		close(file);
 	journal->unended = journal->unended && !good;
 	return good ? FP_OK
-				: fp_fail(journal->ctx, FP_ERROR_IO, "%s: a finished cell could not be kept: %s", journal->path,
+				: fp_fail(journal->ctx, FP_ERROR_IO, "%s: cannot save a finished cell: %s", journal->path,
 						  strerror(error));
 }
 
