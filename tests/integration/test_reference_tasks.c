@@ -25,7 +25,7 @@ static const struct {
 	{"wnli", "wnli-dev.tsv"},
 };
 
-/* FNV-1a over the digits of the choices. */
+/* FNV-1a over the chosen digits. */
 static fp_status hash_choice(void *data, const fp_task_sample *sample)
 {
 	uint64_t *hash = data;

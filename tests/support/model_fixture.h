@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model_fixture.h: the tiny models of tests/fixtures/model, and changed copies of them, opened on the CPU, or on the
- * device that FP_TEST_DEVICE names with the precision of FP_TEST_PRECISION. */
+/* model_fixture.h: opens the tiny models of tests/fixtures/model, or modified copies, on the CPU or on the
+ * device FP_TEST_DEVICE with the precision FP_TEST_PRECISION. */
 #ifndef FP_TESTS_MODEL_FIXTURE_H
 #define FP_TESTS_MODEL_FIXTURE_H
 
@@ -16,20 +16,20 @@ typedef struct model_fixture {
 	fp_model *model;
 } model_fixture;
 
-/* Opens tests/fixtures/model/<name>; ends the test when it cannot. */
+/* Opens tests/fixtures/model/<name>; fails the test on error. */
 void open_fixture(model_fixture *f, const char *name);
 /* Opens the model in a directory; returns the status of fp_model_open() or of opening the checkpoint. */
 fp_status open_directory(model_fixture *f, const char *directory);
 void close_fixture(model_fixture *f);
 
-/* expected.bin of a fixture. Freed with free() of ids and logits. */
+/* expected.bin of a fixture. The caller frees ids and logits with free(). */
 typedef struct expected_output {
 	int32_t sequences, length, vocabulary;
 	int32_t *ids;
 	float *logits;
 } expected_output;
 void read_expected(expected_output *out, const char *name);
-/* Its ids alone. Freed with free() of ids. */
+/* Only its ids. The caller frees them with free(). */
 fp_windows read_windows(const char *name);
 
 /* Runs ids through all layers. The caller frees hidden with fp_matrix_free(). */

@@ -9,7 +9,7 @@
 
 typedef struct real_source {
 	const char *name;
-	const char *model, *text; /* under the shared folder, or in the project */
+	const char *model, *text; /* in the shared folder or in the project */
 	int shared;
 } real_source;
 extern const real_source real_sources[]; /* those of the project itself */

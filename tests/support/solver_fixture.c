@@ -52,7 +52,7 @@ void fixture_put(solver_fixture *f, fp_matrix matrix, const double *values)
 	free(floats);
 }
 
-/* A matrix on the device; `values` are rounded to what it then holds. */
+/* Uploads a matrix and rounds `values` to what the device holds. */
 static void place(solver_fixture *f, fp_matrix *out, int64_t rows, int64_t cols, double *values)
 {
 	assert_ok(f->ctx, fp_matrix_new(f->be, out, rows, cols, FP_F32));

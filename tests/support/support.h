@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* support.h: what every test needs: cmocka, a context, the shared material, temporary folders. */
+/* support.h: common to all tests: cmocka, contexts, shared files, temporary folders. */
 #ifndef FP_TESTS_SUPPORT_H
 #define FP_TESTS_SUPPORT_H
 
-/* cmocka.h wants these before it */
+/* cmocka.h needs these */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,16 +58,16 @@ const char *shared_path(const char *name);
 const char *need_shared_path(const char *name);
 /* A file of the project: "<source>/name". Borrowed until the next call. */
 const char *source_path(const char *name);
-/* A new empty folder; removed with everything in it by remove_folder(). The caller frees the path with free(). */
+/* Creates an empty folder. The caller removes it with remove_folder() and frees the path with free(). */
 char *temporary_folder(void);
 void remove_folder(const char *path);
-/* Writes bytes into folder/name. */
+/* Writes folder/name. */
 void write_file(const char *folder, const char *name, const void *bytes, size_t size);
 
-/* For cmocka's set-up and tear-down: *state is a context. */
+/* Set-up and tear-down for cmocka; *state is a context. */
 int context_set_up(void **state);
 int context_tear_down(void **state);
-/* *state is a folder_fixture: a context and an empty folder. */
+/* The same with a context and an empty folder. */
 typedef struct folder_fixture {
 	fp_context *ctx;
 	char *folder;
@@ -75,13 +75,13 @@ typedef struct folder_fixture {
 int folder_set_up(void **state);
 int folder_tear_down(void **state);
 
-/* A uniform number in [-1, 1) from a small generator with its state in *seed: the same on every machine. */
+/* Uniform in [-1, 1); *seed is the generator's state. The same on every machine. */
 float random_uniform(uint64_t *seed);
-/* About normal, mean 0, deviation 1. */
+/* Approximately standard normal. */
 float random_normal(uint64_t *seed);
 
-/* Settings with these assignments ("name=value", NULL behind the last), resolved for a family. The caller frees them
- * with fp_settings_free(). */
+/* Settings from "name=value" assignments (ended by NULL), resolved for a family. The caller frees them with
+ * fp_settings_free(). */
 fp_settings *resolved_settings(fp_context *ctx, const char *family, const char *const *assignments);
 
 #endif

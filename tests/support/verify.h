@@ -7,25 +7,25 @@
 
 #include "backend/backend.h"
 
-/* How far V is from the optimum of ½⟨VA,V⟩ − ⟨V,C⟩ + λΣ|V|: the largest violation of 0 ∈ VA − C + λ∂|V|. */
+/* The largest violation of 0 ∈ VA − C + λ∂|V|, the optimality condition of ½⟨VA, V⟩ − ⟨V, C⟩ + λΣ|V|. */
 double verify_lasso(const double *V, const double *A, const double *C, int64_t m, int64_t n, double lambda);
 /* That objective. */
 double verify_objective(const double *V, const double *A, const double *C, int64_t m, int64_t n, double lambda);
 /* ‖VX* − WX‖_F from the activations. */
 double verify_residual(const double *V, const double *Xstar, const double *W, const double *X, int64_t m, int64_t n,
 					   int64_t tokens);
-/* ‖VX* − WX‖² in Gram form, in double. */
+/* ‖VX* − WX‖² from A and C. */
 double verify_gram_error(const double *V, const double *A, const double *C, int64_t m, int64_t n, double energy);
-/* Zeros in V, and zeros with the sign bit set. */
+/* The number of zeros of either sign, and of −0, in V. */
 int64_t verify_zeros(const float *V, int64_t count);
 int64_t verify_negative_zeros(const float *V, int64_t count);
-/* Groups of `group` in a row (the last may be short) that keep more than their share, ⌈kept·size/group⌉. */
+/* The number of groups with more than ⌈kept·size/group⌉ non-zeros. The last group of a row may be short. */
 int64_t verify_full_groups(const float *V, int64_t m, int64_t n, int64_t kept, int64_t group);
 /* 1 if V has the pattern: at least ⌊s·m·n⌋ zeros (more if the solution itself has zeros), and no group keeps too many. */
 int verify_pattern(const float *V, int64_t m, int64_t n, const fp_pattern *pattern);
-/* x ← the solution of Ax = b by elimination with pivots; A and b are destroyed. */
+/* Solves Ax = b by Gaussian elimination with pivoting; overwrites A and b. */
 void verify_solve(double *A, double *b, double *x, int64_t n);
-/* V ← argmin of the squared error on a support: the normal equations of each row, by verify_solve(). */
+/* V ← the least-squares solution on a support, from the normal equations of each row. */
 void verify_least_squares(double *V, const double *A, const double *C, const unsigned char *mask, int64_t m, int64_t n);
 
 /* Products. out ← PᵀQ for P [tokens × a], Q [tokens × b]; out ← PQ for P [a × b], Q [b × c]. */
@@ -33,7 +33,7 @@ void verify_inner(double *out, const double *P, const double *Q, int64_t tokens,
 void verify_product(double *out, const double *P, const double *Q, int64_t a, int64_t b, int64_t c);
 double verify_dot(const double *P, const double *Q, int64_t count);
 
-/* New arrays, for free(). */
+/* New arrays. The caller frees them with free(). */
 double *to_double(const float *values, int64_t count);
 float *to_float(const double *values, int64_t count);
 
