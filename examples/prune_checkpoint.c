@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prune_checkpoint.c: prunes a Hugging Face checkpoint to half its weights with the library.
+ * prune_checkpoint.c: prunes a Hugging Face checkpoint, by default to 50% zeros.
  *
  *     prune_checkpoint MODEL CALIBRATION_TEXT OUTPUT [setting=value …]
  *
- * Ctrl-C ends it in order; nothing is left behind then.
+ * Ctrl-C stops the run. Finished layers stay in .OUTPUT.partial, and a request with resume = 1 continues
+ * there.
  */
 #include <fistapruner/fistapruner.h>
 

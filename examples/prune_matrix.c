@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prune_matrix.c: prunes one weight matrix with the library alone: no model, no files.
+ * prune_matrix.c: prunes one weight matrix, without a model or files.
  *
  *     cc prune_matrix.c $(pkg-config --cflags --libs fistapruner)
  *
- * A layer's weights W and the activations X that it sees are made up: correlated inputs of very different size, as
- * language models have them. All that the solver wants of X is its Gram matrix XXᵀ.
+ * The weights W and inputs X are random. As in language models, the inputs are correlated and differ
+ * widely in size. The solver needs only the Gram matrix XXᵀ of the inputs.
  */
 #include <fistapruner/fistapruner.h>
 
@@ -25,7 +25,7 @@ static float random_number(void)
 	return (float)(1.7 * sum);
 }
 
-/* gram ← XXᵀ of inputs that mix a few common sources with noise of their own */
+/* gram ← XXᵀ; each input is a mix of a few common sources plus noise */
 static void make_gram(float *gram)
 {
 	static float mixing[INPUTS][SOURCES];
@@ -48,7 +48,7 @@ static void make_gram(float *gram)
 	}
 }
 
-/* Prunes by one method and prints a line; the relative error, or a negative number when it failed. */
+/* Prunes with one method and prints a line. Returns the relative error, or −1 on failure. */
 static double prune(fp_context *ctx, const fp_matrix_problem *problem, const char *method, const char *preset,
 					const char *pattern)
 {
@@ -59,7 +59,7 @@ static double prune(fp_context *ctx, const fp_matrix_problem *problem, const cha
 	if (fp_settings_new(&settings, ctx) == FP_OK && fp_settings_set(settings, ctx, "pattern", pattern) == FP_OK &&
 		fp_settings_set(settings, ctx, "method", method) == FP_OK &&
 		fp_settings_set(settings, ctx, "preset", preset) == FP_OK &&
-		fp_settings_set(settings, ctx, "threads", "1") == FP_OK && /* a matrix this small is not worth a second one */
+		fp_settings_set(settings, ctx, "threads", "1") == FP_OK && /* enough for a small matrix */
 		fp_prune_matrix(pruned, &report, ctx, problem, settings) == FP_OK) {
 		error = report.relative_error;
 		printf("%-8s %-10s %-6s %9.4f %9.4f\n", pattern, method, preset, report.relative_error, report.sparsity);
@@ -93,7 +93,7 @@ int main(void)
 			double error = prune(ctx, &problem, methods[m][0], methods[m][1], patterns[p]);
 			if (m == 1)
 				wanda = error;
-			/* the solver starts from Wanda here and never ends above its start */
+			/* fista starts from Wanda here and never increases the error */
 			failures += error < 0 || (m >= 3 && error > wanda);
 		}
 	}
