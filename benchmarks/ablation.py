@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What each ingredient of the preset `fast` is worth: every one removed from `fast`, every one added to `paper`.
+"""Removes each ingredient of the preset `fast` from `fast`, and adds each one to `paper`.
 
     ablation.py --calibration FILE --text FILE [--jobs 16] [--threads 1] [--work DIR] MODEL... [-- FLAG...]
 
-Perplexity for every model, pattern and seed, as a Markdown table of mean ± deviation (of the sample) over the seeds. A
-seed other than 0 draws its own calibration windows (docs/protocols.md), so the deviation is that of the sample. One
-process runs one variant of one model for one seed, all patterns; --jobs says how many run at a time. Finished ones are
-kept in --work and a stopped run goes on where it was; --only N/M runs every M-th of them, so that several machines can share
-the work through one folder; 1/1 then prints the table. Flags after -- go to every command, such as --device cpu.
+Prints a Markdown table of perplexities, mean ± sample standard deviation over the seeds. Each seed
+other than 0 draws different calibration windows (docs/protocols.md). A process runs one variant of one
+model for one seed and all patterns; --jobs processes run at a time. Results are saved in --work, so that
+an interrupted run continues. --only N/M runs every M-th job, so that several machines can share a
+directory; 1/1 then prints the table. Flags after -- go to every command, such as --device cpu.
 """
 import concurrent.futures
 import json
@@ -62,7 +62,7 @@ def has_biases(options, model):
 
 
 def borrow_dense(options, folder):
-    """The dense model's perplexity from a neighbour's journal: the program knows by its key whether it holds here."""
+    """Copies the dense model's row from another job's journal. Its key prevents misuse."""
     journal = folder / "compare.jsonl"
     if journal.exists():
         return
@@ -74,7 +74,7 @@ def borrow_dense(options, folder):
 
 
 def run_job(options, model, preset, changes, seed):
-    """pattern -> perplexity; None where the process failed"""
+    """pattern -> perplexity; None if the process failed"""
     folder = pathlib.Path(options.work) / pathlib.Path(model).resolve().name / f"{slug(preset, changes)}-seed{seed}"
     command = [options.program, "compare", model, "--calibration", options.calibration, "--text", options.text, "--methods",
                "fista", "--presets", preset, "--patterns", options.patterns, "--samples", str(options.samples),
@@ -129,8 +129,8 @@ def print_table(options, found, models):
 def main():
     parser = model_options.parser_for(__doc__, seeds="1,2,3", work="ablation")
     parser.add_argument("--jobs", default=1, type=int, help="processes at a time")
-    parser.add_argument("--threads", default=1, type=int, help="of each process")
-    parser.add_argument("--only", default="1/1", metavar="N/M", help="run every M-th job from the N-th on, for shards")
+    parser.add_argument("--threads", default=1, type=int, help="per process")
+    parser.add_argument("--only", default="1/1", metavar="N/M", help="run every M-th job, starting with the N-th")
     options = model_options.parse(parser)
     options.seeds = [int(seed) for seed in options.seeds.split(",")]
     shard, shards = map(int, options.only.split("/"))

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_fit: what a step of the layer fit takes, part by part, and the whole fit of one layer.
+ * bench_fit: times the parts of one step of the layer fit, and the whole fit of one layer.
  *
  *     bench_fit MODEL [DEVICE [LENGTH [WINDOWS [LAYER]]]]     (auto, 2048, 128, 0)
  *
- * The input is noise, the target the layer's own output for it, and the layer to fit is the same with every other
- * weight gone. The whole fit is timed in the plain metric and in that of gradients, for which more noise stands. Rates
- * are those of the products that the pass needs, beside a large product of the same precision.
+ * The input is noise, the target is the layer's output for it, and the layer to fit is a copy with every
+ * other weight zeroed. The whole fit is timed with the plain metric and with the gradient metric, whose
+ * gradients are noise too. Rates count the necessary products and are compared with a large product of
+ * the same precision.
  */
 #include "peak.h"
 
@@ -31,7 +32,7 @@ typedef struct bench {
 	double peak; /* FLOP/s of a large product */
 } bench;
 
-/* Uniform noise, the same in every window but for a shift: enough to time, and cheap to make. */
+/* Uniform noise, in each window a shifted copy, which is cheap to generate. */
 static fp_status fill_noise(bench *b)
 {
 	fp_mersenne random;
@@ -53,7 +54,7 @@ cleanup:
 	return status;
 }
 
-/* Every other weight goes. */
+/* Zeroes every other weight. */
 static fp_status thin_out(bench *b)
 {
 	fp_status status = FP_OK;
@@ -104,7 +105,7 @@ static fp_status measure_peak(bench *b)
 	fp_status status;
 	for (int i = 0; i < 3; i++)
 		FP_TRY(fp_matrix_new(b->be, &M[i], size, size, i < 2 ? dtype : FP_F32));
-	/* numbers that are not all alike: products of constants run faster */
+	/* Not constants: their products run faster. */
 	fp_matrix noise = fp_matrix_reshape(b->input, size, size);
 	for (int i = 0; i < 2; i++)
 		FP_TRY(fp_matrix_size(b->input) >= size * size ? b->be->memory->copy(b->be, M[i], noise) : FP_OK);
@@ -129,7 +130,7 @@ static void print_row(const bench *b, const char *what, double seconds, double f
 	printf("\n");
 }
 
-/* Operations of one pass forward, attention's among them; weights' products alone where `attention` is false. */
+/* FLOP of one forward pass; without attention's unless `attention`. */
 static double pass_flops(const bench *b, double tokens, bool attention)
 {
 	const fp_model_config *c = fp_model_get_config(b->model);
@@ -139,7 +140,7 @@ static double pass_flops(const bench *b, double tokens, bool attention)
 	return flops + (attention ? 2 * tokens * (double)(b->length + 1) * (double)(c->heads * c->head_dim) : 0);
 }
 
-/* The mean time of a few runs of `part`, behind one that warms up. */
+/* The mean time of a few runs of `part`, after a warm-up. */
 typedef fp_status (*part_function)(void *data);
 static fp_status time_part(bench *b, part_function part, void *data, double *seconds)
 {
@@ -162,7 +163,7 @@ typedef struct step {
 	fp_layer_matrices gradients, mean, square, weights;
 	fp_attention_shape shape;
 	fp_matrix Q, K, V, out, dout, dQ, dK, dV;
-	fp_layer layer; /* with weights in the type of products */
+	fp_layer layer; /* weights have the type that products read */
 } step;
 
 static fp_status run_forward(void *data)
@@ -275,7 +276,7 @@ static fp_status time_step(bench *b)
 	double tokens = (double)(s.sequences * b->length), forward, both, update;
 	const fp_model_config *c = fp_model_get_config(b->model);
 	double scores = pass_flops(b, tokens, true) - pass_flops(b, tokens, false);
-	/* no gradient by the layer's input: the first three operators have two products, not three */
+	/* Without the gradient of the layer's input, q, k and v need two products each, not three. */
 	double unwanted = 2 * tokens * (double)(c->heads + 2 * c->kv_heads) * (double)(c->head_dim * c->hidden);
 	double backward = 2 * pass_flops(b, tokens, false) - unwanted + 2.5 * scores;
 	fp_status status;
@@ -283,7 +284,7 @@ static fp_status time_step(bench *b)
 	FP_TRY(time_part(b, run_forward, &s, &forward));
 	FP_TRY(time_part(b, run_both, &s, &both));
 	FP_TRY(time_part(b, run_update, &s, &update));
-	printf("a step: %lld windows of %lld tokens\n", (long long)s.sequences, (long long)b->length);
+	printf("one step: %lld windows of %lld tokens\n", (long long)s.sequences, (long long)b->length);
 	print_row(b, "forward", forward, pass_flops(b, tokens, true));
 	print_row(b, "backward", both - forward, backward);
 	print_row(b, "Adam", update, 0);
@@ -302,14 +303,14 @@ static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_mat
 	return status == FP_OK ? b->be->memory->copy(b->be, target, fp_matrix_rows(b->target, row, b->length)) : status;
 }
 
-/* More noise stands for them. */
+/* Noise in place of gradients. */
 static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
 {
 	const bench *b = data;
 	return b->be->memory->copy(b->be, out, fp_matrix_rows(b->input, window * b->length, b->length));
 }
 
-/* On a copy of the layer, with gradients for an eighth of the windows or without any. */
+/* Fits a copy of the layer, with gradients for an eighth of the windows or with none. */
 static fp_status time_fit(bench *b, bool gradients)
 {
 	fp_layer *layer = NULL;
@@ -331,7 +332,7 @@ static fp_status time_fit(bench *b, bool gradients)
 	}
 	FP_TRY(b->be->memory->synchronize(b->be));
 	FP_TRY(fp_fit_layer(&task, &result));
-	printf("%-24s %9.3f s, loss %.6f to %.6f%s\n", "the fit of a layer", result.seconds, result.loss_before,
+	printf("%-24s %9.3f s, loss %.6f to %.6f%s\n", "fit of a layer", result.seconds, result.loss_before,
 		   result.loss_after, gradients ? ", by gradients" : "");
 cleanup:
 	fp_layer_free(layer);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_forward: how near the forward pass comes to the machine's own matrix product.
+ * bench_forward: compares the speed of the forward pass with that of a large matrix product.
  *
- *     bench_forward MODEL [LENGTH [WINDOWS [THREADS]]]     (2048, 4, all that the process may use)
+ *     bench_forward MODEL [LENGTH [WINDOWS [THREADS]]]     (2048, 4, all available)
  *
- * Evaluates random tokens, exactly as `eval` does: weights are read and converted, layers run, losses are taken. Every
- * operation of the backend is timed by a table of operations wrapped around the real one.
+ * Evaluates random tokens exactly as `eval` does: reads and converts weights, runs the layers, computes
+ * losses. Wrappers around the backend's operations time each of them.
  */
 #include "peak.h"
 
@@ -32,11 +32,11 @@ static const char *const stage_names[STAGE_COUNT] = {
 	[OTHER] = "adding, downloading",
 };
 
-static fp_backend real; /* its tables are what the wrappers call */
+static fp_backend real; /* the wrappers call its tables */
 static double seconds[STAGE_COUNT];
 static double flops[STAGE_COUNT];
 
-/* A wrapper waits for the device, so that a stage pays for its own work. */
+/* A wrapper waits for the device, so that its time includes the work. */
 #define TIMED(stage_id, call)                                                                                          \
 	do {                                                                                                               \
 		double start = bench_now();                                                                                    \
@@ -57,7 +57,7 @@ static fp_status timed_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpo
 static fp_status timed_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 								 fp_matrix out)
 {
-	/* Two products over the pairs that causality leaves. */
+	/* Two products over the pairs of the causal mask. */
 	double pairs = 0.5 * (double)shape->length * (double)(shape->length + 1);
 	flops[ATTENTION] += 4.0 * pairs * (double)(shape->sequences * shape->heads * shape->head_dim);
 	TIMED(ATTENTION, real.transformer->attention(be, shape, Q, K, V, out));
@@ -186,7 +186,7 @@ static fp_status run(fp_context *ctx, const char *directory, int64_t length, int
 	be->transformer = real.transformer;
 	if (status != FP_OK)
 		goto cleanup;
-	FP_TRY(bench_measure_peak(be, &peak)); /* again: a machine that others use too may have been slow the first time */
+	FP_TRY(bench_measure_peak(be, &peak)); /* again: the machine may have been busy the first time */
 	print_figures(model, &windows, peak, wall);
 cleanup:
 	fp_free(windows.ids);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_kernels: each operation of a backend beside the machine's own matrix product.
+ * bench_kernels: compares each operation of a backend with a large matrix product.
  *
- *     bench_kernels [BACKEND [THREADS [FILTER]]]     (cpu, all that the process may use, every operation)
+ *     bench_kernels [BACKEND [THREADS [FILTER]]]     (cpu, all available, every operation)
  *
- * The best of several runs counts. Arithmetic is given in GFLOP/s and as a share of the sgemm peak measured in the same
- * run; what only moves memory in GB/s of what it must read and write, to be held against the row "copy".
+ * Prints the best of several runs. Compute-bound operations: GFLOP/s and the fraction of the sgemm peak
+ * measured in the same run. Memory-bound operations: GB/s of the bytes they must read and write; compare
+ * with the row "copy".
  */
 #include "peak.h"
 
@@ -18,7 +19,7 @@ typedef struct bench {
 	fp_backend *be;
 	double peak;
 	const char *filter;
-	fp_matrix m[6]; /* operands, made by the case */
+	fp_matrix m[6]; /* operands, allocated by the case */
 	fp_matrix mask;
 	int32_t *targets;
 } bench;
@@ -29,7 +30,7 @@ typedef struct shape {
 
 typedef struct kernel {
 	const char *name;
-	const char *form; /* printf form of the shape */
+	const char *form; /* printf format of the shape */
 	fp_status (*prepare)(bench *b, shape s);
 	fp_status (*run)(bench *b, shape s);
 	double (*flops)(shape s); /* NULL: counts bytes */
@@ -257,7 +258,7 @@ static fp_status run_loss(bench *b, shape s)
 
 /* --- factors: n; the sweep: rows × n ---------------------------------------------------------------------------- */
 
-/* m[1] ← a positive definite matrix, from which each run starts again. */
+/* m[1] ← a positive definite matrix that each run starts from. */
 static fp_status prepare_factor(bench *b, shape s)
 {
 	fp_status status;
@@ -411,7 +412,7 @@ static void clear(bench *b)
 	b->targets = NULL;
 }
 
-/* Seconds of the fastest run; at least three, and about a second in all. */
+/* Seconds of the fastest of at least three runs, about a second in total. */
 static fp_status best_time(bench *b, const kernel *k, shape s, double *best)
 {
 	fp_status status = FP_OK;

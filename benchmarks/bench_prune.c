@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_prune: where the time of a prune goes, and how near its products come to the machine's own.
+ * bench_prune: the time of each stage of a prune, and the speed of its products.
  *
- *     bench_prune MODEL OUTPUT [LENGTH [WINDOWS [THREADS]]] [name=value …]     (2048, 128, all that the process may
- * use)
+ *     bench_prune MODEL OUTPUT [LENGTH [WINDOWS [THREADS]]] [name=value …]     (2048, 128, all available)
  *
- * Prunes MODEL on random tokens into OUTPUT, exactly as `prune` does, with any settings (preset=paper pattern=2:4
- * layers=0-1). Products are timed by a table of operations wrapped around the real one, and counted for the stage in
- * which they ran. What counts as a product: gemm, gram matrices, attention's two products, and the factorisations.
+ * Prunes MODEL on random tokens into OUTPUT exactly as `prune` does, with any settings (preset=paper
+ * pattern=2:4 layers=0-1). Wrappers around the backend's operations time the products of each stage: gemm,
+ * Gram matrices, attention's two products and factorisations.
  */
 #include "peak.h"
 
@@ -19,11 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static fp_backend real; /* its tables are what the wrappers call */
+static fp_backend real; /* the wrappers call its tables */
 static double product_seconds[FP_STAGE_COUNT];
 static double flops[FP_STAGE_COUNT];
 
-/* A wrapper waits for the device, so that a product pays for its own work. */
+/* A wrapper waits for the device, so that its time includes the work. */
 #define TIMED(work, call)                                                                                              \
 	do {                                                                                                               \
 		fp_stage stage = be->ctx->stopwatch ? be->ctx->stopwatch->current : FP_STAGE_OTHER;                            \
@@ -52,7 +51,7 @@ static fp_status timed_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A
 static fp_status timed_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 								 fp_matrix out)
 {
-	/* two products over the pairs that causality leaves */
+	/* Two products over the pairs of the causal mask. */
 	double pairs = 0.5 * (double)shape->length * (double)(shape->length + 1);
 	double work = 4.0 * pairs * (double)(shape->sequences * shape->heads * shape->head_dim);
 	TIMED(work, real.transformer->attention(be, shape, Q, K, V, out));
@@ -107,8 +106,8 @@ static void print_figures(const fp_prune_task *task, const fp_prune_result *resu
 			printf(" %10.1f %14.3f", flops[i] / seconds * 1e-9, flops[i] / seconds / peak);
 		printf("\n");
 	}
-	printf("%-14s %8.2f %5.1f%%\n", "between", wall - named, 100 * (wall - named) / wall);
-	printf("%-14s %8.2f, of which %.1f%% are products\n", "end to end", wall, 100 * products / wall);
+	printf("%-14s %8.2f %5.1f%%\n", "other", wall - named, 100 * (wall - named) / wall);
+	printf("%-14s %8.2f, %.1f%% of it in products\n", "end to end", wall, 100 * products / wall);
 	printf("%-14s %8.2f GiB on the host, pages of mapped files included", "peak memory",
 		   (double)fp_peak_memory() / 1073741824.0);
 	if (fp_model_backend(task->model)->peak_bytes > 0)
@@ -125,7 +124,7 @@ static void fill_windows(fp_windows *windows, int64_t vocabulary)
 	}
 }
 
-/* Tables whose products are timed. */
+/* The tables whose products are timed. */
 typedef struct timed_tables {
 	fp_linear_operations linear;
 	fp_transformer_operations transformer;
@@ -187,7 +186,7 @@ static fp_status run(fp_context *ctx, fp_settings *settings, const char *directo
 	unwrap(be);
 	if (status != FP_OK)
 		goto cleanup;
-	FP_TRY(bench_measure_peak(be, &peak)); /* again: a machine that others use too may have been slow the first time */
+	FP_TRY(bench_measure_peak(be, &peak)); /* again: the machine may have been busy the first time */
 	print_figures(&task, &result, peak, wall);
 cleanup:
 	fp_prune_result_free(&result);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding speed:  bench_tokenizer TEXT MODEL…
- * Prints one line per model: MB of text a second on one thread, the best of five passes over the file's documents. The
- * first pass has a cold word cache and is printed beside it. tokenizer_peer.py times Hugging Face's tokenizers on the
- * same files.
+ * bench_tokenizer: encoding speed on one thread.
+ *
+ *     bench_tokenizer TEXT MODEL…
+ *
+ * Prints MB/s for each model: the first pass over the file's documents, with a cold word cache, and the
+ * best of five. tokenizer_peer.py times Hugging Face's tokenizers on the same files.
  */
 #include "base/memory.h"
 #include "text/corpus.h"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison of 4 methods x 2 patterns costs beside separate prune-and-eval runs, in one go.
+"""Compares the cost of `compare` with 4 methods x 2 patterns with that of separate prune and eval runs.
 
     compare_cost.py PROGRAM MODEL CALIBRATION TEXT SAMPLES PRESET [FLAG...]
 
-Flags go to every command, such as --sequence-length 256 --threads 1. Costs are processor seconds (user and system), which
-other work on the machine disturbs least.
+Flags go to every command, such as --sequence-length 256 --threads 1. Costs are CPU seconds (user and
+system), which depend little on other load.
 """
 import os
 import resource
@@ -39,8 +39,8 @@ with tempfile.TemporaryDirectory() as work:
                          "--preset", preset)
             evaluation = cost("eval", output, "--text", text)
             runs[method, pattern] = prune + evaluation
-            print(f"separately, {method} at {pattern}: prune {prune:.2f} s, eval {evaluation:.2f} s", flush=True)
+            print(f"separate, {method} at {pattern}: prune {prune:.2f} s, eval {evaluation:.2f} s", flush=True)
     mean = sum(runs.values()) / len(runs)
     fista = max(runs["fista", pattern] for pattern in PATTERNS)
-    print(f"compare / a separate run of fista: {comparison / fista:.2f}")
-    print(f"compare / the mean of the {len(runs)} separate runs: {comparison / mean:.2f}")
+    print(f"compare / one separate run of fista: {comparison / fista:.2f}")
+    print(f"compare / mean of the {len(runs)} separate runs: {comparison / mean:.2f}")

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * make_checkpoint: a checkpoint with random weights in the shape of a well-known model, for timings and memory figures.
+ * make_checkpoint: writes a checkpoint with random weights in the shape of a well-known model, for timings
+ * and memory figures.
+ *
  *     make_checkpoint SHAPE --output DIR [--layers N] [--dtype f16|bf16|f32] [--seed N] [--tokenizer DIR]
  *
- * Weights are normal with deviation 0.02, those that write into the residual stream 0.02/√(2 layers), as models are
- * initialised for training. A few channels of every norm are ten times larger, as in trained models, so that Gram
- * matrices have the outliers that make pruning hard. The bytes depend on the seed, the shape and the type alone, not on
- * the number of threads. A byte-level tokenizer comes with it, so that every command runs; with it a text has about a
- * hundred different tokens, so that the inputs of the first layers span no more than that many dimensions and a sparse
- * fit without any error exists. --tokenizer takes the files of a real one instead, and timings of solvers need that.
+ * Weights are normally distributed with standard deviation 0.02, or 0.02/√(2 layers) for operators that
+ * write into the residual stream, as in models before training. A few channels of every norm are ten times
+ * larger, so that Gram matrices have outliers as in trained models. The bytes depend only on the seed, the
+ * shape and the type, not on the number of threads.
+ *
+ * Without --tokenizer, a byte-level tokenizer is written. A text then has only about a hundred different
+ * tokens, so the inputs of the first layers span few dimensions and an exact sparse fit exists. To time
+ * solvers, copy a real tokenizer with --tokenizer.
  */
 #include "base/file.h"
 #include "base/memory.h"
@@ -24,7 +28,7 @@
 #include <unistd.h>
 
 enum { FIRST_BYTE_TOKEN = 4, BLOCK = 1 << 20, QUANTILES = 1 << 16, OUTLIERS = 6 };
-static const int64_t shard_limit = 5000000000; /* bytes, as Hugging Face cuts */
+static const int64_t shard_limit = 5000000000; /* bytes, as in Hugging Face checkpoints */
 
 struct shape {
 	const char *name;
@@ -64,14 +68,14 @@ struct model {
 	fp_dtype dtype;
 	uint64_t seed;
 	const char *directory;
-	const char *tokenizer; /* a folder to take the tokenizer from; NULL: one is made */
+	const char *tokenizer; /* directory of a tokenizer to copy; NULL: write one */
 	struct tensor *tensors;
 	int64_t count, capacity;
 	int shards;
 	float *quantiles;
 };
 
-/* ---- which tensors a model has ---- */
+/* ---- tensors ---- */
 
 static fp_status add(struct model *model, enum kind kind, int64_t rows, int64_t columns, const char *format, ...)
 	__attribute__((format(printf, 5, 6)));
@@ -156,7 +160,7 @@ cleanup:
 	return status;
 }
 
-/* Fills shards in order; a new one starts where the next tensor would pass the limit. */
+/* Starts a new shard when the next tensor would exceed the limit. */
 static void assign_shards(struct model *model)
 {
 	int64_t filled = 0;
@@ -172,7 +176,7 @@ static void assign_shards(struct model *model)
 	}
 }
 
-/* ---- random numbers that depend on their position alone ---- */
+/* ---- random numbers, a function of seed and position ---- */
 
 static uint64_t mix(uint64_t x)
 {
@@ -189,7 +193,7 @@ static uint64_t tensor_key(const struct model *model, const char *name)
 	return key;
 }
 
-/* Quantiles of the normal distribution at (i + ½)/65536, by Newton's method on its integral. */
+/* Quantiles of the normal distribution at (i + ½)/65536, by Newton's method. */
 static fp_status make_quantiles(struct model *model)
 {
 	fp_status status = FP_NEW(model->ctx, &model->quantiles, QUANTILES);
@@ -215,7 +219,7 @@ static double deviation(const struct model *model, enum kind kind)
 	return kind == RESIDUAL ? 0.02 / sqrt(2.0 * (double)model->shape.layers) : kind == BIAS ? 0.01 : 0.02;
 }
 
-/* Norm weights lie around 1; a few channels, the same in every layer, are ten times larger. */
+/* Norm weights are close to 1, but ten times larger in a few channels, the same in every layer. */
 static void fill_norm(const struct model *model, float *out, const struct tensor *tensor)
 {
 	const uint64_t key = tensor_key(model, tensor->name), channels = tensor_key(model, "outliers");
@@ -225,7 +229,7 @@ static void fill_norm(const struct model *model, float *out, const struct tensor
 		out[mix(channels + k) % (uint64_t)tensor->rows] *= 10.0F;
 }
 
-/* Elements first … first + count − 1 of a tensor, in its type. Each 64 random bits give four of them. */
+/* Elements first … first + count − 1 of a tensor in its type. 64 random bits give four elements. */
 static void fill_block(const struct model *model, char *out, const void *table, uint64_t key, int64_t first,
 					   int64_t count)
 {
@@ -268,8 +272,7 @@ static void shard_name(const struct model *model, int shard, char *out, size_t s
 		snprintf(out, size, "model-%05d-of-%05d.safetensors", shard + 1, model->shards);
 }
 
-/* The header of a shard, padded; *total is the size of the whole file. Offsets of its tensors become those in the file.
- */
+/* The padded header of a shard; *total ← the file's size. Tensor offsets become offsets in the file. */
 static fp_status make_header(struct model *model, int shard, char **out, int64_t *size, int64_t *total)
 {
 	json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
@@ -337,7 +340,7 @@ static fp_status write_weights(const struct model *model, int file, const char *
 	fp_from_float(table, model->dtype, scaled, QUANTILES);
 #pragma omp parallel if (elements > BLOCK)
 	{
-		fp_context *own = fp_context_new(); /* a context belongs to one thread */
+		fp_context *own = fp_context_new(); /* contexts are not shared between threads */
 		char *block = NULL;
 		fp_status got = own ? FP_NEW(own, &block, block_elements * size) : FP_ERROR_MEMORY;
 #pragma omp for schedule(dynamic)
@@ -424,12 +427,12 @@ static fp_status write_config(const struct model *model)
 	return write_json(model, "config.json", config);
 }
 
-/* ---- a tokenizer: one token for each byte, and the few special ones below ---- */
+/* ---- tokenizer: one token per byte and a few special tokens ---- */
 
 static const char *const special_tokens[FIRST_BYTE_TOKEN] = {"<unk>", "<pad>", "</s>", "<mask>"};
 enum { END_TOKEN = 2 };
 
-/* The character that stands for a byte in a byte-level vocabulary: itself where it can be seen, else U+0100 and on. */
+/* The character of a byte in a byte-level vocabulary: itself if printable, else from U+0100 on. */
 static void byte_character(int byte, char out[3])
 {
 	int code = byte, hidden = 0;
@@ -522,16 +525,15 @@ static fp_status copy_tokenizer(const struct model *model)
 
 /* ---- the command ---- */
 
-static fp_status check_room(const struct model *model)
+static fp_status check_free_space(const struct model *model)
 {
-	int64_t wanted = 0, room;
+	int64_t needed = 0, available;
 	for (int64_t i = 0; i < model->count; i++)
-		wanted += model->tensors[i].bytes;
-	fp_status status = fp_free_space(&room, model->ctx, model->directory);
-	if (status == FP_OK && wanted > room)
-		status =
-			fp_fail(model->ctx, FP_ERROR_IO, "%s: %.1f GB are needed and %.1f GB are free; fewer --layers need less",
-					model->directory, (double)wanted / 1e9, (double)room / 1e9);
+		needed += model->tensors[i].bytes;
+	fp_status status = fp_free_space(&available, model->ctx, model->directory);
+	if (status == FP_OK && needed > available)
+		status = fp_fail(model->ctx, FP_ERROR_IO, "%s: needs %.1f GB, but %.1f GB are free; use fewer --layers",
+						 model->directory, (double)needed / 1e9, (double)available / 1e9);
 	return status;
 }
 
@@ -539,10 +541,11 @@ static fp_status make(struct model *model)
 {
 	fp_status status;
 	if (mkdir(model->directory, 0777) != 0)
-		return fp_fail(model->ctx, FP_ERROR_IO, "%s: cannot be created: %s", model->directory, strerror(errno));
+		return fp_fail(model->ctx, FP_ERROR_IO, "%s: cannot create the directory: %s", model->directory,
+					   strerror(errno));
 	FP_TRY(model->shape.opt ? list_opt(model) : list_llama(model));
 	assign_shards(model);
-	FP_TRY(check_room(model));
+	FP_TRY(check_free_space(model));
 	FP_TRY(make_quantiles(model));
 	FP_TRY(write_config(model));
 	FP_TRY(model->tokenizer ? copy_tokenizer(model) : write_tokenizer(model));

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `prune --dry-run` expects of the memory, beside the peak of the run: memory_estimates.py BUILD [SHAPE:LAYERS:WINDOWS:LENGTH ...].
+"""Compares the memory estimate of `prune --dry-run` with the peak of the run.
 
-BUILD is a build folder (build/default). Each model comes from make_checkpoint and is pruned by every method without a limit
-and with the least that --memory allows. The steps of the search and of the fit are cut down: they take time, not memory.
+    memory_estimates.py BUILD [SHAPE:LAYERS:WINDOWS:LENGTH ...]
+
+BUILD is a build directory (build/default). make_checkpoint writes the models. Each one is pruned with
+every method, without a limit and with the lowest --memory. The search and the fit run fewer steps than
+usual, which does not change their memory.
 """
 import json, os, re, subprocess, sys, tempfile
 
@@ -20,7 +23,7 @@ def run(program, *words):
 
 
 def least(message):
-    """The limit that the refusal of a smaller one names."""
+    """The lowest limit, from the error message for a smaller one."""
     found = re.search(r"takes (\d+)M at least", message)
     return f"{int(found.group(1)) + 1}M" if found else None
 

@@ -19,7 +19,7 @@ def parser_for(description, seeds, work):
 
 
 def parse(parser):
-    """What was asked for; flags after -- are in .flags."""
+    """The parsed options; .flags has those after --."""
     words = sys.argv[1:]
     options = parser.parse_args(words[:words.index("--")] if "--" in words else words)
     options.flags = words[words.index("--") + 1:] if "--" in words else []

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""model_ranks.py LAYERS FORWARD PRUNE [RANKS...]: the time of a prune on several ranks, from measured stage costs.
+"""Models the time of a prune on several ranks from measured costs.
+
+    model_ranks.py LAYERS FORWARD PRUNE [RANKS...]
 
 FORWARD  seconds of one layer's dense forward pass over the calibration tokens
 PRUNE    seconds of pruning one layer
 
-Ranks own contiguous runs of layers; rank r is done at FORWARD · (layers up to the end of its run) + PRUNE · (its layers)
-(src/run/layer_shares.h). Reading, sending hidden states and the last sync to disk are left out.
+Each rank has consecutive layers (src/run/layer_shares.h) and finishes at
+
+    FORWARD · (layers up to its last one) + PRUNE · (its layers)
+
+Reading, sending hidden states and the final sync to disk are not modelled.
 """
 import sys
 
@@ -30,7 +35,7 @@ def shares(layers, forward, prune, ranks):
 def main():
     layers, forward, prune = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
     alone = layers * prune
-    print("| ranks | seconds | speed-up | layers of the first and the last rank |\n| --- | --- | --- | --- |")
+    print("| ranks | seconds | speed-up | layers of the first and last rank |\n| --- | --- | --- | --- |")
     for ranks in map(int, sys.argv[4:] or ["1", "2", "4", "8", "16", "32", "64"]):
         seconds, counts = (alone, [layers]) if ranks == 1 else shares(layers, forward, prune, ranks)
         used = [count for count in counts if count]

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two devices, or two ways to compute on one, prune to the same perplexity.
+"""Compares the perplexities after pruning on two devices, or with two sets of flags.
 
     parity.py --calibration FILE --text FILE [--one "--device cpu"] [--other "--device cuda"] MODEL... [-- FLAG...]
 
-Runs `compare` on every model with the flags of each side, and prints a Markdown table: the dense model, and each preset and
-pattern with the first seed, how far apart the two are, the same for the means over all seeds, and the root mean square of
-single runs' distances, which says what one run can be held to (docs/research/precision.md, "Noise"). Finished cells are
-kept in --work, and flags after -- go to both sides, such as --threads 1.
+Runs `compare` on every model with the flags of each side and prints a Markdown table. For the dense model
+and each preset and pattern it shows the perplexities and their difference for the first seed, for the
+mean over all seeds, and the root mean square of the differences of single runs, which is the noise of
+one run (docs/research/precision.md, "Noise"). Finished cells are saved in --work. Flags after -- go to
+both sides, such as --threads 1.
 """
 import json
 import math
@@ -39,7 +40,7 @@ def apart(one, other):
 
 
 def compare_model(options, model):
-    """Prints the model's rows."""
+    """Prints the rows of a model."""
     name = pathlib.Path(model).resolve().name
     one = perplexities(options, model, "one", options.one)
     other = perplexities(options, model, "other", options.other)
@@ -58,8 +59,8 @@ def compare_model(options, model):
 
 def main():
     parser = model_options.parser_for(__doc__, seeds="0,1,2,3", work="parity")
-    parser.add_argument("--one", default="--device cpu", metavar="FLAGS", help="of the first side [%(default)s]")
-    parser.add_argument("--other", default="--device cuda", metavar="FLAGS", help="of the second side [%(default)s]")
+    parser.add_argument("--one", default="--device cpu", metavar="FLAGS", help="flags of the first side [%(default)s]")
+    parser.add_argument("--other", default="--device cuda", metavar="FLAGS", help="flags of the second side [%(default)s]")
     parser.add_argument("--presets", default="paper,fast", help="[%(default)s]")
     options = model_options.parse(parser)
     head = ["", f"`{options.one}`", f"`{options.other}`", "apart", "means over the seeds", "apart", "single runs, rms"]

@@ -25,7 +25,7 @@ fp_status bench_measure_peak(fp_backend *be, double *peak)
 		FP_TRY(be->linear->gemm(be, 1, m[0], FP_PLAIN, m[1], FP_TRANSPOSED, 0, m[2]));
 		FP_TRY(be->memory->synchronize(be));
 		double rate = 2.0 * PEAK_SIZE * (double)PEAK_SIZE * PEAK_SIZE / (bench_now() - start);
-		if (i > 0 && rate > *peak) /* the first one warms up */
+		if (i > 0 && rate > *peak) /* the first one is a warm-up */
 			*peak = rate;
 	}
 

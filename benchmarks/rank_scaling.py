@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of one prune over the number of ranks, one thread each: rank_scaling.py PROGRAM MODEL TEXT [RANKS ...].
+"""Times a prune on different numbers of ranks with one thread each.
 
-Every run must give the same bytes. FP_MPIRUN holds the launcher and its flags ("mpirun --allow-run-as-root --oversubscribe"),
-FP_PRUNE the flags of the prune. The last column is what model_ranks.py expects from the stages of the run on one rank.
+    rank_scaling.py PROGRAM MODEL TEXT [RANKS ...]
+
+Checks that all runs give the same bytes. The environment variable FP_MPIRUN is the launcher with its
+flags ("mpirun --allow-run-as-root --oversubscribe"), FP_PRUNE the flags of `prune`. The last column is the
+speed-up modelled from the stages of the run on one rank.
 """
 import hashlib, json, os, shlex, shutil, subprocess, sys, tempfile, time
 
@@ -10,7 +13,7 @@ PRUNE = "--preset fast --correction intra --samples 32 --sequence-length 256 --d
 
 
 def shares(layers, forward, prune, ranks):
-    """The time of the rank that ends last, when ranks own contiguous runs of layers (src/run/layer_shares.h)."""
+    """The time of the slowest rank, if ranks have consecutive layers (src/run/layer_shares.h)."""
     low, high = 0.0, (forward + prune) * layers
     for _ in range(60):
         limit, first = (low + high) / 2, 0
@@ -28,7 +31,7 @@ def main():
     flags = shlex.split(os.environ.get("FP_PRUNE", PRUNE))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     base = digest = forward = layer = None
-    print("| ranks | seconds | speed-up | of the model's |\n| --- | --- | --- | --- |")
+    print("| ranks | seconds | speed-up | modelled speed-up |\n| --- | --- | --- | --- |")
     for ranks in map(int, sys.argv[4:] or ["1", "2", "4", "8", "16"]):
         folder = tempfile.mkdtemp()
         out = os.path.join(folder, "out")
@@ -42,7 +45,7 @@ def main():
         with open(os.path.join(out, "model.safetensors"), "rb") as file:
             now = hashlib.sha256(file.read()).hexdigest()
         if digest and now != digest:
-            sys.exit(f"{ranks} ranks give other bytes")
+            sys.exit(f"{ranks} ranks give different bytes")
         if base is None:
             result = json.loads(done.stdout)
             layers = len({operator["name"].split(".layers.")[1].split(".")[0] for operator in result["operators"]})

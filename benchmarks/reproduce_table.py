@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a table of the paper for a list of model directories and prints ours beside the published figures.
+"""Reproduces a table of the paper for a list of models and prints our figures and the published ones.
 
     reproduce_table.py wikitext2|ptb|c4 --calibration C4_SHARD --text FILE MODEL_DIR... [-- FLAG...]
     reproduce_table.py zero-shot --calibration C4_SHARD --task NAME=FILE... MODEL_DIR... [-- FLAG...]
 
-A model is identified by the name of its directory (opt-125m, llama-2-7b, Meta-Llama-3-8B, ...), which also gives the
-length of the windows; a model that is not in the paper is run at --length and printed without published figures. Flags
-after -- go to every command, such as --device cuda. Finished cells of the perplexity tables are kept in --work, and a
-stopped run continues. docs/reproducing.md says which files to download.
+The directory's name identifies the model (opt-125m, llama-2-7b, Meta-Llama-3-8B, ...) and determines the
+window length. A model that is not in the paper uses --length and has no published figures. Flags after --
+go to every command, such as --device cuda. Finished cells of the perplexity tables are saved in --work, so
+that an interrupted run continues. docs/reproducing.md lists the files to download.
 """
 import argparse
 import json
@@ -34,7 +34,7 @@ def published():
 
 
 def known_name(directory):
-    """opt-125m, llama-7b, llama-2-7b, llama-3-8b from the many spellings of directories; else the name itself."""
+    """opt-125m, llama-7b, llama-2-7b, llama-3-8b from variants of a directory's name; else the name itself."""
     name = pathlib.Path(directory).resolve().name.lower()
     size = r"(\d+(?:\.\d+)?[mb])\b"
     if match := re.search(r"opt-" + size, name):
@@ -78,7 +78,7 @@ def perplexities(options, directory, length):
 
 
 def accuracies(options, directory, length):
-    """(method, preset, pattern) -> {task: acc}; pruned models stay in --work for other measurements"""
+    """(method, preset, pattern) -> {task: acc}; pruned models stay in --work"""
     tasks = [word for task in options.task for word in ("--task", task)]
     cells = [("dense", None, None)]
     for pattern in ("50%", "2:4"):
@@ -123,9 +123,9 @@ def main():
     parser.add_argument("--sampler", default="c4")
     parser.add_argument("--samples", default=128, type=int)
     parser.add_argument("--seed", default=0, type=int)
-    parser.add_argument("--length", default=0, type=int, help="tokens in a window; 0: the paper's for this model")
+    parser.add_argument("--length", default=0, type=int, help="tokens per window; 0: as in the paper for this model")
     parser.add_argument("--limit", default=2000, type=int,
-                        help="zero-shot: examples of each task; 2000 is what the published table was scored on, 0: all")
+                        help="zero-shot: examples per task; the published table uses 2000; 0: all")
     parser.add_argument("--work", default="reproduce")
     options = parser.parse_args(words[:words.index("--")] if "--" in words else words)
     options.flags = flags

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of a 2:4-pruned checkpoint as PyTorch's semi-structured sparse tensors: accepted, right, and how fast.
+"""Loads the operators of a 2:4-pruned checkpoint as PyTorch's semi-structured sparse tensors and times them.
 
     semi_structured.py DIR [--layer 0] [--columns 64 1024 4096 16384] [--dtype bfloat16]
 
-For every operator of one decoder layer of DIR (safetensors, on a GPU of compute capability 8.0 or later): each four entries of a row have two
-zeros at least, `torch.sparse.to_sparse_semi_structured` takes the matrix, its product agrees with the dense one, and the times of both products
-with so many columns on the right, by cuSPARSELt and by CUTLASS where PyTorch has them. Ends with 1 where something does not hold.
+For every operator of one decoder layer of DIR (safetensors; needs a GPU of compute capability 8.0 or
+later), checks that each four entries of a row have at least two zeros, that
+`torch.sparse.to_sparse_semi_structured` accepts the matrix and that its product equals the dense one. Times
+both products for each number of columns on the right, with cuSPARSELt and CUTLASS if PyTorch has them.
+Exits with 1 if a check fails.
 
-Times are told twice: as called from Python, where the host's part of a call can hide the product (cuSPARSELt plans each call anew, about 0.6 ms),
-and on the device, where the calls are recorded in a CUDA graph and only that is run. Where recording fails the second is that of a profiler,
-the sum of the kernels' own times; "-": neither. "searched" is the product by the algorithm that cuSPARSELt finds the fastest.
+Each time is given twice: as called from Python, where the host's overhead can exceed the product's time
+(cuSPARSELt plans each call anew, about 0.6 ms), and on the device, from calls recorded in a CUDA graph. If
+recording fails, the second one is the sum of the kernels' times from the profiler; "-": neither worked.
+"searched" is the product with the algorithm that cuSPARSELt's search finds fastest.
 """
 import argparse
 import glob
@@ -30,7 +33,7 @@ def operators(folder, layer):
 
 
 def milliseconds(work, repeats=30):
-    """Of one call, as called."""
+    """Of one call from Python."""
     for _ in range(5):
         work()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -47,7 +50,7 @@ def first_line(error):
 
 
 def graph_milliseconds(work, calls=20):
-    """Of one call in a graph of several."""
+    """Of one call in a CUDA graph of several."""
     side = torch.cuda.Stream()  # recording wants a stream of its own, and what is made on first use to be there
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -63,7 +66,7 @@ def graph_milliseconds(work, calls=20):
 
 
 def kernel_milliseconds(work, repeats=10):
-    """The sum of a call's kernels, by PyTorch's profiler."""
+    """Of a call's kernels, from PyTorch's profiler."""
     from torch.profiler import ProfilerActivity, profile
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(repeats):
@@ -74,7 +77,7 @@ def kernel_milliseconds(work, repeats=10):
 
 
 def device_milliseconds(work, notes):
-    """On the device; None where neither way works. notes: a set, what went wrong is added to it."""
+    """On the device; None if neither way works. Adds what went wrong to the set `notes`."""
     for way in (graph_milliseconds, kernel_milliseconds):
         try:
             return way(work)
@@ -89,7 +92,7 @@ def device_milliseconds(work, notes):
 
 
 def searched(S, x, notes):
-    """The product by the algorithm that cuSPARSELt's own search finds, as a function; None where PyTorch has no such."""
+    """A function for the product with the algorithm that cuSPARSELt's search finds; None if PyTorch lacks it."""
     search, multiply = getattr(torch, "_cslt_sparse_mm_search", None), getattr(torch, "_cslt_sparse_mm", None)
     packed = getattr(S, "packed", None)
     if search is None or multiply is None or packed is None:
@@ -109,12 +112,12 @@ def faster(slow, fast):
     return f"{slow / fast:.2f}x" if slow and fast else "-"
 
 
-def told(time):
+def spell(time):
     return f"{time:.3f} ms" if time else "-"
 
 
 def measure(label, W, S, count, kind, notes):
-    """One line for a product with so many columns on the right; True when it is right."""
+    """Prints a line for a product with `count` columns on the right; True if the product is correct."""
     x = torch.randn(W.shape[1], count, device="cuda", dtype=W.dtype)
     dense, right = (lambda: W @ x), True
     expected = dense().float()
@@ -127,16 +130,16 @@ def measure(label, W, S, count, kind, notes):
         off = ((work().float() - expected).norm() / expected.norm()).item()
         right = right and off < 1e-2
         fast, fast_device = milliseconds(work), device_milliseconds(work, notes)
-        print(f"{label}  {count:6} columns  {way:10}  as called: dense {told(slow)}, sparse {told(fast)}, {faster(slow, fast)}  "
-              f"on the device: dense {told(slow_device)}, sparse {told(fast_device)}, {faster(slow_device, fast_device)}  "
-              f"differ by {off:.1e}", flush=True)
+        print(f"{label}  {count:6} columns  {way:10}  as called: dense {spell(slow)}, sparse {spell(fast)}, {faster(slow, fast)}  "
+              f"on the device: dense {spell(slow_device)}, sparse {spell(fast_device)}, {faster(slow_device, fast_device)}  "
+              f"difference {off:.1e}", flush=True)
     return right
 
 
 def check(name, W, columns, kinds, notes):
     kept = (W.reshape(-1, 4) != 0).sum(1).max().item()
     if kept > 2:
-        print(f"{name}: a group of four has {kept} entries")
+        print(f"{name}: a group of four has {kept} non-zeros")
         return False
     right, taken = True, False
     for kind in kinds:

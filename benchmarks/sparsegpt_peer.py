@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""SparseGPT's loop over the operators of one decoder layer in PyTorch, timed, beside which this project's can be held.
+"""Times SparseGPT in PyTorch on the operators of one decoder layer, for comparison with this program.
 
     sparsegpt_peer.py [llama-2-7b|llama-3-8b] [--samples 128] [--length 2048] [--layers 32]
 
-Written from the published algorithm (Frantar and Alistarh, 2023), in the form its authors run it: a Hessian for each operator, summed in float over
-the calibration windows one by one; damping of 1% of the mean diagonal; the Cholesky factor of the inverse; blocks of 128 columns, inside which
-columns go by one at a time and 2:4 groups are chosen as the sweep reaches them. Random weights and inputs; no model, no file, no forward pass.
+Written from the published algorithm (Frantar and Alistarh, 2023), as its authors run it: one Hessian per
+operator, summed in float over the calibration windows one by one; damping of 1% of the mean diagonal; the
+Cholesky factor of the inverse; blocks of 128 columns, processed one column at a time, with 2:4 groups
+chosen when the sweep reaches them. Weights and inputs are random; there is no model, file or forward pass.
 """
 import argparse
 import time
@@ -17,7 +18,7 @@ SHAPES = {"llama-2-7b": (4096, 11008, 4096), "llama-3-8b": (4096, 14336, 1024)} 
 
 
 def hessian(inputs, samples, length, seed):
-    """2/N · Σ x xᵀ over windows, in float; the windows are drawn on the fly."""
+    """2/N · Σ xxᵀ in float over random windows."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     H = torch.zeros(inputs, inputs, device="cuda")
     for _ in range(samples):
@@ -78,7 +79,7 @@ def main():
         total[0] += middle - start
         total[1] += end - middle
         print(f"{name:5} {outputs:6} x {inputs:6}  hessian {middle - start:6.2f} s  prune {end - middle:6.2f} s  zeros {zeros:.4f}", flush=True)
-    print(f"a layer: hessians {total[0]:.2f} s, prune {total[1]:.2f} s; {arguments.layers} layers: {arguments.layers * sum(total):.0f} s")
+    print(f"one layer: hessians {total[0]:.2f} s, prune {total[1]:.2f} s; {arguments.layers} layers: {arguments.layers * sum(total):.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding speed of Hugging Face's tokenizers on one thread, beside ours in the same run.
+"""Compares the encoding speed of Hugging Face's tokenizers with ours, on one thread.
 
     python tokenizer_peer.py build/default/benchmarks/bench_tokenizer TEXT MODEL...
 
-Needs: transformers, tokenizers, sentencepiece, protobuf. Both sides encode the file's documents one by one, best of five passes.
+Needs transformers, tokenizers, sentencepiece and protobuf. Both encode the file's documents one by one;
+the best of five passes counts.
 """
 import os
 
