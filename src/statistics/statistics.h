@@ -3,8 +3,8 @@
  * statistics.h: sums over the inputs of a group of operators, accumulated batch by batch, from which the
  * solver's matrices follow.
  *
- * X are the inputs in the dense model, X* those behind the operators pruned so far (features × tokens, as
- * in the paper), h and h* the residual streams, and
+ * X are the inputs in the dense model, X* those in the pruned model (features × tokens, as in the paper),
+ * h and h* the residual streams of the two models, and
  *
  *     Δ = X − X*
  *     E = h − h*
