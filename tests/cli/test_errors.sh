@@ -76,7 +76,7 @@ eval_words="--text plain.txt --sequence-length 32"
 	expect 3 "model.layers.1.mlp.down_proj.weight" eval missing-tensor $eval_words
 	expect 3 "model.layers.1.mlp.down_proj.weight.*(16|24)" eval wrong-shape $eval_words
 	expect 3 "model.layers.1.mlp.down_proj.weight.*I32" eval integer-weights $eval_words
-	expect 3 "model.layers.1.mlp.down_proj.weight.*finite" eval nan-weights $eval_words
+	expect 3 "model.layers.1.mlp.down_proj.weight.*contains NaN" eval nan-weights $eval_words
 	expect 3 "Mamba.*LlamaForCausalLM|Mamba.*llama" eval unsupported $eval_words
 	expect 3 "hidden_size|num_" eval config-without-sizes $eval_words
 	expect 3 "tokenizer" eval no-tokenizer $eval_words

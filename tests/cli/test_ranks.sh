@@ -52,7 +52,7 @@ prune "$source/models/llama-demo" 2 alone --correction intra
 [ $? -eq 2 ] && [ "$(grep -c "exists already" "$work/err")" -eq 1 ] || complain "an output that exists, told once"
 prune nan-weights 2 failed --correction intra --sequence-length 32
 code=$?
-[ $code -eq 3 ] && grep -q "rank . of 2: .*finite" "$work/err" || complain "a failing rank ($code)"
+[ $code -eq 3 ] && grep -q "rank . of 2: .*contains NaN" "$work/err" || complain "a failing rank ($code)"
 [ -e failed ] && complain "a failed job left its output"
 
 # One layer in the middle is unfinished, all later ones are finished: no rank waits for hidden states that none needs.
