@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "checkpoint/working_folder.h"
 #include "checkpoint/writer.h"
+#include "evaluation/hidden_error.h"
 #include "run/layer_journal.h"
 #include "run/report.h"
 #include "tokenizer/tokenizer.h"
@@ -225,6 +226,46 @@ cleanup:
 	return status;
 }
 
+static fp_status layer_overlay(void *data, int64_t layer, fp_overlay **out)
+{
+	fp_layer_journal *journal = data;
+	*out = NULL;
+	return fp_layer_journal_has(journal, layer) ? fp_layer_journal_overlay(journal, layer, out) : FP_OK;
+}
+
+/* The entry of `layers` for a layer; added if there is none. */
+static json_t *layer_entry(json_t *layers, int64_t layer)
+{
+	for (size_t i = 0; i < json_array_size(layers); i++)
+		if (json_integer_value(json_object_get(json_array_get(layers, i), "layer")) == layer)
+			return json_array_get(layers, i);
+	json_t *entry = json_pack("{s:I}", "layer", (json_int_t)layer);
+	return json_array_append_new(layers, entry) == 0 ? entry : NULL;
+}
+
+/* Adds layers[].hidden_error, from the output as it is on the disk. */
+static fp_status add_hidden_errors(prune_session *session, json_t *document)
+{
+	int64_t count = fp_model_get_config(session->model)->layers;
+	double *errors = NULL;
+	json_t *layers = json_object_get(document, "layers");
+	fp_status status;
+	FP_TRY(FP_NEW(session->ctx, &errors, count));
+	FP_TRY(fp_hidden_errors(errors, &(fp_hidden_error_task){.model = session->model,
+															.layer_overlay = layer_overlay,
+															.data = session->journal,
+															.windows = &session->windows}));
+	if (!layers) {
+		layers = json_array();
+		json_object_set_new(document, "layers", layers);
+	}
+	for (int64_t layer = 0; layer < count; layer++)
+		json_object_set_new(layer_entry(layers, layer), "hidden_error", json_real(errors[layer]));
+cleanup:
+	fp_free(errors);
+	return status;
+}
+
 /* *document stays NULL on all ranks but rank 0. */
 static fp_status run(prune_session *session, fp_prune_task *task, json_t **document)
 {
@@ -246,6 +287,8 @@ static fp_status run(prune_session *session, fp_prune_task *task, json_t **docum
 	*document = fp_report_result(task, &session->result, session->request->model, true);
 	if (*document && comm->size > 1)
 		json_object_set_new(*document, "ranks", json_integer(comm->size));
+	if (*document && session->request->hidden_errors && session->windows.count > 0)
+		FP_TRY(add_hidden_errors(session, *document));
 cleanup:
 	return status;
 }

@@ -48,6 +48,7 @@ static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, metri
 		.metrics = metrics->path ? write_line : NULL,
 		.metrics_data = metrics,
 		.kept = &kept,
+		.hidden_errors = options->report != NULL,
 	};
 	char *json = NULL;
 	fp_status status = fp_prune(&json, ctx, &request, options->settings);

@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "comparison/journal.h"
 #include "comparison/summary.h"
+#include "evaluation/hidden_error.h"
 #include "evaluation/perplexity.h"
 #include "run/report.h"
 
@@ -132,6 +133,25 @@ static fp_status evaluate(comparison *c, const fp_overlay *overlay, json_t *row)
 	return FP_OK;
 }
 
+/* Adds hidden_errors, one number for each layer, measured on the evaluation text. */
+static fp_status add_hidden_errors(comparison *c, const fp_overlay *overlay, json_t *row)
+{
+	int64_t count = fp_model_get_config(c->model)->layers;
+	double *errors = NULL;
+	json_t *list = json_array();
+	fp_status status;
+	FP_TRY(FP_NEW(c->ctx, &errors, count));
+	FP_TRY(
+		fp_hidden_errors(errors, &(fp_hidden_error_task){.model = c->model, .overlay = overlay, .windows = &c->text}));
+	for (int64_t layer = 0; layer < count; layer++)
+		json_array_append_new(list, json_real(errors[layer]));
+	json_object_set(row, "hidden_errors", list);
+cleanup:
+	json_decref(list);
+	fp_free(errors);
+	return status;
+}
+
 static fp_status dense_row(comparison *c, json_t **out)
 {
 	*out = json_pack("{s:s, s:n, s:n, s:f, s:f, s:f}", "method", "dense", "preset", "pattern", "sparsity", 0.0,
@@ -197,6 +217,7 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 	if (!*out)
 		FP_TRY(fp_fail(c->ctx, FP_ERROR_MEMORY, "out of memory for a row"));
 	FP_TRY(evaluate(c, overlay, *out));
+	FP_TRY(add_hidden_errors(c, overlay, *out));
 cleanup:
 	json_decref(report);
 	fp_prune_result_free(&result);

@@ -10,9 +10,10 @@
 void fp_layer_error_heading(fp_html *html)
 {
 	fp_html_raw(html,
-				"<h2>Error by layer</h2><p class=\"soft\">‖h* − h‖ / ‖h‖ of the hidden state behind each decoder "
-				"layer, over a few calibration windows: h* in the pruned model, h in the dense model. The definition "
-				"is the same for every method, so that lines can be compared. Layers count from 0.</p>\n");
+				"<h2>Error by layer</h2><p class=\"soft\">‖h* − h‖ / ‖h‖ of a token's hidden state behind each decoder "
+				"layer, as the root of its mean square over the tokens of a few windows: h* in the pruned model, h in "
+				"the dense model. The definition is the same for every method, so that lines can be compared. Layers "
+				"count from 0.</p>\n");
 }
 
 static double error_at(const json_t *errors, int64_t layer)
