@@ -45,7 +45,7 @@ void fp_use_end(fp_use_scope *scope);
 #define FP_PRODUCTS_FOR(be, use) FP_PRODUCTS_FOR_AT(be, use, __LINE__)
 #define FP_PRODUCTS_FOR_AT(be, use, line) FP_PRODUCTS_SCOPE(be, use, line)
 #define FP_PRODUCTS_SCOPE(be, use, line)                                                                               \
-	fp_use_scope use_scope_##line __attribute__((cleanup(fp_use_end))) = fp_use_begin(be, use)
+	fp_use_scope use_scope_##line __attribute__((cleanup(fp_use_end), unused)) = fp_use_begin(be, use)
 
 /* By the word of the setting. "auto" is the fastest precision that was measured to leave perplexity unchanged on this
  * backend, for a model with hidden states of `width` numbers. */

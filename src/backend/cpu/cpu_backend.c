@@ -7,9 +7,6 @@
 #include "base/processors.h"
 #include <fistapruner/fistapruner.h>
 #include <stdio.h>
-#include <sys/mman.h>
-
-enum { OPENBLAS_ON_OPENMP = 2 };
 
 static void cpu_close(fp_backend *be)
 {
@@ -85,28 +82,14 @@ static const fp_gradient_operations cpu_gradients = {
 	.adam_step = fp_cpu_adam_step,
 };
 
-/* OpenBLAS allocates a buffer in its first product and retries for ever if that fails. Check that the memory is there
- * and make OpenBLAS allocate it now, so that a limit on memory gives an error message. */
-static fp_status allocate_blas_buffer(fp_context *ctx)
-{
-	const size_t size = (size_t)160 << 20; /* OpenBLAS asks for 128 MiB */
-	const float one = 1;
-	float product = 0;
-	void *trial = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (trial == MAP_FAILED)
-		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory: OpenBLAS needs 128 MiB of address space; see ulimit -v");
-	munmap(trial, size);
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &one, 1, &one, 1, 0, &product, 1);
-	return FP_OK;
-}
-
 fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 {
 	fp_status status;
 	fp_backend *be = NULL;
 	fp_cpu_state *state = NULL;
+	char blas[64];
 	*out = NULL;
-	FP_TRY(allocate_blas_buffer(ctx));
+	FP_TRY(fp_cpu_blas_start(ctx));
 	FP_TRY(FP_NEW(ctx, &be, 1));
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	state->loops = fp_cpu_loops_best();
@@ -121,17 +104,9 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : fp_usable_processors();
-	snprintf(be->description, sizeof be->description, "cpu: %d thread%s, %s loops, OpenBLAS %s", be->threads,
-			 be->threads == 1 ? "" : "s", state->loops->name, openblas_get_corename());
-	if (openblas_get_parallel() != OPENBLAS_ON_OPENMP)
-		fp_log(ctx, FP_LOG_WARNING,
-			   "the OpenBLAS that was loaded is not its OpenMP form: it is slower and ignores --threads; install "
-			   "libopenblas0-openmp and put its folder first in LD_LIBRARY_PATH");
-	if (fp_openblas_kernel()) /* never in the program, which sets the variable itself */
-		fp_log(ctx, FP_LOG_WARNING,
-			   "OpenBLAS does not know this processor and uses its slowest kernel (%s), about ten times slower than "
-			   "necessary; set OPENBLAS_CORETYPE=%s in the environment before the process starts",
-			   openblas_get_corename(), fp_openblas_kernel());
+	fp_cpu_blas_describe(blas, sizeof blas);
+	snprintf(be->description, sizeof be->description, "cpu: %d thread%s, %s loops, %s", be->threads,
+			 be->threads == 1 ? "" : "s", state->loops->name, blas);
 	*out = be;
 	return FP_OK;
 

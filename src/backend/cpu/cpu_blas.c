@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_blas.c: which of OpenBLAS's kernels suits this processor when OpenBLAS does not know it. */
+/* cpu_blas.c: what is particular to OpenBLAS; everywhere else its calls are those of any CBLAS. */
 #include "backend/cpu/cpu_blas.h"
 
 #include "backend/cpu/cpu_simd.h"
 #include <fistapruner/fistapruner.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { OPENBLAS_ON_OPENMP = 2 };
 
 /*
  * OpenBLAS recognises processors by their model numbers. One that is newer than the library gets "Prescott", the kernel
@@ -26,4 +30,41 @@ const char *fp_openblas_kernel(void)
 	if (getenv("OPENBLAS_CORETYPE"))
 		return NULL;
 	return fp_cpu_blas_kernel(openblas_get_corename(), fp_cpu_loops_best()->name);
+}
+
+/* OpenBLAS allocates a buffer in its first product and retries for ever if that fails. Check that the memory is there
+ * and make OpenBLAS allocate it now, so that a limit on memory gives an error message. */
+static fp_status allocate_blas_buffer(fp_context *ctx)
+{
+	const size_t size = (size_t)160 << 20; /* OpenBLAS asks for 128 MiB */
+	const float one = 1;
+	float product = 0;
+	void *trial = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (trial == MAP_FAILED)
+		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory: OpenBLAS needs 128 MiB of address space; see ulimit -v");
+	munmap(trial, size);
+	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &one, 1, &one, 1, 0, &product, 1);
+	return FP_OK;
+}
+
+void fp_cpu_blas_describe(char *out, size_t size)
+{
+	snprintf(out, size, "OpenBLAS %s", openblas_get_corename());
+}
+
+fp_status fp_cpu_blas_start(fp_context *ctx)
+{
+	fp_status status = allocate_blas_buffer(ctx);
+	if (status != FP_OK)
+		return status;
+	if (openblas_get_parallel() != OPENBLAS_ON_OPENMP)
+		fp_log(ctx, FP_LOG_WARNING,
+			   "the OpenBLAS that was loaded is not its OpenMP form: it is slower and ignores --threads; install "
+			   "libopenblas0-openmp and put its folder first in LD_LIBRARY_PATH");
+	if (fp_openblas_kernel()) /* never in the program, which sets the variable itself */
+		fp_log(ctx, FP_LOG_WARNING,
+			   "OpenBLAS does not know this processor and uses its slowest kernel (%s), about ten times slower than "
+			   "necessary; set OPENBLAS_CORETYPE=%s in the environment before the process starts",
+			   openblas_get_corename(), fp_openblas_kernel());
+	return FP_OK;
 }

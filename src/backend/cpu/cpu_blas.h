@@ -9,6 +9,7 @@
 #ifndef FP_BACKEND_CPU_BLAS_H
 #define FP_BACKEND_CPU_BLAS_H
 
+#include "base/context.h"
 #include <cblas.h>
 #include <omp.h>
 
@@ -27,6 +28,11 @@ static inline void fp_cpu_blas_end(int before)
 	if (before != omp_get_max_threads())
 		omp_set_num_threads(before);
 }
+
+/* Makes the library ready before the first product, and warns if its build or its kernel is slow. */
+fp_status fp_cpu_blas_start(fp_context *ctx);
+/* out ← "OpenBLAS SkylakeX" */
+void fp_cpu_blas_describe(char *out, size_t size);
 
 /* The kernel that OpenBLAS should use in place of the one it has chosen, or NULL. `loops` is the name of our own loops
  * for this processor (cpu_simd.h). */

@@ -159,6 +159,29 @@ static void check_calls(const char *path, int number, const char *line, int fold
 			complain("%s:%d: memory comes from base/memory.h, not from %s()", path, number, allocators[i]);
 }
 
+/* Blocks that are open in a function, from the outermost on, and whether one was left by a jump already. */
+typedef struct open_blocks {
+	bool jumped[32];
+	int depth;
+} open_blocks;
+
+/* FP_PRODUCTS_FOR() before the first jump of its block: a jump over it would restore what was never saved. */
+static void check_scope(const char *path, int number, const char *line, open_blocks *blocks)
+{
+	if (strstr(line, "FP_PRODUCTS_FOR(") && line[0] != '#' && blocks->jumped[blocks->depth])
+		complain("%s:%d: FP_PRODUCTS_FOR() must stand before the first jump of its block", path, number);
+	for (int i = 0; (strstr(line, "FP_TRY(") || strstr(line, "goto ")) && i <= blocks->depth; i++)
+		blocks->jumped[i] = true;
+	for (const char *at = line; *at; at++) {
+		if (*at == '{' && blocks->depth < 31)
+			blocks->jumped[++blocks->depth] = false;
+		else if (*at == '}' && blocks->depth > 0)
+			blocks->depth--;
+	}
+	if (line[0] == '}') /* the end of a function */
+		*blocks = (open_blocks){0};
+}
+
 static void check_file(const char *path)
 {
 	const char *name = inside_source(path);
@@ -171,8 +194,10 @@ static void check_file(const char *path)
 	assert_non_null(file);
 	char line[4096];
 	int number = 0;
+	open_blocks blocks = {0};
 	while (fgets(line, sizeof line, file)) {
 		number++;
+		check_scope(path, number, line, &blocks);
 		if (number == 1 && !strstr(line, "SPDX-License-Identifier: Apache-2.0"))
 			complain("%s: the first line must name the licence", path);
 		check_include(path, number, line, folder);
@@ -260,6 +285,24 @@ static void wrong_includes_are_refused(void **state)
 	assert_int_equal(complaints, before + 1);
 }
 
+static void jumps_over_a_scope_are_refused(void **state)
+{
+	(void)state;
+	static const char *const good[] = {"{\n",     "	FP_PRODUCTS_FOR(be, use);\n",        "	FP_TRY(x);\n",
+									   "	{\n", "		FP_PRODUCTS_FOR(be, use);\n", "	}\n",
+									   "}\n"};
+	static const char *const wrong[] = {
+		"{\n", "	if (x) {\n", "		FP_TRY(x);\n", "	}\n", "	FP_PRODUCTS_FOR(be, use);\n", "}\n"};
+	open_blocks blocks = {0};
+	int before = complaints;
+	for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
+		check_scope("example", (int)i, good[i], &blocks);
+	assert_int_equal(complaints, before);
+	for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+		check_scope("example", (int)i, wrong[i], &blocks);
+	assert_int_equal(complaints, before + 1);
+}
+
 static void wrong_calls_are_refused(void **state)
 {
 	(void)state;
@@ -285,6 +328,7 @@ int main(void)
 		cmocka_unit_test(the_source_keeps_the_rules),
 		cmocka_unit_test(wrong_includes_are_refused),
 		cmocka_unit_test(wrong_calls_are_refused),
+		cmocka_unit_test(jumps_over_a_scope_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
