@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend.c: conveniences over the table of operations that need no device. */
+/* backend.c: helpers that work with any backend. */
 #include "backend/backend.h"
 
 #include <math.h>
@@ -26,7 +26,8 @@ fp_status fp_matrix_new(fp_backend *be, fp_matrix *out, int64_t rows, int64_t co
 	FP_REQUIRE(be, rows >= 0 && cols >= 0 && size > 0);
 	int64_t limit = INT64_MAX / size;
 	if (rows > 0 && cols > limit / rows)
-		return fp_fail(be->ctx, FP_ERROR_MEMORY, "a matrix of %lld × %lld %s is out of range", (long long)rows,
+		return fp_fail(be->ctx, FP_ERROR_MEMORY,
+					   "a matrix of %lld × %lld %s is too large: its size in bytes is out of range", (long long)rows,
 					   (long long)cols, fp_dtype_name(dtype));
 	fp_buffer *buffer;
 	fp_status status = be->memory->allocate(be, &buffer, rows * cols * size);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * work_space.h: what a device's products take beside their operands while they run. The device takes it by these
- * numbers and a plan of the memory expects it by them; on the CPU all of them are 0.
+ * work_space.h: workspace of a device's products, in bytes. The device allocates by these functions and memory plans
+ * estimate by them. On the CPU they all return 0.
  */
 #ifndef FP_BACKEND_WORK_SPACE_H
 #define FP_BACKEND_WORK_SPACE_H
 
 #include "backend/backend.h"
 
-#define FP_PANEL_BYTES ((int64_t)1 << 30) /* the most that a product's right operand takes in pieces of 16 bits */
-#define FP_SCORE_BYTES ((int64_t)1 << 30) /* the most that attention's scores take in float */
-enum { FP_QUERY_BLOCK = 512, FP_LEAST_QUERIES = 16 };
+#define FP_PANEL_BYTES ((int64_t)1 << 30) /* limit for the right operand of a split product */
+#define FP_SCORE_BYTES ((int64_t)1 << 30) /* limit for attention's scores in float */
+enum { FP_QUERY_BLOCK = 512, FP_MIN_QUERIES = 16 };
 
-/* How many queries of a sequence attention takes at a time; *entries ← scores of all heads for them. A window shortens
- * the rows of scores, and a long context takes fewer queries. */
+/* Queries of a sequence that attention processes at a time; *entries ← the number of their scores over all heads. A
+ * window shortens the rows of scores, and a long context reduces the number of queries. */
 static inline int64_t fp_query_block(const fp_attention_shape *shape, int64_t *entries)
 {
 	int64_t reach = shape->length, queries = FP_QUERY_BLOCK;
@@ -21,13 +21,13 @@ static inline int64_t fp_query_block(const fp_attention_shape *shape, int64_t *e
 		queries = shape->length;
 	if (shape->window > 0 && shape->window + FP_QUERY_BLOCK < reach)
 		reach = shape->window + FP_QUERY_BLOCK;
-	while (queries > FP_LEAST_QUERIES && queries * reach * shape->heads * (int64_t)sizeof(float) > FP_SCORE_BYTES)
+	while (queries > FP_MIN_QUERIES && queries * reach * shape->heads * (int64_t)sizeof(float) > FP_SCORE_BYTES)
 		queries /= 2;
 	*entries = queries * reach * shape->heads;
 	return queries;
 }
 
-/* Bytes for each entry of an operand in float: 2 where it is rounded, 6 where it is split in three. */
+/* Workspace for each entry of an F32 operand: 2 bytes if it is rounded, 6 if it is split in three. */
 static inline int64_t fp_operand_bytes(const fp_backend *be, fp_use use)
 {
 	if (!be->asynchronous || use == FP_USE_EXACT || be->precision == FP_PRECISION_FP32)
@@ -37,7 +37,7 @@ static inline int64_t fp_operand_bytes(const fp_backend *be, fp_use use)
 	return use == FP_USE_ACTIVATION && be->precision == FP_PRECISION_BF16 ? 2 : 0;
 }
 
-/* Of a product of operands in float with so many entries; 0 for one that is in 16 bits already. */
+/* Workspace of a product of F32 operands with so many entries; pass 0 for an operand that has 16 bits already. */
 static inline int64_t fp_product_bytes(const fp_backend *be, fp_use use, int64_t left, int64_t right)
 {
 	int64_t entry = fp_operand_bytes(be, use), panel = entry * right;
@@ -46,7 +46,7 @@ static inline int64_t fp_product_bytes(const fp_backend *be, fp_use use, int64_t
 	return entry * left + panel;
 }
 
-/* Of attention's gradients: two blocks of scores, and the rounded operands. */
+/* Workspace of attention's gradients: two blocks of scores, and the rounded operands. */
 static inline int64_t fp_attention_backward_bytes(const fp_backend *be, const fp_attention_shape *shape)
 {
 	int64_t entries, width = 2 * (shape->heads + shape->kv_heads) * shape->head_dim;
@@ -57,8 +57,8 @@ static inline int64_t fp_attention_backward_bytes(const fp_backend *be, const fp
 	return 2 * entries * (int64_t)sizeof(float) + operands;
 }
 
-/* Of attention itself, on operands in the type of activations. A device has a kernel for rounded ones that takes none,
- * for the usual heads. */
+/* Workspace of attention with operands in the type of activations. For bf16 and the usual head sizes a device has a
+ * kernel that needs none. */
 static inline int64_t fp_attention_bytes(const fp_backend *be, const fp_attention_shape *shape)
 {
 	int64_t entries;

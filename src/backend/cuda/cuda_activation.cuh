@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_activation.cuh: activation functions and their derivatives, and the way from a kind to the code made for it. */
+/* cuda_activation.cuh: activation functions and their derivatives. */
 #ifndef FP_BACKEND_CUDA_ACTIVATION_CUH
 #define FP_BACKEND_CUDA_ACTIVATION_CUH
 
@@ -7,7 +7,9 @@
 
 #include <type_traits>
 
-/* The argument of GELU's tanh form: ½x(1 + tanh u) = x / (1 + exp(−2u)), u = √(2/π)(x + 0.044715 x³) */
+/* The argument u of GELU's tanh form:
+ *     ½x(1 + tanh u) = x / (1 + exp(−2u))
+ *     u = √(2/π)(x + 0.044715 x³) */
 __device__ static inline float gelu_argument(float x)
 {
 	return 0.7978845608f * (x + 0.044715f * x * x * x);
@@ -22,7 +24,7 @@ template <fp_activation kind> __device__ static inline float activation(float x)
 	return kind == FP_GELU ? 0.5f * x * (1.0f + erff(x * 0.70710678118f)) : x / (1.0f + expf(-2.0f * gelu_argument(x)));
 }
 
-/* σ + x·u·σ(1 − σ) with e = exp(−…) and σ = 1/(1 + e), where x is far out too: e may be infinite, and then σ is 0 */
+/* σ + x·u·σ(1 − σ) with σ = 1/(1 + e). For large −x, e may be infinite and σ is 0. */
 __device__ static inline float sigmoid_slope(float x, float u, float e)
 {
 	float sigma = 1.0f / (1.0f + e), rest = e / (1.0f + e);
@@ -40,7 +42,7 @@ template <fp_activation kind> __device__ static inline float activation_slope(fl
 	return sigmoid_slope(x, 2.0f * 0.7978845608f * (1.0f + 0.134145f * x * x), expf(-2.0f * gelu_argument(x)));
 }
 
-/* f(std::integral_constant of the kind) */
+/* Calls f with the kind as a std::integral_constant. */
 template <typename F> static inline fp_status fp_cuda_by_activation(fp_backend *be, fp_activation kind, F f)
 {
 	switch (kind) {

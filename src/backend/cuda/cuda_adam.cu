@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_adam.cu: Adam's step, one pass over the gradient, both moments and the weights. It is bound by memory: where all
- * four are whole fours, four entries go at a time.
+ * cuda_adam.cu: Adam's step in one pass over the gradient, both moments and the weights. It is limited by memory
+ * bandwidth, so it processes four entries at a time where alignment allows.
  */
 #include "backend/cuda/cuda_backend.cuh"
 
@@ -12,12 +12,12 @@ struct adam_numbers {
 	float *m, *v, *w;
 	__nv_bfloat16 *narrow; /* NULL: none */
 	int64_t gs, ms, vs, ws, ns;
-	/* rate and root have the corrections for the start in them */
+	/* rate and root include the bias corrections */
 	float rate, beta1, beta2, epsilon, root;
 	bool keep_zeros;
 };
 
-__device__ static inline void move(const adam_numbers &n, float g, float &m, float &v, float &w)
+__device__ static inline void update(const adam_numbers &n, float g, float &m, float &v, float &w)
 {
 	if (n.keep_zeros && w == 0.0f) {
 		w = 0.0f; /* not −0.0 */
@@ -71,10 +71,10 @@ fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp
 		return fp_cuda_map(be, 1, size / 4, true, [=] __device__(int64_t, int64_t i) {
 			float4 g = fp_cuda_load4(n.g + 4 * i), m = fp_cuda_load4(n.m + 4 * i), v = fp_cuda_load4(n.v + 4 * i);
 			float4 w = fp_cuda_load4(n.w + 4 * i);
-			move(n, g.x, m.x, v.x, w.x);
-			move(n, g.y, m.y, v.y, w.y);
-			move(n, g.z, m.z, v.z, w.z);
-			move(n, g.w, m.w, v.w, w.w);
+			update(n, g.x, m.x, v.x, w.x);
+			update(n, g.y, m.y, v.y, w.y);
+			update(n, g.z, m.z, v.z, w.z);
+			update(n, g.w, m.w, v.w, w.w);
 			fp_cuda_store4(n.m + 4 * i, m);
 			fp_cuda_store4(n.v + 4 * i, v);
 			fp_cuda_store4(n.w + 4 * i, w);
@@ -82,7 +82,7 @@ fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp
 				fp_cuda_store4(n.narrow + 4 * i, w);
 		});
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		move(n, n.g[i * n.gs + j], n.m[i * n.ms + j], n.v[i * n.vs + j], n.w[i * n.ws + j]);
+		update(n, n.g[i * n.gs + j], n.m[i * n.ms + j], n.v[i * n.vs + j], n.w[i * n.ws + j]);
 		if (n.narrow)
 			fp_cuda_store(n.narrow + i * n.ns + j, n.w[i * n.ws + j]);
 	});

@@ -2,12 +2,12 @@
 /*
  * cuda_attention.cu: causal softmax attention, one block of scores at a time.
  *
- *   out[i] = Σⱼ softmax(scale · Q[i] Kᵀ)[j] V[j]      over j ≤ i, and j > i − window where there is one
+ *     out[i] = Σⱼ softmax(scale · Q[i] Kᵀ)[j] V[j]    over j ≤ i, with a window also j > i − window
  *
- * For a block of queries of one sequence: S = scale·Q Kᵀ for all heads by one product per head of a group, the rows of
- * S softened in place, out = S V likewise. Keys after the block's last query are never touched, so about half of the
- * square is computed. Scores never take more than FP_SCORE_BYTES. Where the operands are rounded to bf16 anyway and the
- * shape allows it, one kernel does all of it (cuda_flash.cu).
+ * For a block of queries of one sequence, batched products compute S = scale·Q Kᵀ for all heads, a kernel takes the
+ * softmax of the rows of S in place, and batched products compute out = S V. Keys after the block's last query are
+ * skipped, which saves about half of the work. Scores take at most FP_SCORE_BYTES. When operands are rounded to bf16 and
+ * the shape allows it, one kernel does everything (cuda_flash.cu).
  */
 #include "backend/cuda/cuda_attention.cuh"
 #include "backend/cuda/cuda_flash.cuh"
@@ -26,7 +26,7 @@ fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *sh
 	FP_REQUIRE(be, Q.rows == tokens && K.rows == tokens && V.rows == tokens && out.rows == tokens);
 	FP_REQUIRE(be, Q.cols == shape->heads * shape->head_dim && out.cols == Q.cols);
 	FP_REQUIRE(be, K.cols == shape->kv_heads * shape->head_dim && V.cols == K.cols && shape->window >= 0);
-	/* split operands would not pay here: the scores are few beside the layer's other products */
+	/* split operands are not worth it: the layer's other products are much larger */
 	fp_cuda_product how = Q.dtype == FP_BF16 ? PRODUCT_BF16 : fp_cuda_product_of(be);
 	*plan = fp_cuda_attention_plan{};
 	plan->be = be;
@@ -65,7 +65,7 @@ fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, i
 	return block;
 }
 
-/* Where part j of a block begins, in bytes. */
+/* Byte offset of part j of a block. */
 static int64_t part_at(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *b, int64_t j, int64_t size)
 {
 	return j * plan->shape->kv_heads * b->count * (b->end - b->begin) * size;
@@ -89,8 +89,8 @@ fp_status fp_cuda_score(const fp_cuda_attention_plan *plan, const fp_cuda_score_
 	return FP_OK;
 }
 
-fp_status fp_cuda_mix(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *b, const void *weights,
-					  const fp_cuda_heads *right, fp_matrix out)
+fp_status fp_cuda_apply_block(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *b, const void *weights,
+							  const fp_cuda_heads *right, fp_matrix out)
 {
 	const fp_attention_shape *s = plan->shape;
 	fp_backend *be = plan->be;
@@ -109,8 +109,8 @@ fp_status fp_cuda_mix(const fp_cuda_attention_plan *plan, const fp_cuda_score_bl
 	return FP_OK;
 }
 
-fp_status fp_cuda_mix_back(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *b, const void *weights,
-						   const fp_cuda_heads *left, fp_matrix out)
+fp_status fp_cuda_apply_block_transposed(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *b,
+										 const void *weights, const fp_cuda_heads *left, fp_matrix out)
 {
 	const fp_attention_shape *s = plan->shape;
 	fp_backend *be = plan->be;
@@ -128,8 +128,8 @@ fp_status fp_cuda_mix_back(const fp_cuda_attention_plan *plan, const fp_cuda_sco
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* Rows of scores to weights, with zeros where a query does not see a key; weights may be the scores' own place. */
-template <typename T> __global__ static void soften_kernel(fp_cuda_score_block b, const float *scores, T *weights)
+/* weights ← softmax of the rows of scores, 0 where a query does not see a key; may be the scores themselves. */
+template <typename T> __global__ static void softmax_kernel(fp_cuda_score_block b, const float *scores, T *weights)
 {
 	__shared__ float shared[33];
 	int64_t keys = b.end - b.begin;
@@ -143,14 +143,14 @@ template <typename T> __global__ static void soften_kernel(fp_cuda_score_block b
 	}
 }
 
-/* The same, a warp for each row. */
+/* The same with a warp for each row. */
 template <int FOURS, typename T>
-__global__ static void soften_rows_kernel(fp_cuda_score_block b, const float *scores, T *weights)
+__global__ static void softmax_rows_kernel(fp_cuda_score_block b, const float *scores, T *weights)
 {
 	int64_t keys = b.end - b.begin, step = (int64_t)gridDim.x * (THREADS / 32);
 	for (int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; r < b.rows; r += step) {
 		fp_cuda_row<FOURS> row;
-		row.soften(scores + r * keys, keys, b.from(r), b.to(r));
+		row.softmax(scores + r * keys, keys, b.from(r), b.to(r));
 #pragma unroll
 		for (int k = 0; k < FOURS; k++)
 			if (row.at(k) < keys)
@@ -158,16 +158,16 @@ __global__ static void soften_rows_kernel(fp_cuda_score_block b, const float *sc
 	}
 }
 
-template <typename T> static fp_status soften(fp_backend *be, fp_cuda_score_block b, const float *scores, T *weights)
+template <typename T> static fp_status softmax(fp_backend *be, fp_cuda_score_block b, const float *scores, T *weights)
 {
 	cudaStream_t stream = fp_cuda_stream(be);
 	fp_cuda_by_row(
 		b.end - b.begin,
 		[&](auto fours) {
-			soften_rows_kernel<decltype(fours)::value>
+			softmax_rows_kernel<decltype(fours)::value>
 				<<<fp_cuda_row_blocks(b.rows), THREADS, 0, stream>>>(b, scores, weights);
 		},
-		[&] { soften_kernel<<<(unsigned)fp_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, scores, weights); });
+		[&] { softmax_kernel<<<(unsigned)fp_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, scores, weights); });
 	FP_LAUNCHED(be);
 	return FP_OK;
 }
@@ -199,7 +199,7 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 		flash.group = (int)(shape->heads / shape->kv_heads);
 		flash.window = (int)shape->window;
 		flash.scale = shape->scale;
-		if (fp_cuda_flash_serves(&flash, shape))
+		if (fp_cuda_flash_supports(&flash, shape))
 			return fp_cuda_flash_attention(be, &flash, shape);
 	}
 	FP_OR_RETURN(space.take(be, plan.entries * 4));
@@ -209,7 +209,7 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 	__nv_bfloat16 *rounded = plan.round ? narrow.as<__nv_bfloat16>() : nullptr;
 	return fp_cuda_each_block(&plan, [&](fp_cuda_score_block b) {
 		FP_OR_RETURN(fp_cuda_score(&plan, &b, shape->scale, &queries, &keys, scores, CUDA_R_32F));
-		FP_OR_RETURN(rounded ? soften(be, b, scores, rounded) : soften(be, b, scores, scores));
-		return fp_cuda_mix(&plan, &b, rounded ? (const void *)rounded : (const void *)scores, &values, out);
+		FP_OR_RETURN(rounded ? softmax(be, b, scores, rounded) : softmax(be, b, scores, scores));
+		return fp_cuda_apply_block(&plan, &b, rounded ? (const void *)rounded : (const void *)scores, &values, out);
 	});
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_attention.cuh: what the two passes of attention share: how they multiply, and the blocks of scores they walk in.
+ * cuda_attention.cuh: shared by the two passes of attention: products, and blocks of scores.
  *
- * A block holds the scores of `count` queries of one sequence against the keys that any of them sees, for all heads:
- * head g·group + j of the queries, which shares head g of the keys, is part j·kv_heads + g. Products go by one call for
- * each j, batched over g.
+ * A block holds the scores of `count` queries of one sequence against the keys that any of them sees, for all heads.
+ * Query head g·group + j, which uses key head g, is part j·kv_heads + g of the block. Products take one call per j,
+ * batched over g.
  */
 #ifndef FP_BACKEND_CUDA_ATTENTION_CUH
 #define FP_BACKEND_CUDA_ATTENTION_CUH
@@ -15,10 +15,10 @@
 
 enum { FP_CUDA_ATTENTION_THREADS = 256 };
 
-/* A matrix of heads as the products take it. */
+/* A matrix of heads as an operand of cuBLAS. */
 struct fp_cuda_heads {
 	const char *data;
-	int64_t stride, size; /* elements from row to row, bytes of an element */
+	int64_t stride, size; /* elements from one row to the next, bytes of an element */
 	cudaDataType_t type;
 	const void *at(int64_t row, int64_t col) const
 	{
@@ -52,10 +52,10 @@ struct fp_cuda_score_block {
 	}
 };
 
-/* Checks the shapes of one pass; how it multiplies follows be->use. */
+/* Checks the shapes and chooses the arithmetic by be->use. */
 fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
 									fp_matrix V, fp_matrix out, fp_cuda_attention_plan *plan);
-/* Bf16 copies, packed, in `space`; or the matrix itself. */
+/* *out ← a packed bf16 copy of m in `space` if the plan rounds, else m itself. */
 fp_status fp_cuda_heads_of(const fp_cuda_attention_plan *plan, fp_matrix m, fp_cuda_scratch *space, fp_cuda_heads *out);
 fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, int64_t sequence, int64_t first);
 
@@ -63,13 +63,13 @@ fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, i
 fp_status fp_cuda_score(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, float alpha,
 						const fp_cuda_heads *left, const fp_cuda_heads *right, void *out, cudaDataType_t type);
 /* out[queries] ← block · right[keys]; the block's entries have right's type */
-fp_status fp_cuda_mix(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, const void *weights,
-					  const fp_cuda_heads *right, fp_matrix out);
+fp_status fp_cuda_apply_block(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, const void *weights,
+							  const fp_cuda_heads *right, fp_matrix out);
 /* out[keys] ← out[keys] + blockᵀ · left[queries] */
-fp_status fp_cuda_mix_back(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, const void *weights,
-						   const fp_cuda_heads *left, fp_matrix out);
+fp_status fp_cuda_apply_block_transposed(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block,
+										 const void *weights, const fp_cuda_heads *left, fp_matrix out);
 
-/* f(first position) for every block: all blocks of the first sequence, then the next one's. */
+/* Calls f(block) for every block, sequence by sequence. */
 template <typename F> static inline fp_status fp_cuda_each_block(const fp_cuda_attention_plan *plan, F f)
 {
 	for (int64_t s = 0; s < plan->shape->sequences; s++)
@@ -78,10 +78,10 @@ template <typename F> static inline fp_status fp_cuda_each_block(const fp_cuda_a
 	return FP_OK;
 }
 
-/* --- rows of scores to weights ------------------------------------------------------------------------------------ */
+/* --- softmax ------------------------------------------------------------------------------------------------------ */
 
-/* A row of up to 128·FOURS keys in a warp's registers: a lane has entries 4·(32k + lane) … + 3, k < FOURS. x[from, to)
- * become weights, the rest zeros. Rows must begin on a multiple of four. */
+/* The softmax of a row of up to 128·FOURS keys in a warp's registers: a lane has entries 4·(32k + lane) … + 3, k < FOURS.
+ * Entries outside [from, to) become 0. Rows must be aligned to four entries. */
 template <int FOURS> struct fp_cuda_row {
 	float4 part[FOURS];
 	__device__ static int64_t at(int k)
@@ -92,7 +92,7 @@ template <int FOURS> struct fp_cuda_row {
 	{
 		return j >= from && j < to ? x : -INFINITY;
 	}
-	__device__ void soften(const float *x, int64_t keys, int64_t from, int64_t to)
+	__device__ void softmax(const float *x, int64_t keys, int64_t from, int64_t to)
 	{
 		float largest = -INFINITY, sum = 0;
 #pragma unroll
@@ -118,7 +118,7 @@ template <int FOURS> struct fp_cuda_row {
 	}
 };
 
-/* f(std::integral_constant of FOURS) where rows of `keys` fit into registers, else otherwise(). */
+/* Calls f with FOURS as a std::integral_constant if rows of `keys` fit into registers, else otherwise(). */
 template <typename F, typename G> static inline void fp_cuda_by_row(int64_t keys, F f, G otherwise)
 {
 	if (keys % 4 != 0 || keys > 2048)
@@ -134,19 +134,19 @@ template <typename F, typename G> static inline void fp_cuda_by_row(int64_t keys
 	else
 		f(std::integral_constant<int, 16>());
 }
-/* Blocks for as many rows, a warp each. */
+/* Blocks for so many rows, a warp each. */
 static inline unsigned fp_cuda_row_blocks(int64_t rows)
 {
 	const int64_t warps = FP_CUDA_ATTENTION_THREADS / 32;
 	return (unsigned)fp_smaller((rows + warps - 1) / warps, 1 << 20);
 }
 
-/* What turns a row's scores into weights: exp(x − largest)·factor. */
+/* The softmax of a row is exp(x − largest)·factor. */
 struct fp_cuda_row_scale {
 	float largest, factor;
 };
 
-/* Of x[from, to), for a block of FP_CUDA_ATTENTION_THREADS; `shared` has room for 33 numbers. */
+/* Of x[from, to), for a block of FP_CUDA_ATTENTION_THREADS; `shared` holds 33 numbers. */
 __device__ static inline fp_cuda_row_scale fp_cuda_scale_row(const float *x, int64_t from, int64_t to, float *shared)
 {
 	const int threads = FP_CUDA_ATTENTION_THREADS;

@@ -9,22 +9,22 @@
  *     dQ = dS K
  *     dK = dSᵀQ
  *
- * The blocks are those of the forward pass. Each holds all keys that its queries see, so P is made again from the
- * scores alone and dQ is written once; dK and dV grow from block to block in the order of the queries. With operands in
- * bf16, dP is stored as such and dS takes its place.
+ * The blocks are those of the forward pass. Each holds all keys that its queries see, so P is recomputed from its scores
+ * alone and dQ is written once. dK and dV are summed over the blocks in the order of the queries. dS overwrites dP, in
+ * bf16 if the operands are.
  */
 #include "backend/cuda/cuda_attention.cuh"
 
 enum { THREADS = FP_CUDA_ATTENTION_THREADS };
 
-/* Where the sums over dO∘O come from: row-major matrices of heads. */
+/* O and dO, for rowsum(dO∘O). */
 struct output_pair {
 	const float *out, *dout;
 	int64_t out_stride, dout_stride, head_dim, kv_heads, group;
 	float scale;
 };
 
-/* A row's part of the two matrices, as pointers. */
+/* Pointers to O and dO for one row of scores. */
 __device__ static inline void row_outputs(const fp_cuda_score_block &b, const output_pair &o, int64_t row,
 										  const float **out, const float **dout)
 {
@@ -36,8 +36,8 @@ __device__ static inline void row_outputs(const fp_cuda_score_block &b, const ou
 
 /* weights ← P, dscores (dP) ← dS; weights may be the scores themselves. */
 template <typename T>
-__global__ static void soften_backward_kernel(fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
-											  T *dscores)
+__global__ static void softmax_backward_kernel(fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
+											   T *dscores)
 {
 	__shared__ float shared[33];
 	__shared__ double wide[33];
@@ -61,11 +61,10 @@ __global__ static void soften_backward_kernel(fp_cuda_score_block b, output_pair
 	}
 }
 
-/* The same, a warp for each row. What a query does not see has weight zero, and dP there is a product of finite
- * numbers. */
+/* The same with a warp for each row. Keys that a query does not see have P = 0 and a finite dP, so dS is 0 there. */
 template <int FOURS, typename T>
-__global__ static void soften_backward_rows_kernel(fp_cuda_score_block b, output_pair o, const float *scores,
-												   T *weights, T *dscores)
+__global__ static void softmax_backward_rows_kernel(fp_cuda_score_block b, output_pair o, const float *scores,
+													T *weights, T *dscores)
 {
 	int64_t keys = b.end - b.begin, step = (int64_t)gridDim.x * (THREADS / 32);
 	for (int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; r < b.rows; r += step) {
@@ -76,7 +75,7 @@ __global__ static void soften_backward_rows_kernel(fp_cuda_score_block b, output
 			sum += (double)out[e] * (double)dout[e];
 		float centre = (float)fp_cuda_warp_sum(sum);
 		fp_cuda_row<FOURS> row;
-		row.soften(scores + r * keys, keys, b.from(r), b.to(r));
+		row.softmax(scores + r * keys, keys, b.from(r), b.to(r));
 #pragma unroll
 		for (int k = 0; k < FOURS; k++) {
 			int64_t j = row.at(k);
@@ -92,31 +91,31 @@ __global__ static void soften_backward_rows_kernel(fp_cuda_score_block b, output
 }
 
 template <typename T>
-static fp_status soften_backward(fp_backend *be, fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
-								 T *dscores)
+static fp_status softmax_backward(fp_backend *be, fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
+								  T *dscores)
 {
 	cudaStream_t stream = fp_cuda_stream(be);
 	fp_cuda_by_row(
 		b.end - b.begin,
 		[&](auto fours) {
-			soften_backward_rows_kernel<decltype(fours)::value>
+			softmax_backward_rows_kernel<decltype(fours)::value>
 				<<<fp_cuda_row_blocks(b.rows), THREADS, 0, stream>>>(b, o, scores, weights, dscores);
 		},
 		[&] {
-			soften_backward_kernel<<<(unsigned)fp_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, o, scores, weights,
-																								  dscores);
+			softmax_backward_kernel<<<(unsigned)fp_smaller(b.rows, 1 << 20), THREADS, 0, stream>>>(b, o, scores,
+																								   weights, dscores);
 		});
 	FP_LAUNCHED(be);
 	return FP_OK;
 }
 
-/* What the blocks work in. */
+/* Operands, results and workspace of all blocks. */
 struct backward_space {
 	fp_cuda_heads Q, K, V, dO;
 	output_pair outputs;
 	fp_matrix dQ, dK, dV;
 	float *scores;
-	void *weights, *dscores; /* weights: the scores' own space unless rounded */
+	void *weights, *dscores; /* weights: the same memory as scores unless rounded */
 };
 
 static fp_status backward_block(const fp_cuda_attention_plan *plan, const backward_space *w, fp_cuda_score_block b)
@@ -124,12 +123,13 @@ static fp_status backward_block(const fp_cuda_attention_plan *plan, const backwa
 	fp_backend *be = plan->be;
 	FP_OR_RETURN(fp_cuda_score(plan, &b, plan->shape->scale, &w->Q, &w->K, w->scores, CUDA_R_32F));
 	FP_OR_RETURN(fp_cuda_score(plan, &b, 1.0f, &w->dO, &w->V, w->dscores, w->dO.type));
-	FP_OR_RETURN(plan->round ? soften_backward(be, b, w->outputs, w->scores, (__nv_bfloat16 *)w->weights,
-											   (__nv_bfloat16 *)w->dscores)
-							 : soften_backward(be, b, w->outputs, w->scores, (float *)w->weights, (float *)w->dscores));
-	FP_OR_RETURN(fp_cuda_mix_back(plan, &b, w->weights, &w->dO, w->dV));
-	FP_OR_RETURN(fp_cuda_mix_back(plan, &b, w->dscores, &w->Q, w->dK));
-	return fp_cuda_mix(plan, &b, w->dscores, &w->K, w->dQ);
+	FP_OR_RETURN(
+		plan->round
+			? softmax_backward(be, b, w->outputs, w->scores, (__nv_bfloat16 *)w->weights, (__nv_bfloat16 *)w->dscores)
+			: softmax_backward(be, b, w->outputs, w->scores, (float *)w->weights, (float *)w->dscores));
+	FP_OR_RETURN(fp_cuda_apply_block_transposed(plan, &b, w->weights, &w->dO, w->dV));
+	FP_OR_RETURN(fp_cuda_apply_block_transposed(plan, &b, w->dscores, &w->Q, w->dK));
+	return fp_cuda_apply_block(plan, &b, w->dscores, &w->K, w->dQ);
 }
 
 fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_backend.cu: the table of the CUDA backend, its opening and closing, and what it says when something fails. */
+/* cuda_backend.cu: opens and closes the CUDA backend, fills its tables, and reports errors. */
 #include "backend/cuda/cuda_backend.cuh"
 
 extern "C" {
@@ -14,7 +14,7 @@ fp_status fp_cuda_failed(fp_backend *be, cudaError_t error, const char *where)
 {
 	fp_status status = error == cudaErrorMemoryAllocation ? FP_ERROR_MEMORY : FP_ERROR_DEVICE;
 	(void)cudaGetLastError();
-	return fp_fail(be->ctx, status, "%s: CUDA says '%s' (%s)", where, cudaGetErrorString(error),
+	return fp_fail(be->ctx, status, "%s: CUDA error: %s (%s)", where, cudaGetErrorString(error),
 				   cudaGetErrorName(error));
 }
 
@@ -34,10 +34,10 @@ static void cuda_close(fp_backend *be)
 	if (state) {
 		if (state->stream)
 			(void)cudaStreamSynchronize(state->stream);
-		if (state->way_out)
-			(void)cudaStreamSynchronize(state->way_out);
-		if (state->way_in)
-			(void)cudaStreamSynchronize(state->way_in);
+		if (state->download_stream)
+			(void)cudaStreamSynchronize(state->download_stream);
+		if (state->upload_stream)
+			(void)cudaStreamSynchronize(state->upload_stream);
 		if (state->blas)
 			(void)cublasDestroy(state->blas);
 		if (state->solver)
@@ -53,12 +53,12 @@ static void cuda_close(fp_backend *be)
 		(void)cudaFree(state->parts);
 		if (state->ready)
 			(void)cudaEventDestroy(state->ready);
-		if (state->way_out)
-			(void)cudaStreamDestroy(state->way_out);
-		if (state->arrived)
-			(void)cudaEventDestroy(state->arrived);
-		if (state->way_in)
-			(void)cudaStreamDestroy(state->way_in);
+		if (state->download_stream)
+			(void)cudaStreamDestroy(state->download_stream);
+		if (state->uploaded)
+			(void)cudaEventDestroy(state->uploaded);
+		if (state->upload_stream)
+			(void)cudaStreamDestroy(state->upload_stream);
 		if (state->stream)
 			(void)cudaStreamDestroy(state->stream);
 		if (state->pool)
@@ -84,7 +84,7 @@ static fp_memory_operations make_memory(void)
 	ops.copy = fp_cuda_copy;
 	ops.fill = fp_cuda_fill;
 	ops.synchronize = cuda_synchronize;
-	ops.available = fp_cuda_memory;
+	ops.available = fp_cuda_available;
 	return ops;
 }
 
@@ -200,7 +200,7 @@ static fp_status choose_device(fp_context *ctx, const char *text, int *out)
 			"the NVIDIA driver is older than CUDA %d.%d, which this build needs; update it or use --device cpu",
 			CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
 	if (error != cudaSuccess || count == 0)
-		return fp_fail(ctx, FP_ERROR_DEVICE, "there is no CUDA device here (%s); use --device cpu",
+		return fp_fail(ctx, FP_ERROR_DEVICE, "no CUDA device was found (%s); use --device cpu",
 					   error == cudaSuccess ? "none is visible" : cudaGetErrorString(error));
 	*out = 0;
 	if (!text)
@@ -208,13 +208,14 @@ static fp_status choose_device(fp_context *ctx, const char *text, int *out)
 	char *end;
 	long number = strtol(text, &end, 10);
 	if (end == text || *end || number < 0 || number >= count)
-		return fp_fail(ctx, FP_ERROR_DEVICE, "'%s' is no device's number: there %s %d, numbered from 0; use cuda:0",
-					   text, count == 1 ? "is" : "are", count);
+		return fp_fail(ctx, FP_ERROR_DEVICE,
+					   "'%s' is not the number of a CUDA device; there %s %d, counted from 0; use cuda:0", text,
+					   count == 1 ? "is" : "are", count);
 	*out = (int)number;
 	return FP_OK;
 }
 
-/* Code for this device must be in the module, as machine code or as PTX that the driver can still translate. */
+/* Fails unless the module has machine code for this device, or PTX that the driver can compile for it. */
 static fp_status check_architecture(fp_backend *be, const cudaDeviceProp *properties)
 {
 	cudaFuncAttributes attributes;
@@ -231,8 +232,8 @@ static fp_status check_architecture(fp_backend *be, const cudaDeviceProp *proper
 				   properties->minor);
 }
 
-/* A pool of our own that keeps what is freed, so that scratch space is taken without asking the driver. What one stream
- * has still to free is not given to another that would then wait for it: upload_async() is there in order not to. */
+/* A memory pool that keeps freed memory, so that scratch space is allocated without the driver. The pool must not give
+ * memory that one stream has yet to free to another stream, which would then wait: upload_async() must not wait. */
 static fp_status make_pool(fp_backend *be)
 {
 	fp_cuda_state *state = fp_cuda_state_of(be);
@@ -241,10 +242,10 @@ static fp_status make_pool(fp_backend *be)
 	properties.location.type = cudaMemLocationTypeDevice;
 	properties.location.id = state->device;
 	uint64_t keep = UINT64_MAX;
-	int waits = 0;
+	int reuse = 0;
 	FP_CUDA(be, cudaMemPoolCreate(&state->pool, &properties));
 	FP_CUDA(be, cudaMemPoolSetAttribute(state->pool, cudaMemPoolAttrReleaseThreshold, &keep));
-	FP_CUDA(be, cudaMemPoolSetAttribute(state->pool, cudaMemPoolReuseAllowInternalDependencies, &waits));
+	FP_CUDA(be, cudaMemPoolSetAttribute(state->pool, cudaMemPoolReuseAllowInternalDependencies, &reuse));
 	return FP_OK;
 }
 
@@ -253,10 +254,10 @@ static fp_status make_state(fp_backend *be)
 	enum { BLAS_SPACE = 64 << 20 };
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	FP_CUDA(be, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking));
-	FP_CUDA(be, cudaStreamCreateWithFlags(&state->way_out, cudaStreamNonBlocking));
+	FP_CUDA(be, cudaStreamCreateWithFlags(&state->download_stream, cudaStreamNonBlocking));
 	FP_CUDA(be, cudaEventCreateWithFlags(&state->ready, cudaEventDisableTiming));
-	FP_CUDA(be, cudaStreamCreateWithFlags(&state->way_in, cudaStreamNonBlocking));
-	FP_CUDA(be, cudaEventCreateWithFlags(&state->arrived, cudaEventDisableTiming));
+	FP_CUDA(be, cudaStreamCreateWithFlags(&state->upload_stream, cudaStreamNonBlocking));
+	FP_CUDA(be, cudaEventCreateWithFlags(&state->uploaded, cudaEventDisableTiming));
 	FP_OR_RETURN(make_pool(be));
 	FP_CUDA(be, cudaMalloc(&state->blas_space, BLAS_SPACE));
 	FP_CUDA(be, cudaMalloc(&state->device_numbers, FP_CUDA_NUMBERS));
@@ -268,7 +269,8 @@ static fp_status make_state(fp_backend *be)
 	}
 	FP_BLAS(be, cublasCreate(&state->blas));
 	FP_BLAS(be, cublasSetStream(state->blas, state->stream));
-	FP_BLAS(be, cublasSetWorkspace(state->blas, state->blas_space, BLAS_SPACE)); /* fixed: so are the results */
+	FP_BLAS(be, cublasSetWorkspace(state->blas, state->blas_space,
+								   BLAS_SPACE)); /* a fixed size gives reproducible results */
 	FP_SOLVER(be, cusolverDnCreate(&state->solver));
 	FP_SOLVER(be, cusolverDnSetStream(state->solver, state->stream));
 	return FP_OK;
@@ -288,8 +290,8 @@ static fp_status open_device(fp_backend *be, const char *device)
 	return make_state(be);
 }
 
-extern "C" __attribute__((visibility("default"))) fp_status
-fp_backend_module_open(fp_backend **out, fp_context *ctx, const char *device, int threads)
+extern "C" __attribute__((visibility("default"))) fp_status fp_backend_module_open(fp_backend **out, fp_context *ctx,
+																				   const char *device, int threads)
 {
 	*out = nullptr;
 	fp_backend *be = nullptr;

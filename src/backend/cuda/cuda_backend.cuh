@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_backend.cuh: what the files of the CUDA backend share: the buffer, the state, checks, launches.
+ * cuda_backend.cuh: declarations shared by the files of the CUDA backend: buffer, state, checks, launches.
  *
- * Everything but begin_download() and upload_async() runs on one stream, so an operation sees the results of those
- * before it. Memory comes from the device's stream-ordered pool and goes back to it, so scratch space costs next to
- * nothing. Host code is C++ only where that spares a label: scratch space frees itself.
+ * Everything except begin_download() and upload_async() runs on one stream, so an operation sees the results of earlier
+ * ones. Memory comes from a stream-ordered pool, which makes scratch space cheap. Host code uses C++ destructors only
+ * to free scratch space.
  */
 #ifndef FP_BACKEND_CUDA_BACKEND_CUH
 #define FP_BACKEND_CUDA_BACKEND_CUH
@@ -16,9 +16,9 @@ extern "C" {
 #include "base/numbers.h"
 }
 
+#include "backend/cuda/cuda_entries.cuh"
+
 #include <cublas_v2.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <cusolverDn.h>
 
@@ -27,7 +27,7 @@ struct fp_buffer {
 	int64_t bytes;
 };
 
-enum { FP_CUDA_PARTS = 1024 }; /* partial sums of a reduction; fixed, so that its order is */
+enum { FP_CUDA_PARTS = 1024 }; /* partial sums of a reduction; constant, so that the order of additions is too */
 
 struct fp_cuda_state {
 	int device;
@@ -37,17 +37,16 @@ struct fp_cuda_state {
 	cublasHandle_t blas;
 	cusolverDnHandle_t solver;
 	void *blas_space;
-	/* Pinned host memory: two halves for uploads and downloads, and a few numbers that reductions bring home. */
-	char *staging[2];
-	cudaEvent_t staged[2];
-	void *numbers;        /* pinned, FP_CUDA_NUMBERS bytes */
-	void *device_numbers; /* on the device, as large */
-	double *parts;        /* on the device: FP_CUDA_PARTS */
-	cudaStream_t way_out; /* of begin_download() */
-	cudaEvent_t ready;    /* what it sends is made */
-	cudaStream_t way_in;  /* of upload_async() */
-	cudaEvent_t arrived;  /* what it brings is there */
-	int64_t held;         /* bytes in buffers now */
+	char *staging[2];             /* pinned, FP_CUDA_STAGING bytes each: buffers for uploads and downloads */
+	cudaEvent_t staged[2];        /* the last copy from or to the buffer has finished */
+	void *numbers;                /* pinned, FP_CUDA_NUMBERS bytes: results that the host reads */
+	void *device_numbers;         /* the same on the device */
+	double *parts;                /* on the device: FP_CUDA_PARTS partial sums */
+	cudaStream_t download_stream; /* of begin_download() */
+	cudaEvent_t ready;            /* the data to download has been computed */
+	cudaStream_t upload_stream;   /* of upload_async() */
+	cudaEvent_t uploaded;         /* its data has arrived */
+	int64_t held;                 /* bytes in buffers now */
 };
 
 enum { FP_CUDA_NUMBERS = 256, FP_CUDA_STAGING = 32 << 20 };
@@ -61,11 +60,11 @@ static inline cudaStream_t fp_cuda_stream(const fp_backend *be)
 	return fp_cuda_state_of(be)->stream;
 }
 
-/* Records what CUDA, cuBLAS or cuSOLVER said; the name of the operation comes along. */
+/* Record an error of CUDA, cuBLAS or cuSOLVER with the name of the operation; return its status. */
 fp_status fp_cuda_failed(fp_backend *be, cudaError_t error, const char *where);
 fp_status fp_cuda_blas_failed(fp_backend *be, int code, const char *library, const char *where);
 
-/* For functions that own nothing but scratch space: leave when a call fails. */
+/* Return from the function if a call fails. Only for functions that own nothing but scratch space. */
 #define FP_CUDA(be, call)                                                                                              \
 	do {                                                                                                               \
 		cudaError_t cuda_error_ = (call);                                                                              \
@@ -90,10 +89,10 @@ fp_status fp_cuda_blas_failed(fp_backend *be, int code, const char *library, con
 		if (status_ != FP_OK)                                                                                          \
 			return status_;                                                                                            \
 	} while (0)
-/* After a launch: did it start? */
+/* Checks that the kernel launch before it succeeded. */
 #define FP_LAUNCHED(be) FP_CUDA(be, cudaPeekAtLastError())
 
-/* Device memory for the length of a function. */
+/* Device memory that is released at the end of its scope. */
 struct fp_cuda_scratch {
 	fp_backend *be = nullptr;
 	fp_buffer *buffer = nullptr;
@@ -127,65 +126,6 @@ static inline uint8_t *fp_cuda_bytes(fp_matrix m)
 	return fp_cuda_at<uint8_t>(m);
 }
 
-/* An entry as a float, and back. */
-__device__ static inline float fp_cuda_load(const float *x)
-{
-	return *x;
-}
-__device__ static inline float fp_cuda_load(const __nv_bfloat16 *x)
-{
-	return __bfloat162float(*x);
-}
-__device__ static inline float fp_cuda_load(const __half *x)
-{
-	return __half2float(*x);
-}
-__device__ static inline void fp_cuda_store(float *out, float x)
-{
-	*out = x;
-}
-__device__ static inline void fp_cuda_store(__half *out, float x)
-{
-	*out = __float2half_rn(x);
-}
-__device__ static inline void fp_cuda_store(__nv_bfloat16 *out, float x)
-{
-	*out = __float2bfloat16_rn(x);
-}
-/* Four entries that lie on a multiple of four. */
-__device__ static inline float4 fp_cuda_load4(const float *x)
-{
-	return *(const float4 *)x;
-}
-__device__ static inline float4 fp_cuda_load4(const __nv_bfloat16 *x)
-{
-	uint2 both = *(const uint2 *)x;
-	float2 low = __bfloat1622float2(*(const __nv_bfloat162 *)&both.x);
-	float2 high = __bfloat1622float2(*(const __nv_bfloat162 *)&both.y);
-	return float4{low.x, low.y, high.x, high.y};
-}
-__device__ static inline float4 fp_cuda_load4(const __half *x)
-{
-	uint2 both = *(const uint2 *)x;
-	float2 low = __half22float2(*(const __half2 *)&both.x), high = __half22float2(*(const __half2 *)&both.y);
-	return float4{low.x, low.y, high.x, high.y};
-}
-__device__ static inline void fp_cuda_store4(float *out, float4 x)
-{
-	*(float4 *)out = x;
-}
-__device__ static inline void fp_cuda_store4(__nv_bfloat16 *out, float4 x)
-{
-	__nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y), high = __floats2bfloat162_rn(x.z, x.w);
-	*(uint2 *)out = uint2{*(const unsigned *)&low, *(const unsigned *)&high};
-}
-
-__device__ static inline void fp_cuda_store4(__half *out, float4 x)
-{
-	__half2 low = __floats2half2_rn(x.x, x.y), high = __floats2half2_rn(x.z, x.w);
-	*(uint2 *)out = uint2{*(const unsigned *)&low, *(const unsigned *)&high};
-}
-
 /* True when a view has this type and lies inside its buffer. */
 bool fp_cuda_is_view(fp_matrix m, fp_dtype dtype);
 static inline bool fp_cuda_is_f32(fp_matrix m)
@@ -196,7 +136,7 @@ static inline bool fp_cuda_is_u8(fp_matrix m)
 {
 	return fp_cuda_is_view(m, FP_U8);
 }
-/* Of a type that weights come in. */
+/* Of any weight type. */
 static inline bool fp_cuda_is_weight(fp_matrix m)
 {
 	return fp_dtype_is_weight(m.dtype) && fp_cuda_is_view(m, m.dtype);
@@ -218,7 +158,7 @@ static inline bool fp_cuda_is_contiguous(fp_matrix m)
 {
 	return m.stride == m.cols || m.rows <= 1;
 }
-/* Can a view be read in fours? Is it one long row? An absent one does not mind. */
+/* True when a view can be read in groups of four entries. True for an absent one. */
 static inline bool fp_cuda_in_fours(fp_matrix m)
 {
 	if (fp_matrix_is_absent(m))
@@ -226,6 +166,7 @@ static inline bool fp_cuda_in_fours(fp_matrix m)
 	uintptr_t at = (uintptr_t)m.buffer->data + (uintptr_t)(m.offset * fp_dtype_size(m.dtype));
 	return m.cols % 4 == 0 && (m.rows <= 1 || m.stride % 4 == 0) && at % (uintptr_t)(4 * fp_dtype_size(m.dtype)) == 0;
 }
+/* True when a view can be treated as one long row. True for an absent one. */
 static inline bool fp_cuda_is_flat(fp_matrix m)
 {
 	return fp_matrix_is_absent(m) || fp_cuda_is_contiguous(m);
@@ -233,7 +174,7 @@ static inline bool fp_cuda_is_flat(fp_matrix m)
 
 /* --- element by element ------------------------------------------------------------------------------------------ */
 
-/* f(row, col) for every entry. Contiguous operands come as one long row. */
+/* Calls f(row, col) for every entry. Contiguous operands are treated as one long row. */
 template <typename F> __global__ void fp_cuda_map_kernel(int64_t rows, int64_t cols, F f)
 {
 	for (int64_t row = blockIdx.y; row < rows; row += gridDim.y)
@@ -260,13 +201,13 @@ static inline fp_status fp_cuda_map(fp_backend *be, int64_t rows, int64_t cols, 
 	return FP_OK;
 }
 
-/* f(the first entry), of the type that the matrix has: F32 or BF16. */
+/* f(pointer to the first entry), typed by the matrix: F32 or BF16. */
 template <typename F> static inline fp_status fp_cuda_by_type(fp_matrix m, F f)
 {
 	return m.dtype == FP_BF16 ? f(fp_cuda_at<__nv_bfloat16>(m)) : f(fp_cuda_floats(m));
 }
 
-/* The same of any weight type. */
+/* The same for any weight type. */
 template <typename F> static inline fp_status fp_cuda_by_weight_type(fp_matrix m, F f)
 {
 	return m.dtype == FP_F16 ? f(fp_cuda_at<__half>(m)) : fp_cuda_by_type(m, f);
@@ -282,7 +223,7 @@ template <typename T> __device__ static inline T fp_cuda_warp_sum(T value)
 	return value;
 }
 
-/* Sum over a block of whole warps, in every thread. `shared` has room for 33 values. */
+/* Sum over a block of whole warps, in every thread. `shared` holds 33 values. */
 template <typename T> __device__ static inline T fp_cuda_block_sum(T value, T *shared)
 {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -301,20 +242,20 @@ template <typename T> __device__ static inline T fp_cuda_block_sum(T value, T *s
 	return total;
 }
 
-/* Brings `bytes` from the device to `host` and waits. */
+/* Copies `bytes` bytes (at most FP_CUDA_NUMBERS) from the device to `host` and waits. */
 fp_status fp_cuda_fetch(fp_backend *be, void *host, const void *device, int64_t bytes);
 /* *out (host) ← the sum of state->parts. */
 fp_status fp_cuda_sum_parts(fp_backend *be, double *out);
 
 /* --- shared between files ---------------------------------------------------------------------------------------- */
 
-/* How a product is computed (cuda_linear.cu), from what it is for and the setting. */
+/* How a product is computed (cuda_linear.cu), chosen from be->use and be->precision. */
 enum fp_cuda_product { PRODUCT_FLOAT, PRODUCT_TF32, PRODUCT_BF16, PRODUCT_SPLIT };
 fp_cuda_product fp_cuda_product_of(const fp_backend *be);
 /* out (m's shape, contiguous) ← m rounded to bf16 (cuda_linear.cu). */
 fp_status fp_cuda_round(fp_backend *be, fp_matrix m, __nv_bfloat16 *out);
 
-/* Scores in a rows × cols view: mask ← 0 at the `zeros` smallest magnitudes of the matrix (cuda_select.cu). */
+/* mask ← 0 at the `zeros` smallest magnitudes of a rows × cols view of scores, 1 elsewhere (cuda_select.cu). */
 fp_status fp_cuda_prune_smallest(fp_backend *be, const float *scores, int64_t stride, int64_t rows, int64_t cols,
 								 int64_t zeros, uint8_t *mask, int64_t mask_stride);
 
@@ -328,7 +269,7 @@ fp_status fp_cuda_upload_async(fp_backend *be, fp_matrix *out, int64_t rows, int
 fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in);
 fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in);
 fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value);
-fp_status fp_cuda_memory(fp_backend *be, int64_t *available, int64_t *total);
+fp_status fp_cuda_available(fp_backend *be, int64_t *available, int64_t *total);
 /* cuda_output.cu */
 fp_status fp_cuda_round_weights(fp_backend *be, fp_matrix X, fp_matrix out, int64_t *zeros, int *finite);
 fp_status fp_cuda_allocate_host(fp_backend *be, void **out, int64_t bytes);
@@ -343,8 +284,8 @@ fp_status fp_cuda_mirror(fp_backend *be, fp_matrix A);
 /* cuda_factor.cu */
 fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused);
 fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
-/* The way that inverse() takes for more entries than 32 bits can number. The module exports it so that the contract
- * suite can try it on small matrices. */
+/* What inverse() does for matrices with more than 2³¹ − 1 entries. The module exports it so that the contract suite can
+ * test it on small ones. */
 extern "C" __attribute__((visibility("default"))) fp_status fp_cuda_inverse_by_panels(fp_backend *be, fp_matrix A,
 																					  int64_t *refused);
 fp_status fp_cuda_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
@@ -371,7 +312,7 @@ fp_status fp_cuda_fista_step(fp_backend *be, fp_momentum rule, float step, float
 /* cuda_delta.cu */
 fp_status fp_cuda_split_delta(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D);
 fp_status fp_cuda_join_delta(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V);
-fp_status fp_cuda_fista_step_delta(fp_backend *be, const fp_delta_step *near, fp_matrix G, double *change,
+fp_status fp_cuda_fista_step_delta(fp_backend *be, const fp_delta_step *parameters, fp_matrix G, double *change,
 								   double *bound);
 fp_status fp_cuda_round_delta(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out);
 fp_status fp_cuda_delta_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out);

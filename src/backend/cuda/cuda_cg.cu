@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_cg.cu: a step of conjugate gradients on all rows of a matrix, all of it but the product.
+ * cuda_cg.cu: a step of conjugate gradients on all rows of a matrix, except for the product.
  *
- * Bound by memory. A block takes a row: it goes over it once for ⟨p,q⟩, once for V, r and ⟨r,z⟩, and once for p, and
- * few enough blocks run at once for a row to be in the cache when it is read again. Sums in double, in a fixed order.
+ * The step is limited by memory bandwidth. A block passes over its row three times: for ⟨p,q⟩, for V, r and ⟨r,z⟩, and
+ * for p. So few blocks run at once that the row is still cached when it is read again. Sums are in double, in a fixed
+ * order.
  */
 #include "backend/cuda/cuda_backend.cuh"
 
@@ -41,7 +42,7 @@ template <int N, typename T> __device__ static inline void write(T *x, const pie
 		fp_cuda_store(x, in.at[0]);
 }
 
-/* q of one piece, as it is: zero outside the mask, and without its factor. */
+/* q of one piece: zero outside the mask, with the row's factor removed. */
 template <int N> __device__ static inline piece<N> product(const cg_rows &c, int64_t row, int64_t j, float unscale)
 {
 	piece<N> q = read<N>(c.q + row * c.q_stride + j);
@@ -53,7 +54,7 @@ template <int N> __device__ static inline piece<N> product(const cg_rows &c, int
 	return q;
 }
 
-/* ⟨p,q⟩, in every thread */
+/* Returns ⟨p,q⟩ in every thread. */
 template <int N> __device__ static inline float curvature(const cg_rows &c, int64_t row, float unscale, double *shared)
 {
 	double sum = 0;
@@ -66,7 +67,7 @@ template <int N> __device__ static inline float curvature(const cg_rows &c, int6
 	return (float)fp_cuda_block_sum(sum, shared);
 }
 
-/* V and r move by `step`; returns ⟨r,z⟩, in every thread. Without q nothing moves. */
+/* V ← V + step·p, r ← r − step·q, unless q is absent. Returns ⟨r,z⟩ in every thread. */
 template <int N>
 __device__ static inline float advance(const cg_rows &c, int64_t row, float step, float unscale, double *shared)
 {
@@ -91,8 +92,8 @@ __device__ static inline float advance(const cg_rows &c, int64_t row, float step
 	return (float)fp_cuda_block_sum(sum, shared);
 }
 
-/* p ← z + βp, and as the product takes it. */
-template <int N> __device__ static inline void turn(const cg_rows &c, int64_t row, float beta, float factor)
+/* p ← z + βp, and narrow ← factor·p */
+template <int N> __device__ static inline void update_direction(const cg_rows &c, int64_t row, float beta, float factor)
 {
 	for (int64_t j = N * threadIdx.x; j < c.cols; j += N * THREADS) {
 		piece<N> r = read<N>(c.r + row * c.r_stride + j), inverse = read<N>(c.inverse + j), p = {};
@@ -106,12 +107,12 @@ template <int N> __device__ static inline void turn(const cg_rows &c, int64_t ro
 			continue;
 #pragma unroll
 		for (int e = 0; e < N; e++)
-			p.at[e] = fminf(fmaxf(factor * p.at[e], -65504.0f), 65504.0f);
+			p.at[e] = fp_cuda_clamp(c.narrow, factor * p.at[e]);
 		write<N>(c.narrow + row * c.narrow_stride + j, p);
 	}
 }
 
-/* A power of two that brings the root mean square of a row with this ⟨r,z⟩ near 1. */
+/* The power of two that scales a row with this ⟨r,z⟩ to a root mean square of about 1. */
 __device__ static inline float factor_for(float rz, int64_t cols)
 {
 	int exponent = 0;
@@ -130,8 +131,8 @@ template <int N> __global__ static void cg_kernel(cg_rows c)
 		if (c.q && isinf(enough))
 			continue;
 		if (c.q) {
-			float bend = curvature<N>(c, row, unscale, shared);
-			step = bend > 0 && rz > enough ? rz / bend : 0.0f;
+			float pq = curvature<N>(c, row, unscale, shared);
+			step = pq > 0 && rz > enough ? rz / pq : 0.0f;
 			if (step == 0.0f || step > c.longest) {
 				if (threadIdx.x == 0)
 					c.enough[row] = INFINITY;
@@ -139,7 +140,7 @@ template <int N> __global__ static void cg_kernel(cg_rows c)
 			}
 		}
 		float next = advance<N>(c, row, step, unscale, shared), factor = factor_for(next, c.cols);
-		turn<N>(c, row, c.q && rz > 0 ? next / rz : 0.0f, factor);
+		update_direction<N>(c, row, c.q && rz > 0 ? next / rz : 0.0f, factor);
 		if (threadIdx.x == 0) {
 			c.rz[row] = next;
 			if (c.narrow)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_delta.cu: FISTA near the dense weights: D = Y − W is what is kept, in halves.
+ * cuda_delta.cu: FISTA on the difference D = Y − W, which is stored in two 16-bit halves.
  *
- * The upper half of D, rounded, is an operand of the gradient's product as it lies there, and with the lower one it is
- * the whole float. So a step reads and writes four bytes for an entry of Y, and nothing has to be rounded for the
- * product; W and R come in 16 bits. All of it is bound by memory: where the matrices have no gaps, eight entries go at
- * a time.
+ * The upper half of D is the bf16 operand of the gradient's product; both halves together are the float. A step thus
+ * reads and writes four bytes per entry of Y and rounds nothing for the product. W and R have 16 bits. All operations
+ * are limited by memory bandwidth, so they process eight entries at a time where the matrices are contiguous.
  */
 #include "backend/cuda/cuda_keys.cuh"
 #include "backend/cuda/cuda_soft.cuh"
@@ -20,7 +19,7 @@ __device__ static inline float join(unsigned high, unsigned low)
 	return __uint_as_float((high << 16) + (unsigned)(int)(short)low);
 }
 
-/* Half way goes up, so that what is left always fits; a NaN stays one in the upper half. */
+/* Ties round up in magnitude, so that the rest always fits into 16 bits. A NaN is kept in the upper half. */
 __device__ static inline void split(float x, unsigned *high, unsigned *low)
 {
 	unsigned bits = __float_as_uint(x);
@@ -91,7 +90,7 @@ template <int N> __device__ static inline void write_words(uint16_t *out, const 
 		*(uint4 *)out = uint4{x[0] | x[1] << 16, x[2] | x[3] << 16, x[4] | x[5] << 16, x[6] | x[7] << 16};
 }
 
-/* The upper half of a number as a number: what a product sees of it. */
+/* The upper half of a number as a float: the value that a product uses. */
 __device__ static inline float upper(float x)
 {
 	unsigned high, low;
@@ -99,13 +98,13 @@ __device__ static inline float upper(float x)
 	return __uint_as_float(high << 16);
 }
 
-/* A matrix in halves by its raw parts. */
-struct halved {
+/* A matrix in halves as plain pointers. */
+struct split_view {
 	uint16_t *high, *low;
 	int64_t stride;
 };
 
-template <int N> __device__ static inline numbers<N> read_halves(const halved &d, int64_t at)
+template <int N> __device__ static inline numbers<N> read_halves(const split_view &d, int64_t at)
 {
 	halves<N> h;
 	numbers<N> out;
@@ -117,7 +116,7 @@ template <int N> __device__ static inline numbers<N> read_halves(const halved &d
 	return out;
 }
 
-template <int N> __device__ static inline void write_halves(const halved &d, int64_t at, const numbers<N> &x)
+template <int N> __device__ static inline void write_halves(const split_view &d, int64_t at, const numbers<N> &x)
 {
 	halves<N> h;
 #pragma unroll
@@ -129,23 +128,18 @@ template <int N> __device__ static inline void write_halves(const halved &d, int
 
 /* --- checks and launches ------------------------------------------------------------------------------------------ */
 
-static bool is_halved(fp_matrix D, fp_matrix like)
+static bool is_split(fp_matrix D, fp_matrix like)
 {
 	return fp_cuda_is_view(D, FP_BF16) && D.rows == 2 * like.rows && D.cols == like.cols;
 }
 
-static halved halved_of(fp_matrix D)
+static split_view split_view_of(fp_matrix D)
 {
 	uint16_t *high = fp_cuda_at<uint16_t>(D);
-	return halved{high, high + D.rows / 2 * D.stride, D.stride};
+	return split_view{high, high + D.rows / 2 * D.stride, D.stride};
 }
 
-static bool is_weight(fp_matrix m)
-{
-	return fp_dtype_is_weight(m.dtype) && fp_cuda_is_view(m, m.dtype);
-}
-
-/* Can `size` entries of this matrix be read as one row, in eights? */
+/* True when a view of `size` entries can be read as one row in groups of eight. True for an absent one. */
 static bool in_eights(fp_matrix m, int64_t size)
 {
 	if (fp_matrix_is_absent(m))
@@ -156,11 +150,11 @@ static bool in_eights(fp_matrix m, int64_t size)
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
-template <typename T> static fp_status halve_as(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D, const T *w)
+template <typename T> static fp_status split_as(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D, const T *w)
 {
 	int64_t size = fp_matrix_size(V), vs = V.stride, ws = W.stride;
 	const float *v = fp_cuda_floats(V);
-	halved d = halved_of(D);
+	split_view d = split_view_of(D);
 	if (in_eights(V, size) && in_eights(W, size) && in_eights(D, size))
 		return fp_cuda_map(be, 1, size / 8, true, [=] __device__(int64_t, int64_t j) {
 			numbers<8> x = read<8>(v + 8 * j), y = read<8>(w + 8 * j);
@@ -176,15 +170,15 @@ template <typename T> static fp_status halve_as(fp_backend *be, fp_matrix V, fp_
 
 fp_status fp_cuda_split_delta(fp_backend *be, fp_matrix V, fp_matrix W, fp_matrix D)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(V) && is_weight(W) && fp_cuda_same_shape(V, W) && is_halved(D, V));
-	return fp_cuda_by_weight_type(W, [&](auto *w) { return halve_as(be, V, W, D, w); });
+	FP_REQUIRE(be, fp_cuda_is_f32(V) && fp_cuda_is_weight(W) && fp_cuda_same_shape(V, W) && is_split(D, V));
+	return fp_cuda_by_weight_type(W, [&](auto *w) { return split_as(be, V, W, D, w); });
 }
 
-template <typename T> static fp_status rejoin_as(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V, const T *w)
+template <typename T> static fp_status join_as(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V, const T *w)
 {
 	int64_t size = fp_matrix_size(V), vs = V.stride, ws = W.stride;
 	float *v = fp_cuda_floats(V);
-	halved d = halved_of(D);
+	split_view d = split_view_of(D);
 	if (in_eights(V, size) && in_eights(W, size) && in_eights(D, size))
 		return fp_cuda_map(be, 1, size / 8, true, [=] __device__(int64_t, int64_t j) {
 			numbers<8> x = read_halves<8>(d, 8 * j), y = read<8>(w + 8 * j);
@@ -200,8 +194,8 @@ template <typename T> static fp_status rejoin_as(fp_backend *be, fp_matrix W, fp
 
 fp_status fp_cuda_join_delta(fp_backend *be, fp_matrix W, fp_matrix D, fp_matrix V)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(V) && is_weight(W) && fp_cuda_same_shape(V, W) && is_halved(D, V));
-	return fp_cuda_by_weight_type(W, [&](auto *w) { return rejoin_as(be, W, D, V, w); });
+	FP_REQUIRE(be, fp_cuda_is_f32(V) && fp_cuda_is_weight(W) && fp_cuda_same_shape(V, W) && is_split(D, V));
+	return fp_cuda_by_weight_type(W, [&](auto *w) { return join_as(be, W, D, V, w); });
 }
 
 template <typename W, typename G> struct delta_numbers {
@@ -209,16 +203,16 @@ template <typename W, typename G> struct delta_numbers {
 	const G *g;
 	const __nv_bfloat16 *r; /* NULL: zero */
 	float *p;               /* NULL: not wanted */
-	halved d, from;
+	split_view d, from;
 	int64_t ws, gs, rs, ps;
 	fp_cuda_fista_rule rule;
 	bool read_p;
 };
 
-/* What a step sums up while it passes. */
+/* What a step adds up: *change or *bound of step(). */
 enum delta_sum_kind { SUM_CHANGE, SUM_BOUND };
 
-/* N entries from where each matrix has them; Σ (P₊ − P)² of these, or that of the bound. */
+/* The step of N entries at the given offsets; returns their part of the sum. */
 template <int N, delta_sum_kind KIND, typename W, typename G>
 __device__ static inline double delta_step(const delta_numbers<W, G> &n, int64_t w_at, int64_t g_at, int64_t r_at,
 										   int64_t p_at, int64_t d_at, int64_t from_at)
@@ -232,11 +226,11 @@ __device__ static inline double delta_step(const delta_numbers<W, G> &n, int64_t
 #pragma unroll
 	for (int i = 0; i < N; i++) {
 		float y = w.at[i] + d.at[i], before = d.at[i], gradient = g.at[i] - r.at[i];
-		double moved = (double)fp_cuda_move(n.rule, gradient, &y, &p.at[i]);
+		double moved = (double)fp_cuda_fista_update(n.rule, gradient, &y, &p.at[i]);
 		d.at[i] = y - w.at[i];
 		if constexpr (KIND == SUM_CHANGE)
 			sum += moved * moved;
-		else /* terms of 24 bits, a sum of 53 */
+		else /* terms in float, the sum in double */
 			sum += (double)(2.0f * upper(d.at[i]) * gradient) - (double)(upper(before) * g.at[i]);
 	}
 	write_halves<N>(n.d, d_at, d);
@@ -268,8 +262,8 @@ fp_status fp_cuda_fista_step_delta(fp_backend *be, const fp_delta_step *delta, f
 	fp_matrix W = delta->W, R = delta->R, D = delta->D, P = delta->P;
 	fp_matrix from = fp_matrix_is_absent(delta->from) ? D : delta->from;
 	bool literal = delta->rule == FP_MOMENTUM_LITERAL, has_r = !fp_matrix_is_absent(R), has_p = !fp_matrix_is_absent(P);
-	FP_REQUIRE(be, is_weight(W) && fp_cuda_is_f32_or_bf16(G) && fp_cuda_same_shape(G, W) && is_halved(D, G));
-	FP_REQUIRE(be, is_halved(from, G));
+	FP_REQUIRE(be, fp_cuda_is_weight(W) && fp_cuda_is_f32_or_bf16(G) && fp_cuda_same_shape(G, W) && is_split(D, G));
+	FP_REQUIRE(be, is_split(from, G));
 	FP_REQUIRE(be, !has_r || (fp_cuda_is_view(R, FP_BF16) && fp_cuda_same_shape(G, R)));
 	FP_REQUIRE(be, !has_p || (fp_cuda_is_f32(P) && fp_cuda_same_shape(G, P)));
 	FP_REQUIRE(be, (has_p || (literal && !change)) && !(change && bound));
@@ -283,8 +277,8 @@ fp_status fp_cuda_fista_step_delta(fp_backend *be, const fp_delta_step *delta, f
 			n.g = g;
 			n.r = has_r ? fp_cuda_at<__nv_bfloat16>(R) : nullptr;
 			n.p = has_p ? fp_cuda_floats(P) : nullptr;
-			n.d = halved_of(D);
-			n.from = halved_of(from);
+			n.d = split_view_of(D);
+			n.from = split_view_of(from);
 			n.ws = W.stride;
 			n.gs = G.stride;
 			n.rs = R.stride;
@@ -297,9 +291,9 @@ fp_status fp_cuda_fista_step_delta(fp_backend *be, const fp_delta_step *delta, f
 	});
 }
 
-/* Eight entries that are whole groups of M. */
+/* Eight entries: whole groups of M. */
 template <int M, typename T>
-__device__ static inline void round_eight(const halved &d, const halved &out, const T *w, int kept, int64_t at)
+__device__ static inline void round_eight(const split_view &d, const split_view &out, const T *w, int kept, int64_t at)
 {
 	numbers<8> x = read_halves<8>(d, at), y = read<8>(w + at);
 	unsigned keys[8];
@@ -317,9 +311,9 @@ __device__ static inline void round_eight(const halved &d, const halved &out, co
 	write_halves<8>(out, at, x);
 }
 
-/* Any group, by one thread. */
+/* One group of any size. */
 template <typename T>
-__device__ static inline void round_group(const halved &d, const halved &out, const T *w, int kept, int count,
+__device__ static inline void round_group(const split_view &d, const split_view &out, const T *w, int kept, int count,
 										  int64_t d_at, int64_t out_at, int64_t w_at)
 {
 	unsigned keys[FP_DELTA_GROUP];
@@ -340,7 +334,7 @@ static fp_status round_delta_as(fp_backend *be, const fp_pattern *pattern, fp_ma
 {
 	int64_t size = fp_matrix_size(W), cols = W.cols, ws = W.stride;
 	int group = (int)pattern->group, kept = (int)pattern->kept;
-	halved d = halved_of(D), o = halved_of(out);
+	split_view d = split_view_of(D), o = split_view_of(out);
 	bool eights = in_eights(W, size) && in_eights(D, size) && in_eights(out, size) && cols % 8 == 0;
 	if (eights && group == 4)
 		return fp_cuda_map(be, 1, size / 8, true,
@@ -350,14 +344,14 @@ static fp_status round_delta_as(fp_backend *be, const fp_pattern *pattern, fp_ma
 						   [=] __device__(int64_t, int64_t j) { round_eight<8>(d, o, w, kept, 8 * j); });
 	return fp_cuda_map(be, W.rows, (cols + group - 1) / group, false, [=] __device__(int64_t i, int64_t j) {
 		int count = (int)(cols - j * group < group ? cols - j * group : group);
-		int some = (kept * count + group - 1) / group; /* of a last, shorter group as large a share, rounded up */
+		int some = (kept * count + group - 1) / group; /* the same share of a shorter last group, rounded up */
 		round_group(d, o, w, some, count, i * d.stride + j * group, i * o.stride + j * group, i * ws + j * group);
 	});
 }
 
 fp_status fp_cuda_round_delta(fp_backend *be, const fp_pattern *pattern, fp_matrix W, fp_matrix D, fp_matrix out)
 {
-	FP_REQUIRE(be, is_weight(W) && is_halved(D, W) && is_halved(out, W));
+	FP_REQUIRE(be, fp_cuda_is_weight(W) && is_split(D, W) && is_split(out, W));
 	FP_REQUIRE(be, pattern->group > 0 && pattern->group <= FP_DELTA_GROUP);
 	return fp_cuda_by_weight_type(W, [&](auto *w) { return round_delta_as(be, pattern, W, D, out, w); });
 }
@@ -371,7 +365,7 @@ __device__ static inline double delta_terms(const __nv_bfloat16 *d, const G *g, 
 	double sum = 0;
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		sum += (double)(x.at[i] * (y.at[i] - 2.0f * z.at[i])); /* a term has 24 bits, the sum 53 */
+		sum += (double)(x.at[i] * (y.at[i] - 2.0f * z.at[i])); /* terms in float, the sum in double */
 	return sum;
 }
 
@@ -392,7 +386,7 @@ static fp_status delta_sum_as(fp_backend *be, fp_matrix D, fp_matrix G, fp_matri
 
 fp_status fp_cuda_delta_sum(fp_backend *be, fp_matrix D, fp_matrix G, fp_matrix R, double *out)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(G) && is_halved(D, G));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(G) && is_split(D, G));
 	FP_REQUIRE(be, fp_matrix_is_absent(R) || (fp_cuda_is_view(R, FP_BF16) && fp_cuda_same_shape(G, R)));
 	return fp_cuda_by_type(G, [&](auto *g) { return delta_sum_as(be, D, G, R, out, g); });
 }

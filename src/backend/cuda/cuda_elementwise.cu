@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_elementwise.cu: operations that touch each entry once. All are bound by memory: one pass, nothing kept. */
+/* cuda_elementwise.cu: operations that touch each entry once. */
 #include "backend/cuda/cuda_activation.cuh"
 
 fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y)
@@ -9,7 +9,7 @@ fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp
 	float *y = fp_cuda_floats(Y);
 	int64_t xs = X.stride, ys = Y.stride;
 	bool flat = fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(Y);
-	if (beta == 0.0f) /* Y is not read: it may hold anything */
+	if (beta == 0.0f) /* Y may be undefined: do not read it */
 		return fp_cuda_map(be, X.rows, X.cols, flat,
 						   [=] __device__(int64_t i, int64_t j) { y[i * ys + j] = alpha * x[i * xs + j]; });
 	return fp_cuda_map(be, X.rows, X.cols, flat, [=] __device__(int64_t i, int64_t j) {
@@ -88,7 +88,7 @@ fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
 
 /* --- activations ------------------------------------------------------------------------------------------------- */
 
-/* u may be absent: then f(g) alone */
+/* Without U: f(G) alone. */
 template <fp_activation kind, typename In, typename T>
 static fp_status activate_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix Y, const In *g, T *y)
 {

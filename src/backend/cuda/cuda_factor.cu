@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_factor.cu: what cuSOLVER does for us: Cholesky factors, inverses, eigenvectors.
+ * cuda_factor.cu: Cholesky factors, inverses and eigenvectors by cuSOLVER.
  *
- * It is column-major: a row-major symmetric matrix is its own transpose there, and our upper triangle is its lower one.
+ * cuSOLVER is column-major: our upper triangle is its lower one, and a symmetric matrix is the same in both layouts.
  */
 #include "backend/cuda/cuda_backend.cuh"
 
-/* What a factorisation needs besides the matrix. */
+/* Workspace of a factorisation. */
 struct solver_space {
 	cusolverDnParams_t parameters = nullptr;
 	fp_cuda_scratch device, info;
@@ -31,13 +31,13 @@ struct solver_space {
 	}
 };
 
-/* Waits for what the solver says; a negative number is a defect. */
+/* Waits for the solver's result. A negative one means an invalid argument: a defect of this program. */
 static fp_status read_info(fp_backend *be, const solver_space *space, int64_t *refused)
 {
 	int info = 0;
 	FP_OR_RETURN(fp_cuda_fetch(be, &info, space->info.as<int>(), sizeof info));
 	if (info < 0)
-		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "cuSOLVER refused argument %d of a factorisation", -info);
+		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "cuSOLVER rejected argument %d of a factorisation", -info);
 	*refused = info;
 	return FP_OK;
 }
@@ -58,7 +58,7 @@ static fp_status cholesky(fp_backend *be, float *a, int64_t n, int64_t stride, i
 	return read_info(be, &space, refused);
 }
 
-/* A ← its triangular part inverted, in place; `fill` in cuSOLVER's sense. */
+/* Inverts a triangle of A in place; `fill` in cuSOLVER's column-major sense. */
 static fp_status invert_triangle(fp_backend *be, float *a, int64_t n, int64_t stride, cublasFillMode_t fill,
 								 int64_t *refused)
 {
@@ -78,21 +78,24 @@ static fp_status invert_triangle(fp_backend *be, float *a, int64_t n, int64_t st
 /* --- U with UᵀU = A⁻¹ --------------------------------------------------------------------------------------------- */
 
 /*
- * With J the matrix that reverses the order, JAJ = FᵀF (F upper) gives A = (JFᵀJ)(JFJ), so A⁻¹ = UᵀU with
- * U = (JFᵀJ)⁻¹ = J F⁻ᵀ J, which is upper. One factor and one triangular inverse instead of two factors and a full
- * inverse, and A⁻¹ itself, which rounds badly, is never formed.
+ * J reverses the order of rows or columns:
+ *     JAJ = FᵀF, F upper
+ *     A   = (JFᵀJ)(JFJ)
+ *     A⁻¹ = UᵀU with U = (JFᵀJ)⁻¹ = J F⁻ᵀ J, upper
+ * This takes one factor and one triangular inverse instead of two factors and a full inverse. A⁻¹, which would lose
+ * accuracy, is never formed.
  */
 __global__ static void reverse_kernel(const float *in, int64_t in_stride, float *out, int64_t out_stride, int64_t n)
 {
 	for (int64_t i = blockIdx.y; i < n; i += gridDim.y)
 		for (int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; j < n; j += (int64_t)gridDim.x * blockDim.x)
-			if (j >= i) /* the upper triangle of the result, from the lower one, which is the upper one turned */
+			if (j >= i) /* the upper triangle of JAJ, from the upper triangle of A */
 				out[i * out_stride + j] = in[(n - 1 - j) * in_stride + n - 1 - i];
 }
 
-/* out ← J F⁻ᵀ J, zero below the diagonal; F⁻¹ is in the upper triangle of `in`. *bad ← the first row with a number that
- * is not finite or a diagonal that is not positive, plus one. */
-__global__ static void turn_back_kernel(const float *in, int64_t n, float *out, int64_t stride, int *bad)
+/* out ← J F⁻ᵀ J, zero below the diagonal; F⁻¹ is in the upper triangle of `in`. *bad ← one plus the first row with an
+ * entry that is not finite or a diagonal that is not positive. */
+__global__ static void unreverse_kernel(const float *in, int64_t n, float *out, int64_t stride, int *bad)
 {
 	for (int64_t i = blockIdx.y; i < n; i += gridDim.y)
 		for (int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; j < n; j += (int64_t)gridDim.x * blockDim.x) {
@@ -116,16 +119,15 @@ fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 	if (n == 0)
 		return FP_OK;
 	fp_cuda_state *state = fp_cuda_state_of(be);
-	fp_cuda_scratch turned;
-	FP_OR_RETURN(turned.take(be, n * n * (int64_t)sizeof(float)));
-	float *work = turned.as<float>();
+	fp_cuda_scratch reversed;
+	FP_OR_RETURN(reversed.take(be, n * n * (int64_t)sizeof(float)));
+	float *work = reversed.as<float>();
 	reverse_kernel<<<square_grid(n), 256, 0, state->stream>>>(fp_cuda_floats(A), A.stride, work, n, n);
 	FP_LAUNCHED(be);
 	FP_OR_RETURN(cholesky(be, work, n, n, refused));
 	if (*refused == 0)
 		FP_OR_RETURN(invert_triangle(be, work, n, n, CUBLAS_FILL_MODE_LOWER, refused));
-	if (*refused !=
-		0) { /* the reversed matrix knows of trailing minors only: ask the matrix itself for the leading one */
+	if (*refused != 0) { /* JAJ gives the order of a trailing minor; factor A for that of the leading one */
 		FP_OR_RETURN(cholesky(be, fp_cuda_floats(A), n, A.stride, refused));
 		if (*refused == 0)
 			*refused = n;
@@ -134,7 +136,7 @@ fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 	const int none = INT32_MAX;
 	int bad = none;
 	FP_CUDA(be, cudaMemcpyAsync(state->device_numbers, &none, sizeof none, cudaMemcpyHostToDevice, state->stream));
-	turn_back_kernel<<<square_grid(n), 256, 0, state->stream>>>(work, n, fp_cuda_floats(A), A.stride,
+	unreverse_kernel<<<square_grid(n), 256, 0, state->stream>>>(work, n, fp_cuda_floats(A), A.stride,
 																(int *)state->device_numbers);
 	FP_LAUNCHED(be);
 	FP_OR_RETURN(fp_cuda_fetch(be, &bad, state->device_numbers, sizeof bad));
@@ -144,7 +146,7 @@ fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 
 /* --- inverse ------------------------------------------------------------------------------------------------------ */
 
-/* A ← A⁻¹ in the upper triangle, from its factor there. cuSOLVER has this for entries that 32 bits can number. */
+/* A ← A⁻¹ in the upper triangle, from its factor there. cuSOLVER's potri indexes entries with 32 bits. */
 static fp_status invert_by_potri(fp_backend *be, float *a, int64_t n, int64_t stride, int64_t *refused)
 {
 	cusolverDnHandle_t solver = fp_cuda_state_of(be)->solver;
@@ -161,8 +163,8 @@ static fp_status invert_by_potri(fp_backend *be, float *a, int64_t n, int64_t st
 /*
  * Upper triangle of A ← that of R Rᵀ, with R the upper triangle of A:
  *     (R Rᵀ)[i, j] = Σ_{k ≥ j} R[i, k] R[j, k],  j ≥ i
- * Row i needs the rows of R from i on. A panel of rows is therefore overwritten once its own product is made, from the
- * first panel to the last, and the space beside A is that of two panels.
+ * Row i needs only rows i and below of R. Panels of rows are therefore overwritten from the first to the last, each by
+ * its own product, with workspace for two panels.
  */
 static fp_status multiply_by_own_transpose(fp_backend *be, float *a, int64_t n, int64_t stride)
 {
@@ -190,7 +192,7 @@ static fp_status multiply_by_own_transpose(fp_backend *be, float *a, int64_t n, 
 	return FP_OK;
 }
 
-/* A⁻¹ = R Rᵀ with R = F⁻¹; everything is numbered by 64 bits. */
+/* A⁻¹ = R Rᵀ with R = F⁻¹, indexed with 64 bits. */
 static fp_status invert_by_panels(fp_backend *be, float *a, int64_t n, int64_t stride, int64_t *refused)
 {
 	FP_OR_RETURN(invert_triangle(be, a, n, stride, CUBLAS_FILL_MODE_LOWER, refused));
@@ -264,7 +266,7 @@ fp_status fp_cuda_eigen(fp_backend *be, fp_matrix A, fp_matrix values)
 	FP_OR_RETURN(read_info(be, &space, &refused));
 	if (refused != 0)
 		return fp_fail(be->ctx, FP_ERROR_NUMERIC,
-					   "the eigenvalues of a %lld × %lld matrix were not found (cuSOLVER says %lld)", (long long)n,
+					   "the eigenvalues of a %lld × %lld matrix did not converge (cuSOLVER status %lld)", (long long)n,
 					   (long long)n, (long long)refused);
 	unsigned tiles = (unsigned)((n + 31) / 32);
 	transpose_kernel<<<dim3(tiles, tiles), dim3(32, 8), 0, state->stream>>>(packed.as<float>(), fp_cuda_floats(A), n,

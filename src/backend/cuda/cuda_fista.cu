@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_fista.cu: the FISTA step, one pass over everything it touches.
+ * cuda_fista.cu: the FISTA step in one pass.
  *
- *   P₊ = soft(Y − step·G, threshold);   Y ← P₊ + momentum·(P₊ − P or Y);   P ← P₊
- * The step is bound by memory: where all rows are whole fours, four entries go at a time. cuda_delta.cu has the step
- * that keeps Y − W in place of Y.
+ *     P₊ = soft(Y − step·G, threshold)
+ *     Y  ← P₊ + momentum·(P₊ − P), with FP_MOMENTUM_LITERAL Y in place of P
+ *     P  ← P₊
+ *
+ * The step is limited by memory bandwidth, so it processes four entries at a time where alignment allows.
+ * cuda_delta.cu has the step that stores Y − W instead of Y.
  */
 #include "backend/cuda/cuda_soft.cuh"
 #include "backend/cuda/cuda_sums.cuh"
@@ -16,21 +19,23 @@ struct fista_numbers {
 	fp_cuda_fista_rule rule;
 };
 
-/* Σ (P₊ − P)² of one entry. */
+/* One entry; returns (P₊ − P)². */
 __device__ static inline double step_one(const fista_numbers &n, int64_t i, int64_t j)
 {
 	float *y = n.y + i * n.ys + j, *p = n.p + i * n.ps + j;
-	double moved = (double)fp_cuda_move(n.rule, n.g[i * n.gs + j], y, p);
+	double moved = (double)fp_cuda_fista_update(n.rule, n.g[i * n.gs + j], y, p);
 	return moved * moved;
 }
 
-/* The same for entries 4j … 4j + 3. */
+/* Entries 4j … 4j + 3; returns Σ (P₊ − P)². */
 __device__ static inline double step_four(const fista_numbers &n, int64_t i, int64_t j)
 {
 	float4 g = fp_cuda_load4(n.g + i * n.gs + 4 * j);
 	float4 y = ((const float4 *)(n.y + i * n.ys))[j], p = ((const float4 *)(n.p + i * n.ps))[j];
-	double a = (double)fp_cuda_move(n.rule, g.x, &y.x, &p.x), b = (double)fp_cuda_move(n.rule, g.y, &y.y, &p.y);
-	double c = (double)fp_cuda_move(n.rule, g.z, &y.z, &p.z), d = (double)fp_cuda_move(n.rule, g.w, &y.w, &p.w);
+	double a = (double)fp_cuda_fista_update(n.rule, g.x, &y.x, &p.x),
+		   b = (double)fp_cuda_fista_update(n.rule, g.y, &y.y, &p.y);
+	double c = (double)fp_cuda_fista_update(n.rule, g.z, &y.z, &p.z),
+		   d = (double)fp_cuda_fista_update(n.rule, g.w, &y.w, &p.w);
 	((float4 *)(n.y + i * n.ys))[j] = y;
 	((float4 *)(n.p + i * n.ps))[j] = p;
 	return a * a + b * b + c * c + d * d;

@@ -2,11 +2,11 @@
 /*
  * cuda_flash.cu: causal softmax attention of bf16 operands without a matrix of scores in memory.
  *
- * A block takes 64 queries of one head, a warp 16 of them. Keys and values go by in tiles of 64 through shared memory,
- * the next tile on its way while this one is used. A tile's scores stay in registers: they are softened against the
- * largest score so far, what was summed before is scaled down when a larger one comes, and the weights, rounded to
- * bf16, are at once the left operand of the product with the values (the accumulator's layout is the operand's). This
- * is the online softmax of Milakov and Gimelshein in the tiling of Dao et al., in the warp-wide products of mma.sync.
+ * A block handles 64 queries of one head, a warp 16 of them. Keys and values pass through shared memory in tiles of 64;
+ * the next tile is loaded while the current one is used. A tile's scores stay in registers. Their exponentials are taken
+ * relative to the largest score so far, and earlier sums are rescaled when a larger one appears. The weights, rounded to
+ * bf16, are the left operand of the product with the values as they are, because mma.sync has the same layout for
+ * accumulators and operands. This is the online softmax of Milakov and Gimelshein in the tiling of Dao et al.
  */
 #include "backend/cuda/cuda_flash.cuh"
 
@@ -20,7 +20,7 @@ __device__ static inline unsigned shared_address(const void *p)
 	return (unsigned)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes to shared memory, in the background; zeros where !valid. */
+/* Copies 16 bytes to shared memory asynchronously; zeros unless valid. */
 __device__ static inline void copy_async(unsigned to, const void *from, bool valid)
 {
 	int bytes = valid ? 16 : 0;
@@ -43,7 +43,7 @@ __device__ static inline void load_four(unsigned (&r)[4], unsigned at)
 				 : "r"(at)
 				 : "memory");
 }
-__device__ static inline void load_four_turned(unsigned (&r)[4], unsigned at)
+__device__ static inline void load_four_transposed(unsigned (&r)[4], unsigned at)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
 				 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -68,14 +68,14 @@ __device__ static inline unsigned pack(float low, float high)
 
 /* --- tiles -------------------------------------------------------------------------------------------------------- */
 
-/* Byte of 16-byte piece `piece` of row `row` in a tile of D columns. Pieces change places from row to row, so that
- * eight rows of one piece lie in different banks. */
+/* Byte offset of 16-byte piece `piece` of row `row` in a tile of D columns. The pieces of a row are permuted, so that
+ * the same piece of eight rows lies in different banks. */
 template <int D> __device__ static inline unsigned tile_at(int row, int piece)
 {
 	return (unsigned)(row * (D / 8) + (piece ^ (row & 7))) * 16;
 }
 
-/* Starts the copy of KEYS rows from `first` on; rows at or past `length` are zeros. */
+/* Starts to copy KEYS rows from `first` on; rows from `length` on are zeros. */
 template <int D>
 __device__ static inline void load_tile(unsigned to, const __nv_bfloat16 *from, int64_t stride, int first, int length)
 {
@@ -88,13 +88,13 @@ __device__ static inline void load_tile(unsigned to, const __nv_bfloat16 *from, 
 	}
 }
 
-/* The softmax of a thread's two rows so far. */
+/* Maximum and sum of a thread's two rows so far. */
 struct running {
 	float largest[2], sum[2];
 };
 
-/* Scores of one tile, in the exponent of 2, become weights; returns by which factor the sums before shrink. */
-template <int TILES> __device__ static inline void soften(float (&s)[TILES][4], running &r, float (&factor)[2])
+/* s ← 2^(s − the maximum so far); factor ← what earlier sums are to be multiplied by. */
+template <int TILES> __device__ static inline void softmax(float (&s)[TILES][4], running &r, float (&factor)[2])
 {
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
@@ -104,7 +104,7 @@ template <int TILES> __device__ static inline void soften(float (&s)[TILES][4], 
 			largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
 		largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 1));
 		largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 2));
-		float base = largest == -INFINITY ? 0.0f : largest; /* a row that has seen nothing yet */
+		float base = largest == -INFINITY ? 0.0f : largest; /* a row without visible keys so far */
 		factor[h] = exp2f(r.largest[h] - base);
 		float sum = 0;
 #pragma unroll
@@ -114,13 +114,14 @@ template <int TILES> __device__ static inline void soften(float (&s)[TILES][4], 
 				sum += s[n][e];
 			}
 		r.largest[h] = largest;
-		r.sum[h] = r.sum[h] * factor[h] + sum; /* of this lane's columns; the four lanes of a row meet at the end */
+		r.sum[h] =
+			r.sum[h] * factor[h] + sum; /* of this lane's columns; the four lanes of a row are added at the end */
 	}
 }
 
 /* --- the kernel --------------------------------------------------------------------------------------------------- */
 
-/* Left operands of the warp's 16 queries, straight from memory: they are read once. */
+/* Loads the warp's 16 queries as left operands, directly from memory: they are read once. */
 template <int D>
 __device__ static inline void load_queries(unsigned (&q)[D / 16][4], const __nv_bfloat16 *from, int64_t stride, int row,
 										   int length)
@@ -136,8 +137,8 @@ __device__ static inline void load_queries(unsigned (&q)[D / 16][4], const __nv_
 	}
 }
 
-/* Scores that a query may not see become −∞. `row` is the thread's first query, `key` the tile's first key. */
-__device__ static inline void hide(float (&s)[KEYS / 8][4], int row, int key, int window)
+/* s ← −∞ for keys that a query does not see. `row` is the thread's first query, `key` the tile's first key. */
+__device__ static inline void mask_scores(float (&s)[KEYS / 8][4], int row, int key, int window)
 {
 	int column = key + threadIdx.x % 4 * 2;
 #pragma unroll
@@ -199,9 +200,9 @@ template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(
 			for (int e = 0; e < 4; e++)
 				s[n][e] *= f.scale;
 		if (key + KEYS > row || f.window > 0)
-			hide(s, row + lane / 4, key, f.window);
+			mask_scores(s, row + lane / 4, key, f.window);
 		float factor[2];
-		soften(s, r, factor);
+		softmax(s, r, factor);
 #pragma unroll
 		for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -215,13 +216,13 @@ template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(
 #pragma unroll
 			for (int pair = 0; pair < D / 16; pair++) {
 				unsigned b[4];
-				load_four_turned(b, own + tile_bytes +
-										tile_at<D>(step * 16 + matrix % 2 * 8 + line, pair * 2 + matrix / 2));
+				load_four_transposed(b, own + tile_bytes +
+											tile_at<D>(step * 16 + matrix % 2 * 8 + line, pair * 2 + matrix / 2));
 				multiply_add(out[2 * pair], p, b[0], b[1]);
 				multiply_add(out[2 * pair + 1], p, b[2], b[3]);
 			}
 		}
-		__syncthreads(); /* before the next round's copies overwrite this tile */
+		__syncthreads(); /* before the next copies overwrite this tile */
 	}
 
 #pragma unroll
@@ -254,13 +255,13 @@ template <int D> static fp_status launch(fp_backend *be, const fp_cuda_flash *f,
 	return FP_OK;
 }
 
-/* Copies go in 16 bytes, results in 8, and a grid has its limits. */
-bool fp_cuda_flash_serves(const fp_cuda_flash *f, const fp_attention_shape *shape)
+/* Checks the alignment of 16-byte loads and 8-byte stores, and the limits of a grid. */
+bool fp_cuda_flash_supports(const fp_cuda_flash *f, const fp_attention_shape *shape)
 {
-	bool even = f->q_stride % 8 == 0 && f->k_stride % 8 == 0 && f->v_stride % 8 == 0 && f->out_stride % 2 == 0 &&
-				(uintptr_t)f->q % 16 == 0 && (uintptr_t)f->k % 16 == 0 && (uintptr_t)f->v % 16 == 0 &&
-				(uintptr_t)f->out % 8 == 0 && (uintptr_t)f->narrow % 4 == 0;
-	return even && (shape->head_dim == 64 || shape->head_dim == 128) && shape->sequences <= 65535 &&
+	bool aligned = f->q_stride % 8 == 0 && f->k_stride % 8 == 0 && f->v_stride % 8 == 0 && f->out_stride % 2 == 0 &&
+				   (uintptr_t)f->q % 16 == 0 && (uintptr_t)f->k % 16 == 0 && (uintptr_t)f->v % 16 == 0 &&
+				   (uintptr_t)f->out % 8 == 0 && (uintptr_t)f->narrow % 4 == 0;
+	return aligned && (shape->head_dim == 64 || shape->head_dim == 128) && shape->sequences <= 65535 &&
 		   shape->length <= 65535 * QUERIES && shape->heads <= INT32_MAX && shape->window <= INT32_MAX / 2;
 }
 

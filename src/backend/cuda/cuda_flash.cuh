@@ -9,15 +9,15 @@
 
 struct fp_cuda_flash {
 	const __nv_bfloat16 *q, *k, *v;
-	float *out;                                       /* or, in its place, */
-	__nv_bfloat16 *narrow;                            /* bf16 */
-	int64_t q_stride, k_stride, v_stride, out_stride; /* elements from row to row */
-	int length, group, window;                        /* group: heads of Q for one of K */
+	float *out;                                       /* F32 result, or NULL */
+	__nv_bfloat16 *narrow;                            /* BF16 result, or NULL */
+	int64_t q_stride, k_stride, v_stride, out_stride; /* elements from one row to the next */
+	int length, group, window;                        /* group: query heads per key head */
 	float scale;
 };
 
-/* Whether the kernel takes these operands; else the caller does without. */
-bool fp_cuda_flash_serves(const fp_cuda_flash *f, const fp_attention_shape *shape);
+/* True when the kernel supports these operands. */
+bool fp_cuda_flash_supports(const fp_cuda_flash *f, const fp_attention_shape *shape);
 fp_status fp_cuda_flash_attention(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape);
 
 #endif

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_gradients.cu: the backward forms of the operations that go row by row or entry by entry, and the loss.
+ * cuda_gradients.cu: gradients of norms and activations, sums over columns, and the difference of the loss.
  *
- * A row of a norm is y = (x − c)·s∘w with s = 1/√(mean((x − c)²) + ε), c the mean of x or 0. With g = w∘dy:
- *     dx = s·(g − a − b·(x − c)),   a = mean(g) (layer norm) or 0,   b = s²·mean(g∘(x − c))
+ * A row of a norm:
+ *     y = s·(x − c)∘w
+ *     c = mean(x) (layer norm) or 0 (RMS norm)
+ *     s = 1/√(mean((x − c)²) + ε)
+ * Its gradient, with g = w∘dy:
+ *     dx = s·(g − a − b·(x − c))
+ *     a  = mean(g) (layer norm) or 0 (RMS norm)
+ *     b  = s²·mean(g∘(x − c))
  */
 #include "backend/cuda/cuda_activation.cuh"
 #include "backend/cuda/cuda_sums.cuh"
@@ -18,7 +24,7 @@ struct norm_slope {
 	bool centred;
 };
 
-/* A block for each row. dx may be dy: both are read at an entry before it is written. */
+/* A block for each row. dx may be dy: an entry is read before it is written. */
 __global__ static void norm_backward_kernel(norm_slope n)
 {
 	__shared__ double shared[33];
@@ -130,7 +136,7 @@ fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp
 
 enum { STRIP = 32, LANES = 16 };
 
-/* A block for each strip of columns; lane k adds rows k, k + LANES, …, and the lanes are added in their order. */
+/* A block for each strip of columns. Lane k adds rows k, k + LANES, …; the lanes are then added in order. */
 template <bool squared, typename T>
 __global__ static void column_sums_kernel(int64_t rows, int64_t cols, const T *x, int64_t stride, float beta,
 										  float *out)
@@ -175,7 +181,7 @@ fp_status fp_cuda_column_squares(fp_backend *be, fp_matrix X, float beta, fp_mat
 	return sum_columns<true>(be, X, beta, out);
 }
 
-/* In: what Y and T are, Out: what D is. */
+/* In: type of Y and T. Out: type of D. */
 template <typename In, typename Out>
 static fp_status difference_as(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares)
 {
@@ -189,7 +195,7 @@ static fp_status difference_as(fp_backend *be, float scale, fp_matrix Y, fp_matr
 			fp_cuda_store(d + i * ds + j, scale * off);
 			return (double)off * (double)off;
 		});
-	/* and so no wait for it */
+	/* without the sum there is no wait */
 	if (fp_cuda_in_fours(Y) && fp_cuda_in_fours(T) && fp_cuda_in_fours(D))
 		return fp_cuda_map(be, Y.rows, Y.cols / 4, flat, [=] __device__(int64_t i, int64_t j) {
 			float4 a = fp_cuda_load4(y + i * ys + 4 * j), b = fp_cuda_load4(t + i * ts + 4 * j);

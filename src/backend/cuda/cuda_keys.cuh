@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_keys.cuh: magnitudes in order, and the choice within a group of four. */
+/* cuda_keys.cuh: compares magnitudes, and chooses the largest of four. */
 #ifndef FP_BACKEND_CUDA_KEYS_CUH
 #define FP_BACKEND_CUDA_KEYS_CUH
 
 #include "backend/cuda/cuda_backend.cuh"
 
-/* The order of |x| is that of its bits without the sign. */
+/* Keys order like |x|: they are its bits without the sign. */
 __device__ static inline unsigned fp_cuda_key(float x)
 {
 	return __float_as_uint(x) & 0x7fffffffU;
 }
 
-/* A byte of 1 for each of the `kept` largest, 0 for the others; of equals the first stays. */
+/* Four mask bytes: 1 for the `kept` largest, 0 for the others. Among equals the first is kept. */
 __device__ static inline unsigned fp_cuda_keep_of_four(float4 four, int kept)
 {
 	unsigned key[4] = {fp_cuda_key(four.x), fp_cuda_key(four.y), fp_cuda_key(four.z), fp_cuda_key(four.w)};

@@ -2,20 +2,21 @@
 /*
  * cuda_linear.cu: matrix products.
  *
- * cuBLAS is column-major: our row-major C = op(A) op(B) is its Cᵀ = op(B)ᵀ op(A)ᵀ, so the operands change places and
- * the flags stay. How exact a product is depends on what it is for (be->use) and on the setting `precision`:
- *   float    single precision throughout
- *   tf32     operands cut to 11 bits in the matrix units, sums in float
- *   bf16     operands rounded to 8 bits first, sums in float
+ * cuBLAS is column-major: our row-major C = op(A) op(B) is its Cᵀ = op(B)ᵀ op(A)ᵀ, so the operands are swapped and the
+ * transpose flags stay. be->use and be->precision select the arithmetic. Sums are in float in every case.
+ *   float    operands in single precision
+ *   tf32     operands truncated to 11 bits by the tensor cores
+ *   bf16     operands rounded to 8 bits first
  *   half     operands that are F16 already: 11 bits, as tf32, at the speed of bf16
- *   split    each operand as the sum of two bf16 numbers, the three larger products of four in one longer product:
- *            C = [Aʰ Aʰ Aˡ]·[Bʰ; Bˡ; Bʰ], 16 bits in all
+ *   split    each operand is the sum of two bf16 numbers, high and low: 16 bits. Three of the four partial products
+ *            (low·low is dropped) are computed as one longer product:
+ *                C = [Aʰ Aʰ Aˡ]·[Bʰ; Bˡ; Bʰ]
  */
 #include "backend/cuda/cuda_backend.cuh"
 
 using product = fp_cuda_product;
 
-/* Rows: what a product is for; columns: the setting. */
+/* Rows: be->use; columns: be->precision. */
 product fp_cuda_product_of(const fp_backend *be)
 {
 	static const product table[FP_USE_COUNT][FP_PRECISION_COUNT] = {
@@ -27,14 +28,14 @@ product fp_cuda_product_of(const fp_backend *be)
 	return table[be->use][be->precision];
 }
 
-/* BLAS wants a leading dimension of at least one, also for what is empty or a single row. */
+/* BLAS requires a leading dimension of at least max(1, cols), also for empty matrices and single rows. */
 static int64_t leading(fp_matrix m)
 {
 	int64_t stride = m.stride > m.cols ? m.stride : m.cols;
 	return stride > 0 ? stride : 1;
 }
 
-/* An operand as cuBLAS takes it. */
+/* An operand of cuBLAS. */
 struct operand {
 	const void *data;
 	int64_t stride;
@@ -61,7 +62,7 @@ static fp_status multiply(fp_backend *be, product how, int64_t m, int64_t n, int
 
 /* --- bf16 --------------------------------------------------------------------------------------------------------- */
 
-/* Four at a time where the rows allow it: the operands of large products do. */
+/* Four entries at a time where alignment allows, as it does for the operands of large products. */
 fp_status fp_cuda_round(fp_backend *be, fp_matrix m, __nv_bfloat16 *out)
 {
 	const float *x = fp_cuda_floats(m);
@@ -76,8 +77,8 @@ fp_status fp_cuda_round(fp_backend *be, fp_matrix m, __nv_bfloat16 *out)
 	});
 }
 
-/* The operand with its products' index threefold: parts 0, 1, 2 along k hold the high or the low half, by `pattern`
- * (bit p set: part p is the low one). k runs along columns (wide) or rows. */
+/* Writes three copies of the operand along k: copy p holds the low parts where bit p of `pattern` is set, else the high
+ * ones. k runs along columns (wide) or rows. */
 static fp_status split_to_bf16(fp_backend *be, fp_matrix m, bool wide, int pattern, __nv_bfloat16 *out)
 {
 	const float *x = fp_cuda_floats(m);
@@ -93,7 +94,7 @@ static fp_status split_to_bf16(fp_backend *be, fp_matrix m, bool wide, int patte
 	});
 }
 
-/* An operand in bf16: as it is, or rounded or split (by `pattern`) in space of its own. */
+/* *out ← the operand in bf16: m itself if it is bf16, else rounded or split (by `pattern`) in `space`. */
 static fp_status narrow(fp_backend *be, product how, fp_matrix m, bool wide, int pattern, fp_cuda_scratch *space,
 						operand *out)
 {
@@ -109,14 +110,14 @@ static fp_status narrow(fp_backend *be, product how, fp_matrix m, bool wide, int
 	return fp_cuda_copy(be, fp_matrix{space->buffer, 0, m.rows, m.cols, m.cols, FP_BF16}, m);
 }
 
-/* The product of operands in bf16. The right one may be large, a Gram matrix split in three: it goes in panels, which
- * takes their room only and changes nothing else. */
+/* The product of bf16 operands. A large right operand that has to be split (a Gram matrix) is split one panel at a time
+ * to save memory; the result is the same. */
 static fp_status multiply_narrow(fp_backend *be, product how, int64_t m, int64_t n, int64_t k, float alpha, fp_matrix A,
 								 fp_transpose ta, fp_matrix B, fp_transpose tb, float beta, fp_matrix C)
 {
 	fp_cuda_scratch a, b;
 	operand left, right;
-	bool a_wide = ta == FP_PLAIN, b_wide = tb == FP_TRANSPOSED; /* does k run along the columns? */
+	bool a_wide = ta == FP_PLAIN, b_wide = tb == FP_TRANSPOSED; /* k runs along the columns */
 	FP_OR_RETURN(narrow(be, how, A, a_wide, 4, &a, &left));
 	if (how != PRODUCT_SPLIT || n * k * 6 <= FP_PANEL_BYTES) {
 		FP_OR_RETURN(narrow(be, how, B, b_wide, 2, &b, &right));
@@ -139,7 +140,7 @@ static fp_status scale_all(fp_backend *be, float beta, fp_matrix C)
 	return beta == 0.0f ? fp_cuda_fill(be, C, 0.0f) : fp_cuda_axpby(be, 0.0f, C, beta, C);
 }
 
-/* A single row: bound by memory, and a routine of its own reads B at full speed. */
+/* A single row is limited by memory bandwidth; gemv reads B at full speed. */
 static fp_status multiply_row(fp_backend *be, float alpha, fp_matrix A, fp_matrix B, fp_transpose tb, float beta,
 							  fp_matrix C)
 {
@@ -152,7 +153,7 @@ static fp_status multiply_row(fp_backend *be, float alpha, fp_matrix A, fp_matri
 fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					   float beta, fp_matrix C)
 {
-	bool rounded = A.dtype != FP_F32 || B.dtype != FP_F32; /* by the caller */
+	bool rounded = A.dtype != FP_F32 || B.dtype != FP_F32; /* the caller has rounded an operand */
 	bool halves = A.dtype == FP_F16 && B.dtype == FP_F16;
 	FP_REQUIRE(be, fp_cuda_is_weight(A) && fp_cuda_is_weight(B));
 	FP_REQUIRE(be, fp_cuda_is_f32(C) || (rounded && fp_cuda_is_view(C, halves ? FP_F16 : FP_BF16)));
@@ -176,7 +177,7 @@ fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta
 
 enum { GRAM_PANELS = 8, GRAM_SMALLEST_PANEL = 512 };
 
-/* Only what is right of the diagonal, in panels of rows: (P + 1)/2P of the whole product. `times` copies of k. */
+/* Computes only the upper triangle, in P panels of rows: (P + 1)/2P of the full product. */
 static fp_status gram_panels(fp_backend *be, product how, const void *data, cudaDataType_t type, int64_t size,
 							 int64_t stride, int64_t k, float beta, fp_matrix A, const void *right)
 {
@@ -226,7 +227,7 @@ fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 
 enum { TILE = 32 };
 
-/* Block (x, y) with x ≥ y copies tile (y, x) of the upper triangle, turned, to tile (x, y). */
+/* Block (x, y) with x ≥ y copies tile (y, x) of the upper triangle, transposed, to tile (x, y). */
 __global__ static void mirror_kernel(float *a, int64_t n, int64_t stride)
 {
 	__shared__ float tile[TILE][TILE + 1];

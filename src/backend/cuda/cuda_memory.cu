@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_memory.cu: buffers on the device, and the way in and out.
+ * cuda_memory.cu: device buffers, uploads, downloads and copies.
  *
- * Data crosses in pieces through two pinned buffers, so that the host fills one while the other travels; conversions
- * happen on the device, which reads and writes the narrower type across the bus.
+ * Transfers go in pieces through two pinned buffers: the host fills or empties one while the other is copied. Types are
+ * converted on the device, so what crosses the bus has the host's type.
  */
 #include "backend/cuda/cuda_backend.cuh"
 
@@ -23,7 +23,7 @@ fp_status fp_cuda_allocate(fp_backend *be, fp_buffer **out, int64_t bytes)
 		if (error != cudaErrorMemoryAllocation)
 			return fp_cuda_failed(be, error, __func__);
 		int64_t available = 0, total = 0;
-		(void)fp_cuda_memory(be, &available, &total);
+		(void)fp_cuda_available(be, &available, &total);
 		return fp_fail(
 			be->ctx, FP_ERROR_MEMORY,
 			"device memory is full: %.1f MiB more were needed, %.1f MiB of %.1f MiB are free and %.1f MiB are "
@@ -53,7 +53,7 @@ void fp_cuda_release(fp_backend *be, fp_buffer *buffer)
 
 /* --- conversions -------------------------------------------------------------------------------------------------- */
 
-/* A rows × cols view by its raw parts. */
+/* A rows × cols view as a plain pointer. */
 struct raw_view {
 	void *data;
 	fp_dtype dtype;
@@ -125,19 +125,19 @@ fp_status fp_cuda_copy(fp_backend *be, fp_matrix out, fp_matrix in)
 	return convert(be, view_of(out), view_of(in), in.rows, in.cols);
 }
 
-/* --- across the bus ----------------------------------------------------------------------------------------------- */
+/* --- transfers ---------------------------------------------------------------------------------------------------- */
 
-/* A piece of a host matrix that fits into a staging buffer, and the walk over all of them. */
-struct crossing {
-	int64_t rows, cols, stride; /* of the host's matrix */
+/* Walks over a host matrix in pieces that fit into a staging buffer. */
+struct transfer {
+	int64_t rows, cols, stride; /* of the host matrix */
 	int64_t size;               /* bytes of an element */
-	int64_t row, col;           /* where the piece begins */
+	int64_t row, col;           /* start of the current piece */
 	int64_t piece_rows, piece_cols;
 };
 
-static crossing crossing_of(int64_t rows, int64_t cols, int64_t stride, bool contiguous, int64_t size)
+static transfer transfer_of(int64_t rows, int64_t cols, int64_t stride, bool contiguous, int64_t size)
 {
-	crossing c = {rows, cols, stride, size, 0, 0, 0, 0};
+	transfer c = {rows, cols, stride, size, 0, 0, 0, 0};
 	if (contiguous)
 		c = {1, rows * cols, rows * cols, size, 0, 0, 0, 0};
 	int64_t most = FP_CUDA_STAGING / size;
@@ -146,14 +146,14 @@ static crossing crossing_of(int64_t rows, int64_t cols, int64_t stride, bool con
 	return c;
 }
 
-static bool piece_at(const crossing *c, int64_t *rows, int64_t *cols)
+static bool piece_at(const transfer *c, int64_t *rows, int64_t *cols)
 {
 	*rows = fp_smaller(c->piece_rows, c->rows - c->row);
 	*cols = fp_smaller(c->piece_cols, c->cols - c->col);
 	return *rows > 0 && *cols > 0;
 }
 
-static void next_piece(crossing *c)
+static void next_piece(transfer *c)
 {
 	c->col += c->piece_cols;
 	if (c->col >= c->cols) {
@@ -162,8 +162,8 @@ static void next_piece(crossing *c)
 	}
 }
 
-/* Large pieces are copied by several threads, because one alone is slower than the bus. More than 12 do not help. */
-enum { MOST_COPIERS = 12, COPY_ALONE = 4 << 20 };
+/* Several threads copy large pieces, because one is slower than the bus. More than 12 do not help. */
+enum { MAX_COPY_THREADS = 12, ONE_THREAD_BYTES = 4 << 20 };
 
 struct copy_part {
 	char *to;
@@ -182,26 +182,26 @@ static void *copy_run(void *data)
 
 static void copy_host(int threads, char *to, const char *from, size_t bytes)
 {
-	copy_part parts[MOST_COPIERS] = {};
-	int copiers = bytes < COPY_ALONE ? 1 : threads < MOST_COPIERS ? threads : MOST_COPIERS;
-	size_t each = (bytes / (size_t)copiers + 64) / 64 * 64; /* rounded up, so that they cover all bytes */
-	for (int i = 0; i < copiers; i++) {
+	copy_part parts[MAX_COPY_THREADS] = {};
+	int count = bytes < ONE_THREAD_BYTES ? 1 : threads < MAX_COPY_THREADS ? threads : MAX_COPY_THREADS;
+	size_t each = (bytes / (size_t)count + 64) / 64 * 64; /* rounded up, to cover all bytes */
+	for (int i = 0; i < count; i++) {
 		size_t begin = (size_t)i * each < bytes ? (size_t)i * each : bytes;
 		size_t size = bytes - begin < each ? bytes - begin : each;
 		parts[i] = copy_part{to + begin, from + begin, size, pthread_t{}, false};
 		if (i > 0 && size > 0)
 			parts[i].started = pthread_create(&parts[i].thread, nullptr, copy_run, &parts[i]) == 0;
 	}
-	for (int i = 0; i < copiers; i++)
+	for (int i = 0; i < count; i++)
 		if (!parts[i].started)
 			copy_run(&parts[i]);
-	for (int i = 0; i < copiers; i++)
+	for (int i = 0; i < count; i++)
 		if (parts[i].started)
 			pthread_join(parts[i].thread, nullptr);
 }
 
-/* Rows of the host's matrix to a packed buffer, or back. */
-static void pack(const fp_backend *be, char *packed, char *host, const crossing *c, int64_t rows, int64_t cols,
+/* Copies a piece of the host matrix to a packed buffer, or back. */
+static void pack(const fp_backend *be, char *packed, char *host, const transfer *c, int64_t rows, int64_t cols,
 				 bool to_packed)
 {
 	for (int64_t i = 0; i < rows; i++) {
@@ -213,7 +213,7 @@ static void pack(const fp_backend *be, char *packed, char *host, const crossing 
 	}
 }
 
-static raw_view part_of(raw_view whole, const crossing *c, bool contiguous)
+static raw_view part_of(raw_view whole, const transfer *c, bool contiguous)
 {
 	int64_t stride = contiguous ? c->cols : whole.stride;
 	char *data = (char *)whole.data + (c->row * stride + c->col) * fp_dtype_size(whole.dtype);
@@ -226,43 +226,43 @@ fp_status fp_cuda_upload(fp_backend *be, fp_matrix out, const void *host, fp_dty
 	FP_REQUIRE(be, out.rows <= 1 || stride >= out.cols);
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	bool contiguous = out.rows <= 1 || (stride == out.cols && out.stride == out.cols);
-	crossing c = crossing_of(out.rows, out.cols, stride, contiguous, fp_dtype_size(dtype));
+	transfer c = transfer_of(out.rows, out.cols, stride, contiguous, fp_dtype_size(dtype));
 	bool direct = contiguous && out.dtype == dtype;
-	fp_cuda_scratch landing[2];
+	fp_cuda_scratch received[2];
 	int64_t rows, cols;
 	for (int half = 0; piece_at(&c, &rows, &cols); half ^= 1, next_piece(&c)) {
 		raw_view to = part_of(view_of(out), &c, contiguous);
-		if (!direct && !landing[half].buffer)
-			FP_OR_RETURN(landing[half].take(be, c.piece_rows * c.piece_cols * c.size));
-		void *lands = direct ? to.data : landing[half].as<void>();
-		FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* what it held before has left */
+		if (!direct && !received[half].buffer)
+			FP_OR_RETURN(received[half].take(be, c.piece_rows * c.piece_cols * c.size));
+		void *target = direct ? to.data : received[half].as<void>();
+		FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* its previous copy has finished */
 		pack(be, state->staging[half], (char *)(uintptr_t)host, &c, rows, cols, true);
-		FP_CUDA(be, cudaMemcpyAsync(lands, state->staging[half], (size_t)(rows * cols * c.size), cudaMemcpyHostToDevice,
-									state->stream));
+		FP_CUDA(be, cudaMemcpyAsync(target, state->staging[half], (size_t)(rows * cols * c.size),
+									cudaMemcpyHostToDevice, state->stream));
 		FP_CUDA(be, cudaEventRecord(state->staged[half], state->stream));
 		if (!direct)
-			FP_OR_RETURN(convert(be, to, raw_view{lands, dtype, cols}, rows, cols));
+			FP_OR_RETURN(convert(be, to, raw_view{target, dtype, cols}, rows, cols));
 	}
 	return FP_OK;
 }
 
-/* Work goes to another stream for as long as this lives. */
-struct detour {
+/* Operations run on another stream while this exists. */
+struct stream_scope {
 	fp_cuda_state *state;
-	cudaStream_t usual;
-	detour(fp_cuda_state *s, cudaStream_t other) : state(s), usual(s->stream)
+	cudaStream_t previous;
+	stream_scope(fp_cuda_state *s, cudaStream_t other) : state(s), previous(s->stream)
 	{
 		state->stream = other;
 	}
-	~detour()
+	~stream_scope()
 	{
-		state->stream = usual;
+		state->stream = previous;
 	}
 };
 
-/* A new matrix with what the host holds, all on the stream that is the usual one now. */
-static fp_status bring(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type, const void *host,
-					   fp_dtype dtype)
+/* Allocates and uploads a new matrix on the current stream. */
+static fp_status upload_new(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type, const void *host,
+							fp_dtype dtype)
 {
 	FP_OR_RETURN(fp_matrix_new(be, out, rows, cols, type));
 	fp_status status = fp_cuda_upload(be, *out, host, dtype, cols);
@@ -277,15 +277,15 @@ fp_status fp_cuda_upload_async(fp_backend *be, fp_matrix *out, int64_t rows, int
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	fp_status status;
 	{
-		detour way(state, state->way_in);
-		status = bring(be, out, rows, cols, type, host, dtype);
+		stream_scope scope(state, state->upload_stream);
+		status = upload_new(be, out, rows, cols, type, host, dtype);
 	}
-	/* what is asked for later waits for it, whether it came or not */
-	FP_CUDA(be, cudaEventRecord(state->arrived, state->way_in));
-	FP_CUDA(be, cudaStreamWaitEvent(state->stream, state->arrived, 0));
-	if (status == FP_ERROR_MEMORY) { /* work under way may free enough: on its stream the allocation waits for it */
+	/* later operations wait for the upload */
+	FP_CUDA(be, cudaEventRecord(state->uploaded, state->upload_stream));
+	FP_CUDA(be, cudaStreamWaitEvent(state->stream, state->uploaded, 0));
+	if (status == FP_ERROR_MEMORY) { /* queued work may free enough: on its stream the allocation waits for that */
 		fp_clear_message(be->ctx);
-		status = bring(be, out, rows, cols, type, host, dtype);
+		status = upload_new(be, out, rows, cols, type, host, dtype);
 	}
 	return status;
 }
@@ -296,22 +296,22 @@ fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t s
 	FP_REQUIRE(be, in.rows <= 1 || stride >= in.cols);
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	bool contiguous = in.rows <= 1 || (stride == in.cols && in.stride == in.cols);
-	crossing c = crossing_of(in.rows, in.cols, stride, contiguous, fp_dtype_size(dtype)), before = c;
-	fp_cuda_scratch departure[2];
+	transfer c = transfer_of(in.rows, in.cols, stride, contiguous, fp_dtype_size(dtype)), before = c;
+	fp_cuda_scratch converted[2];
 	int64_t rows, cols, rows_before = 0, cols_before = 0;
 	for (int half = 0;; half ^= 1) {
 		bool more = piece_at(&c, &rows, &cols);
 		if (more) {
-			if (!departure[half].buffer)
-				FP_OR_RETURN(departure[half].take(be, c.piece_rows * c.piece_cols * c.size));
-			FP_OR_RETURN(convert(be, raw_view{departure[half].as<void>(), dtype, cols},
+			if (!converted[half].buffer)
+				FP_OR_RETURN(converted[half].take(be, c.piece_rows * c.piece_cols * c.size));
+			FP_OR_RETURN(convert(be, raw_view{converted[half].as<void>(), dtype, cols},
 								 part_of(view_of(in), &c, contiguous), rows, cols));
-			FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* an upload may still be leaving it */
-			FP_CUDA(be, cudaMemcpyAsync(state->staging[half], departure[half].as<void>(),
+			FP_CUDA(be, cudaEventSynchronize(state->staged[half])); /* an upload may still be reading it */
+			FP_CUDA(be, cudaMemcpyAsync(state->staging[half], converted[half].as<void>(),
 										(size_t)(rows * cols * c.size), cudaMemcpyDeviceToHost, state->stream));
 			FP_CUDA(be, cudaEventRecord(state->staged[half], state->stream));
 		}
-		if (rows_before > 0) { /* unpack the last one while this one travels */
+		if (rows_before > 0) { /* unpack the previous piece during this copy */
 			FP_CUDA(be, cudaEventSynchronize(state->staged[half ^ 1]));
 			pack(be, state->staging[half ^ 1], (char *)host, &before, rows_before, cols_before, false);
 		}
@@ -339,8 +339,8 @@ fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value)
 					   [=] __device__(int64_t i, int64_t j) { floats[i * stride + j] = value; });
 }
 
-/* What the pool keeps but nobody uses is free to us. */
-fp_status fp_cuda_memory(fp_backend *be, int64_t *available, int64_t *total)
+/* Memory that the pool holds but nobody uses counts as available. */
+fp_status fp_cuda_available(fp_backend *be, int64_t *available, int64_t *total)
 {
 	fp_cuda_state *state = fp_cuda_state_of(be);
 	size_t unused = 0, all = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_reduce.cu: numbers that come home: sums, the largest entry, counts. */
+/* cuda_reduce.cu: reductions that return a number to the host: sums, the largest entry, counts. */
+#include "backend/cuda/cuda_keys.cuh"
 #include "backend/cuda/cuda_sums.cuh"
 
 __global__ static void sum_parts_kernel(const double *parts, double *out)
@@ -46,7 +47,7 @@ fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_
 	FP_REQUIRE(be, fp_cuda_is_u8(a) && fp_cuda_is_u8(b) && fp_cuda_same_shape(a, b));
 	const uint8_t *x = fp_cuda_bytes(a), *y = fp_cuda_bytes(b);
 	int64_t xs = a.stride, ys = b.stride;
-	double count = 0; /* exact: far below 2⁵³ */
+	double count = 0; /* exact: below 2⁵³ */
 	span s = span_of(a.rows, a.cols, fp_cuda_is_contiguous(a) && fp_cuda_is_contiguous(b));
 	FP_OR_RETURN(sum_of(be, s, &count, [=] __device__(int64_t i, int64_t j) {
 		return (x[i * xs + j] != 0) != (y[i * ys + j] != 0) ? 1.0 : 0.0;
@@ -82,8 +83,8 @@ fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix ou
 	return FP_OK;
 }
 
-/* The order of |x| is that of the bits without the sign. The largest bits also tell whether all numbers are finite.
- * With `finite` NaN counts as larger than infinity; without it NaN is passed over, as fmax does. */
+/* *out ← the largest key. It also says whether all numbers are finite: with `finite`, NaN counts as larger than
+ * infinity; without, NaN is ignored, as by fmax. */
 template <typename T>
 __global__ static void largest_kernel(span s, const T *x, int64_t stride, bool finite, unsigned *out)
 {
@@ -96,7 +97,7 @@ __global__ static void largest_kernel(span s, const T *x, int64_t stride, bool f
 		for (int k = 0; k < 4; k++) {
 			int64_t col = begin + k * THREADS + threadIdx.x;
 			if (col < s.cols) {
-				unsigned key = __float_as_uint(fp_cuda_load(x + row * stride + col)) & 0x7fffffffU;
+				unsigned key = fp_cuda_key(fp_cuda_load(x + row * stride + col));
 				if (finite || key <= 0x7f800000U)
 					largest = max(largest, key);
 			}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_rows.cu: operations that need a whole row at a time: norms and cross-entropy. A block for each row. */
+/* cuda_rows.cu: norms and cross-entropy, which need a whole row at a time. A block for each row. */
 #include "backend/cuda/cuda_backend.cuh"
 
 #include <type_traits>
@@ -79,7 +79,7 @@ __device__ static inline void take_larger(float &value, int &index, float other,
 	}
 }
 
-/* The largest of a row in all threads of the block, and where it is first; `values` and `indices` are shared. */
+/* Returns the largest entry of a row and its first index in every thread; `values` and `indices` are shared. */
 __device__ static float row_largest(const float *x, int64_t cols, float *values, int *indices, int &index)
 {
 	float largest = -INFINITY;
@@ -122,7 +122,7 @@ __global__ static void cross_entropy_kernel(int64_t rows, int64_t cols, const fl
 		if (threadIdx.x == 0) {
 			out[i] = targets[i] < 0 ? 0.0f : (float)(log(sum) + (double)largest - (double)x[targets[i]]);
 			if (argmax)
-				argmax[i] = index == 0x7fffffff ? 0 : index; /* only where everything is NaN */
+				argmax[i] = index == 0x7fffffff ? 0 : index; /* only if all entries are NaN */
 		}
 		__syncthreads();
 	}
@@ -150,7 +150,7 @@ __global__ static void cross_entropy_backward_kernel(int64_t rows, int64_t cols,
 	}
 }
 
-/* The rules for logits and targets that both directions share. */
+/* Checks the logits and targets of either direction. */
 static fp_status check_targets(fp_backend *be, fp_matrix logits, const int32_t *targets)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(logits) && (logits.rows == 0 || (logits.cols > 0 && logits.cols <= INT32_MAX)));
@@ -159,7 +159,7 @@ static fp_status check_targets(fp_backend *be, fp_matrix logits, const int32_t *
 	return FP_OK;
 }
 
-/* The targets on the device, with room behind them for `more` numbers. */
+/* *space ← the targets, followed by `more` undefined numbers. */
 static fp_status send_targets(fp_backend *be, const int32_t *targets, int64_t rows, int64_t more,
 							  fp_cuda_scratch *space)
 {
@@ -186,7 +186,7 @@ fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t 
 	FP_LAUNCHED(be);
 	if (argmax)
 		FP_CUDA(be, cudaMemcpyAsync(argmax, best, (size_t)logits.rows * sizeof *best, cudaMemcpyDeviceToHost, stream));
-	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets and argmax are his again */
+	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller may change targets and read argmax now */
 	return FP_OK;
 }
 
@@ -201,6 +201,6 @@ fp_status fp_cuda_cross_entropy_backward(fp_backend *be, const int32_t *targets,
 	cross_entropy_backward_kernel<<<(unsigned)fp_smaller(logits.rows, 65535), THREADS, 0, stream>>>(
 		logits.rows, logits.cols, fp_cuda_floats(logits), logits.stride, space.as<int32_t>());
 	FP_LAUNCHED(be);
-	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller's targets are his again */
+	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller may change targets now */
 	return FP_OK;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_select.cu: exactly the k smallest magnitudes, without a sort and without the host.
+ * cuda_select.cu: selects exactly the k smallest magnitudes by radix selection, without a sort and without the host.
  *
- * The order of |x| is that of its bits without the sign. Three passes of 11, 10 and 10 bits count how often each digit
- * occurs among the entries that share the digits found so far, and walk up to the bin in which the k-th smallest lies:
- * after the last the threshold is known to the bit, and how many of the entries equal to it are still to be pruned.
- * Ties go to those that come first in memory: chunks of entries count their ties, a scan says how many come before each
- * chunk, and only the one chunk in which the count runs out has to look at its entries in order.
+ * The order of |x| is that of its bits without the sign. Three passes over digits of 11, 10 and 10 bits build a
+ * histogram of the entries that share the digits found so far, and find the bin of the k-th smallest. After the last
+ * pass the threshold is known exactly, and so is the number of entries equal to it that must be pruned. Among these the
+ * first in memory are pruned: chunks count their ties, a scan gives the number of ties before each chunk, and only the
+ * chunk in which the count runs out ranks its ties in order.
  */
 #include "backend/cuda/cuda_keys.cuh"
 
@@ -22,10 +22,10 @@ __host__ __device__ static inline digit digit_of(int index)
 	return index == 0 ? digit{20, 2047} : index == 1 ? digit{10, 1023} : digit{0, 1023};
 }
 
-/* What is known of the threshold. Lives on the device. */
+/* What is known of the threshold; in device memory. */
 struct selection {
-	unsigned prefix, known; /* the digits found so far, in place, and their bits */
-	long long left;         /* still to prune among those that match the prefix */
+	unsigned prefix, known; /* the digits found so far, and a mask of their bits */
+	long long left;         /* how many of the entries that match the prefix are pruned */
 };
 
 /* A matrix of scores; entry e of the chunked order is row e / cols, column e % cols. */
@@ -68,8 +68,8 @@ __global__ static void count_kernel(scores x, const selection *s, digit d, unsig
 			atomicAdd(&bins[b], (unsigned long long)own[b]);
 }
 
-/* Finds the bin of the left-th smallest and empties the bins for the next digit. One block of THREADS. */
-__device__ static void take_digit(selection *s, digit d, unsigned long long *bins, unsigned long long *sums)
+/* Finds the bin of the left-th smallest and clears the bins for the next digit. One block of THREADS. */
+__device__ static void find_digit(selection *s, digit d, unsigned long long *bins, unsigned long long *sums)
 {
 	const int per = BINS / THREADS;
 	unsigned long long own = 0;
@@ -95,10 +95,10 @@ __device__ static void take_digit(selection *s, digit d, unsigned long long *bin
 	__syncthreads();
 }
 
-__global__ static void take_kernel(selection *s, digit d, unsigned long long *bins)
+__global__ static void find_digit_kernel(selection *s, digit d, unsigned long long *bins)
 {
 	__shared__ unsigned long long sums[THREADS];
-	take_digit(s, d, bins, sums);
+	find_digit(s, d, bins, sums);
 }
 
 /* ties[chunk] ← entries equal to the threshold */
@@ -142,7 +142,7 @@ __global__ static void scan_kernel(const unsigned *ties, int64_t chunks, long lo
 	}
 }
 
-/* How many of a block's threads before this one hold `mine`; *total ← how many do in all. */
+/* Returns the number of earlier threads of the block with `mine`; *total ← the number of all such threads. */
 __device__ static inline int rank_in_block(bool mine, int *warps, int *total)
 {
 	unsigned votes = __ballot_sync(0xffffffffU, mine);
@@ -166,7 +166,7 @@ __global__ static void write_kernel(scores x, const selection *s, const long lon
 	unsigned threshold = s->prefix;
 	int64_t total = x.rows * x.cols;
 	for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
-		long long left = s->left - before[c]; /* ties that this chunk may still prune */
+		long long left = s->left - before[c]; /* ties that this chunk has to prune */
 		bool ordered = left > 0 && left < CHUNK;
 		for (int k = 0; k < PER_THREAD; k++) {
 			int64_t e = c * CHUNK + k * THREADS + threadIdx.x;
@@ -209,7 +209,7 @@ fp_status fp_cuda_prune_smallest(fp_backend *be, const float *data, int64_t stri
 	start_kernel<<<1, THREADS, 0, state->stream>>>(s, zeros, bins);
 	for (int d = 0; d < DIGITS; d++) {
 		count_kernel<<<grid, THREADS, 0, state->stream>>>(x, s, digit_of(d), bins);
-		take_kernel<<<1, THREADS, 0, state->stream>>>(s, digit_of(d), bins);
+		find_digit_kernel<<<1, THREADS, 0, state->stream>>>(s, digit_of(d), bins);
 	}
 	ties_kernel<<<grid, THREADS, 0, state->stream>>>(x, s, chunks, ties);
 	scan_kernel<<<1, 1024, 0, state->stream>>>(ties, chunks, before);
@@ -243,7 +243,7 @@ __global__ static void row_kernel(scores x, long long zeros, uint8_t *mask, int6
 					atomicAdd(&bins[key >> d.shift & d.last], 1ULL);
 			}
 			__syncthreads();
-			take_digit(&s, d, bins, sums);
+			find_digit(&s, d, bins, sums);
 		}
 		long long left = s.left;
 		unsigned threshold = s.prefix;
@@ -278,7 +278,7 @@ fp_status fp_cuda_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *p
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 
-/* A thread for each entry counts who in its group comes before it when the largest comes first. */
+/* The thread of an entry counts the entries of its group that rank above it. */
 static fp_status mask_groups(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask)
 {
 	const float *x = fp_cuda_floats(score);
@@ -297,7 +297,7 @@ static fp_status mask_groups(fp_backend *be, fp_matrix score, const fp_pattern *
 	});
 }
 
-/* The pattern that hardware runs, four entries at a time. */
+/* N:4, one group per thread. */
 static fp_status mask_fours(fp_backend *be, fp_matrix score, int kept, fp_matrix mask)
 {
 	const float *x = fp_cuda_floats(score);
@@ -320,9 +320,9 @@ fp_status fp_cuda_mask_smallest(fp_backend *be, fp_matrix score, const fp_patter
 		return fp_cuda_prune_smallest(be, fp_cuda_floats(score), score.stride, score.rows, score.cols,
 									  fp_pattern_zeros(pattern, fp_matrix_size(score)), fp_cuda_bytes(mask),
 									  mask.stride);
-	bool even = score.cols % 4 == 0 && score.stride % 4 == 0 && mask.stride % 4 == 0 &&
-				(uintptr_t)fp_cuda_floats(score) % 16 == 0 && (uintptr_t)fp_cuda_bytes(mask) % 4 == 0;
-	if (pattern->group == 4 && even)
+	bool aligned = score.cols % 4 == 0 && score.stride % 4 == 0 && mask.stride % 4 == 0 &&
+				   (uintptr_t)fp_cuda_floats(score) % 16 == 0 && (uintptr_t)fp_cuda_bytes(mask) % 4 == 0;
+	if (pattern->group == 4 && aligned)
 		return mask_fours(be, score, (int)pattern->kept, mask);
 	return mask_groups(be, score, pattern, mask);
 }

@@ -2,18 +2,19 @@
 /*
  * cuda_sparsegpt.cu: SparseGPT's sweep (Frantar and Alistarh, 2023) over W[rows × cols] with U upper, UᵀU = H⁻¹.
  *
- * Columns go by in blocks. Within a block, entry (r, i) that is pruned leaves the error e = W[r,i] / U[i,i], and the
- * entries right of it move: W[r, j] −= e·U[i, j]. Once the mask of a block is known its rows need nothing of each
- * other: a warp takes a row, holds the block's part of it in shared memory and walks over its columns. The columns
- * right of the block are then moved by one product, W −= E U.
+ * The sweep goes over blocks of columns. Pruning entry (r, i) updates the entries to its right:
+ *     e = W[r,i] / U[i,i]
+ *     W[r,j] ← W[r,j] − e·U[i,j]    for j > i
+ * Once the mask of a block is known, its rows are independent. A warp takes a row, holds the block's part of it in
+ * shared memory and goes over its columns. One product then updates the columns right of the block: W ← W − E U.
  *
- * Unstructured: the block's mask is chosen over all its rows by W²/U[i,i]²; block [a, b) prunes ⌊s·rows·b⌋ − ⌊s·rows·a⌋
- * entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen when the sweep reaches it,
- * from the weights as they then are. A wide block is swept in strips: that changes nothing but the order of sums.
+ * Unstructured: the block's mask is chosen over all rows by W²/U[i,i]². Block [a, b) prunes ⌊s·rows·b⌋ − ⌊s·rows·a⌋
+ * entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen from the updated weights when
+ * the sweep reaches it. A wide block is processed in strips, which changes only the order of sums.
  */
-#include "backend/cuda/cuda_backend.cuh"
+#include "backend/cuda/cuda_keys.cuh"
 
-enum { GROUP_MOST = 1024, STRIP = 128, WARPS = 8 };
+enum { MAX_GROUP = 1024, STRIP = 128, WARPS = 8 };
 
 /* A strip of columns [begin, begin + count). */
 struct strip {
@@ -28,10 +29,10 @@ struct strip {
 __device__ static inline unsigned score_key(float weight, float pivot)
 {
 	float ratio = weight / pivot;
-	return __float_as_uint(ratio * ratio) & 0x7fffffffU;
+	return fp_cuda_key(ratio * ratio);
 }
 
-/* mask[first …] of one group from the row's weights as they are; all lanes of the warp. */
+/* Chooses the mask of one group from the row's current weights; called by all lanes of the warp. */
 __device__ static void choose_group(const strip &s, const float *w, int first, uint8_t *mask, int lane)
 {
 	int size = s.count - first < s.group ? s.count - first : s.group;
@@ -88,7 +89,7 @@ __global__ static void strip_kernel(strip s)
 	}
 }
 
-/* Columns in a strip: whole groups, and no more than shared memory holds. */
+/* Columns in a strip: whole groups that fit into shared memory. */
 static int64_t strip_width(const fp_pattern *pattern, int64_t block)
 {
 	int64_t width = fp_smaller(block, STRIP);
@@ -124,7 +125,7 @@ static fp_status sweep_strip(fp_backend *be, fp_matrix U, const fp_pattern *patt
 						FP_PLAIN, 1.0f, fp_matrix_cols(W, begin + count, rest));
 }
 
-/* The mask of an unstructured block; `scores` has room for rows × count. */
+/* Chooses the mask of an unstructured block; `scores` holds rows × count. */
 static fp_status choose_block(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t begin, int64_t count,
 							  fp_matrix W, fp_matrix mask, float *scores)
 {
@@ -142,7 +143,7 @@ fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern 
 								  fp_matrix mask)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(U) && fp_cuda_is_f32(W) && fp_cuda_is_u8(mask) && fp_cuda_same_shape(W, mask));
-	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, block, GROUP_MOST));
+	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, block, MAX_GROUP));
 	if (fp_matrix_size(W) == 0)
 		return FP_OK;
 	if (block > W.cols)
@@ -153,8 +154,7 @@ fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern 
 	if (pattern->group == 0)
 		FP_OR_RETURN(scores.take(be, W.rows * block * (int64_t)sizeof(float)));
 	fp_matrix E = {errors.buffer, 0, W.rows, width, width, FP_F32};
-	FP_CUDA(be,
-			cudaFuncSetAttribute(strip_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WARPS * GROUP_MOST * 5));
+	FP_CUDA(be, cudaFuncSetAttribute(strip_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WARPS * MAX_GROUP * 5));
 	for (int64_t begin = 0; begin < W.cols; begin += block) {
 		int64_t end = W.cols - begin < block ? W.cols : begin + block;
 		if (pattern->group == 0)

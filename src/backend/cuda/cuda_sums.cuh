@@ -2,8 +2,8 @@
 /*
  * cuda_sums.cuh: sums over all entries of a matrix.
  *
- * A sum has FP_CUDA_PARTS parts, one per block, whatever the device: each thread adds in double in its own order, the
- * block adds its threads, and one block adds the parts. So the order depends on the shape alone.
+ * A sum has FP_CUDA_PARTS partial sums on every device, one per block. Each thread adds its entries in double, the
+ * block adds its threads, and one block adds the parts. The order of additions depends on the shape alone.
  */
 #ifndef FP_BACKEND_CUDA_SUMS_CUH
 #define FP_BACKEND_CUDA_SUMS_CUH
@@ -12,7 +12,7 @@
 
 enum { THREADS = 256 };
 
-/* Which block makes which part: rows × cols as one long row when contiguous. */
+/* The range of a sum; one long row when contiguous. */
 struct span {
 	int64_t rows, cols;
 };
@@ -22,7 +22,7 @@ static span span_of(int64_t rows, int64_t cols, bool contiguous)
 	return contiguous ? span{1, rows * cols} : span{rows, cols};
 }
 
-/* parts[block] ← Σ f(row, col) over the block's entries: pieces of THREADS·4 columns, dealt round. */
+/* parts[block] ← Σ f(row, col) over the block's entries. Blocks take pieces of THREADS·4 columns in turn. */
 template <typename F> __global__ static void sum_kernel(span s, double *parts, F f)
 {
 	__shared__ double shared[33];

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_support.cu: a step of the support search, all of it but the product.
+ * cuda_support.cu: a step of the support search, except for the product.
  *
- *   S ← G + W + u;   mask ← the pattern of S;   S ← shrink·S where the mask is 0;   T ← penalty·(Z − u − W) + R
- * Bound by memory. The pattern that hardware runs goes in one pass, a group of four to a thread; others choose the mask
- * between two passes.
+ *     S    ← G + W + u
+ *     mask ← the pattern of S
+ *     S    ← shrink·S where the mask is 0
+ *     T    ← penalty·(Z − u − W) + R
+ *
+ * The step is limited by memory bandwidth. N:4 patterns take one pass, one group per thread. Other patterns take two
+ * passes, with the choice of the mask between them.
  */
 #include "backend/cuda/cuda_keys.cuh"
 
@@ -16,26 +20,16 @@ template <typename X> struct support_numbers {
 	uint8_t *mask;
 	int64_t gs, ws, rs, ss, ts, ms;
 	float penalty, shrink;
-	float scale, inverse_scale; /* of what g and t hold: 1 for floats */
+	float scale, inverse_scale; /* of the numbers in g and t; 1 for floats */
 	int kept;                   /* of a group of four */
 };
 
-/* What t can hold of a number. */
-__device__ static inline float within(const float *, float x)
-{
-	return x;
-}
-__device__ static inline float within(const __half *, float x)
-{
-	return fminf(fmaxf(x, -65504.0f), 65504.0f);
-}
-
-/* s, and what t is to hold, of one entry once its mask is known. */
+/* Updates s once the mask of the entry is known; returns the entry of t. */
 template <typename X>
-__device__ static inline float settle(const support_numbers<X> &n, bool kept, float w, float r, float *s)
+__device__ static inline float finish_entry(const support_numbers<X> &n, bool kept, float w, float r, float *s)
 {
 	*s = kept ? *s : n.shrink * *s;
-	return within(n.t, n.scale * (n.penalty * ((kept ? *s : -*s) - w) + r));
+	return fp_cuda_clamp(n.t, n.scale * (n.penalty * ((kept ? *s : -*s) - w) + r));
 }
 
 template <typename X> __device__ static inline void step_four(const support_numbers<X> &n, int64_t i, int64_t j)
@@ -49,10 +43,10 @@ template <typename X> __device__ static inline void step_four(const support_numb
 	s.z = n.inverse_scale * g.z + w.z + (old & 0xff0000U ? 0.0f : s.z);
 	s.w = n.inverse_scale * g.w + w.w + (old & 0xff000000U ? 0.0f : s.w);
 	unsigned bytes = fp_cuda_keep_of_four(s, n.kept);
-	t.x = settle(n, bytes & 0xffU, w.x, r.x, &s.x);
-	t.y = settle(n, bytes & 0xff00U, w.y, r.y, &s.y);
-	t.z = settle(n, bytes & 0xff0000U, w.z, r.z, &s.z);
-	t.w = settle(n, bytes & 0xff000000U, w.w, r.w, &s.w);
+	t.x = finish_entry(n, bytes & 0xffU, w.x, r.x, &s.x);
+	t.y = finish_entry(n, bytes & 0xff00U, w.y, r.y, &s.y);
+	t.z = finish_entry(n, bytes & 0xff0000U, w.z, r.z, &s.z);
+	t.w = finish_entry(n, bytes & 0xff000000U, w.w, r.w, &s.w);
 	fp_cuda_store4(n.s + i * n.ss + 4 * j, s);
 	fp_cuda_store4(n.t + i * n.ts + 4 * j, t);
 	*(unsigned *)(n.mask + i * n.ms + 4 * j) = bytes;
@@ -108,7 +102,8 @@ static fp_status step_as(fp_backend *be, const fp_support_rule *rule, fp_matrix 
 	FP_OR_RETURN(fp_cuda_mask_smallest(be, S, &rule->pattern, mask));
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
 		float r = n.r ? n.r[i * n.rs + j] : 0.0f;
-		fp_cuda_store(n.t + i * n.ts + j, settle(n, n.mask[i * n.ms + j], n.w[i * n.ws + j], r, n.s + i * n.ss + j));
+		fp_cuda_store(n.t + i * n.ts + j,
+					  finish_entry(n, n.mask[i * n.ms + j], n.w[i * n.ws + j], r, n.s + i * n.ss + j));
 	});
 }
 
