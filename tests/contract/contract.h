@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * contract.h: what backend.h promises, checked for one backend against plain loops in double.
+ * contract.h: checks the promises of backend.h for one backend against plain loops in double.
  *
- * A sample is a matrix on the device together with the same numbers on the host in double. Its view is placed at random
- * inside a larger buffer full of a sentinel, so that strided views are the rule and a write outside the view is seen.
+ * A sample is a matrix on the device with the same numbers on the host in double. Its view lies at a random place in a
+ * larger buffer full of a sentinel, so that most views are strided and writes outside the view are detected.
  */
 #ifndef FP_TESTS_CONTRACT_H
 #define FP_TESTS_CONTRACT_H
@@ -11,7 +11,7 @@
 #include "backend/backend.h"
 #include "support.h"
 
-/* What float arithmetic loses in one operation. */
+/* The relative error of one operation in float. */
 #define FLOAT_EPSILON 1.1920929e-7
 
 typedef struct contract {
@@ -26,27 +26,27 @@ typedef struct sample {
 	double *value; /* view.rows × view.cols */
 } sample;
 
-/* Shapes that find mistakes: nothing, one, odd, more than one vector register, more than one tile. */
+/* Shapes that find mistakes: empty, one entry, odd, more than one vector register, more than one tile. */
 typedef struct contract_shape {
 	int64_t rows, cols;
 } contract_shape;
 extern const contract_shape contract_shapes[];
 extern const int contract_shape_count;
 
-/* An F32 matrix of about normal numbers, or of one value. Freed by sample_free(). */
+/* An F32 matrix of normal numbers, or of one value. Freed by sample_free(). */
 sample sample_normal(contract *c, int64_t rows, int64_t cols);
 sample sample_filled(contract *c, int64_t rows, int64_t cols, double value);
-/* From given numbers, which are rounded to float. */
+/* An F32 matrix of the given numbers, rounded to float. */
 sample sample_from(contract *c, int64_t rows, int64_t cols, const double *value);
-/* Normal numbers times `scale`, and one in ten of the special ones. */
+/* Normal numbers times `scale`; one in ten is a special one. */
 sample sample_mixed(contract *c, int64_t rows, int64_t cols, double scale, const double *special, size_t count);
-/* A U8 matrix, 0 or 1 with even chance. */
+/* A U8 matrix of 0 and 1 with equal probability. */
 sample sample_mask(contract *c, int64_t rows, int64_t cols);
 void sample_free(contract *c, sample *s);
 
-/* What is on the device now; the caller frees it with free(). Fails when anything outside the view has changed. */
+/* The numbers on the device; the caller frees them with free(). Fails if anything outside the view has changed. */
 double *sample_read(contract *c, const sample *s);
-/* The device must hold `want`, each within absolute + relative·|want|, NaN for NaN. */
+/* Fails unless the device holds `want` within absolute + relative·|want|, NaN for NaN. */
 void sample_expect(contract *c, const sample *s, const double *want, double absolute, double relative,
 				   const char *what);
 /* The same with a bound for each entry. */
@@ -55,7 +55,7 @@ void sample_expect_within(contract *c, const sample *s, const double *want, cons
 /* An integer in [low, high]. */
 int64_t contract_random(contract *c, int64_t low, int64_t high);
 double *new_doubles(int64_t count);
-/* By the definition. */
+/* The activation by its definition. */
 double plain_activation(fp_activation kind, double x);
 
 /* A named list of tests; test_contract.c has the table of them. */

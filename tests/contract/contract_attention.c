@@ -33,8 +33,8 @@ static void attend_one(const fp_attention_shape *shape, const sample *Q, const s
 			reach = fmax(reach, fabs(v));
 		}
 	}
-	/* A score is a sum of d products in float: it is off by at most ε·d/2·max|term|·…, which changes each weight by
-	 * that much, relative; the weighted sum of values and the running rescaling add a few ε·log of the length. */
+	/* A score is a sum of d products in float with an error of order ε·d·max|term|. A weight has that relative error.
+	 * The weighted sum of values and the rescaling of the online softmax add a few ε. */
 	for (int64_t e = 0; e < d; e++)
 		bound[e] = FLOAT_EPSILON * reach * (size + 16 + 2 * sqrt((double)query));
 	free(score);
@@ -87,8 +87,8 @@ static void test_attention_window(void **state)
 	}
 }
 
-/* A long context must work without memory for its scores; the last rows are compared. Under a tool that watches every
- * access fewer tokens may be asked for. */
+/* A long context must work without memory for all scores; some rows are compared. FP_CONTRACT_TOKENS shortens it for
+ * slow tools. */
 static void test_attention_long(void **state)
 {
 	contract *c = *state;

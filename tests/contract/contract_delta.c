@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FISTA on V − W in 16-bit halves, and the download of finished weights. */
+/* contract_delta.c: FISTA on V − W in 16-bit halves. */
 #include "contract.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A matrix of a 16-bit type, or a float view as it is, with the numbers it then holds. */
+/* A copy of the sample in another type; the sample's numbers are rounded to that type. */
 static fp_matrix narrow_of(contract *c, sample *s, fp_dtype dtype)
 {
 	fp_matrix narrow;
@@ -19,7 +19,7 @@ static fp_matrix narrow_of(contract *c, sample *s, fp_dtype dtype)
 	return narrow;
 }
 
-/* halve() and rejoin(): nothing is lost beside what V − W rounds, and the upper half is D in bf16. */
+/* split() and join() lose only the rounding of V − W, and the upper half is D in bf16. */
 static void check_halves(contract *c, int64_t rows, int64_t cols, const fp_matrix *W, sample *V, sample *Y,
 						 fp_matrix *D)
 {
@@ -37,9 +37,9 @@ static void check_halves(contract *c, int64_t rows, int64_t cols, const fp_matri
 		high[k] = Y->value[k] - w[k];
 		bound[k] = ldexp(fabs(high[k]), -8) + FLOAT_EPSILON * (fabs(Y->value[k]) + fabs(w[k]));
 		if (fabs(back[k] - Y->value[k]) > FLOAT_EPSILON * (fabs(Y->value[k]) + fabs(w[k])))
-			fail_msg("rejoin: %g came back as %g beside %g", Y->value[k], back[k], w[k]);
+			fail_msg("join: %g came back as %g with W = %g", Y->value[k], back[k], w[k]);
 		if (fabs(upper[k] - high[k]) > bound[k])
-			fail_msg("halve: the upper half of %g is %g", high[k], upper[k]);
+			fail_msg("split: the upper half of %g is %g", high[k], upper[k]);
 	}
 	free(back);
 	free(upper);
@@ -50,7 +50,7 @@ static void check_halves(contract *c, int64_t rows, int64_t cols, const fp_matri
 	sample_free(c, &wide);
 }
 
-/* The same step from G − R at Y = W + D, with D in halves. */
+/* A FISTA step with the gradient G − R at Y = W + D. */
 static void check_fista_delta(contract *c, int64_t rows, int64_t cols, fp_momentum rule, bool with_r, fp_dtype type)
 {
 	sample G = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), P = sample_normal(c, rows, cols);
@@ -74,12 +74,12 @@ static void check_fista_delta(contract *c, int64_t rows, int64_t cols, fp_moment
 	out = with_r ? g : G.view; /* both types of gradient hold the same numbers */
 	assert_ok(c->ctx, c->be->delta->step(c->be, &delta, out, with_r ? &change : NULL, NULL));
 	assert_ok(c->ctx, c->be->delta->join(c->be, delta.W, delta.D, V.view));
-	sample_expect_within(c, &V, y, bound, "fista_step_delta");
+	sample_expect_within(c, &V, y, bound, "step");
 	if (with_r)
 		assert_true(fabs(change - expected) <= 1e-4 * expected + 1e-6);
 	if (fp_matrix_is_absent(delta.P))
-		sample_expect(c, &P, P.value, 0, 0, "fista_step_delta, P left alone");
-	/* the sum that errors are told by, with the upper half only */
+		sample_expect(c, &P, P.value, 0, 0, "step, P left alone");
+	/* sum() uses the upper half only */
 	sample H = sample_filled(c, rows, cols, NAN);
 	assert_ok(c->ctx, c->be->memory->copy(c->be, H.view, fp_matrix_rows(delta.D, 0, rows)));
 	double *high = sample_read(c, &H), want = 0, size = 0;
@@ -101,7 +101,7 @@ static void check_fista_delta(contract *c, int64_t rows, int64_t cols, fp_moment
 		sample_free(c, all[i]);
 }
 
-/* Matrices without gaps, which are read in eights: the same numbers as those with gaps. And a NaN is seen. */
+/* Contiguous matrices, which take a faster path, give the same numbers as strided ones. NaN propagates. */
 static void check_delta_flat(contract *c)
 {
 	enum { ROWS = 6, COLS = 64 };
@@ -123,14 +123,15 @@ static void check_delta_flat(contract *c)
 	delta.W = w;
 	fp_matrix_free(c->be, &delta.D);
 	delta.D = flat;
-	assert_ok(c->ctx, fp_matrix_new(c->be, &delta.from, 2 * ROWS, COLS, FP_BF16)); /* a step from another place */
+	assert_ok(c->ctx,
+			  fp_matrix_new(c->be, &delta.from, 2 * ROWS, COLS, FP_BF16)); /* a step that reads from another matrix */
 	assert_ok(c->ctx, c->be->delta->split(c->be, y, w, delta.from));
 	assert_ok(c->ctx, c->be->delta->step(c->be, &delta, g, NULL, NULL));
 	assert_ok(c->ctx, c->be->delta->join(c->be, w, flat, v));
 	assert_ok(c->ctx, c->be->memory->copy(c->be, V.view, v));
-	sample_expect(c, &V, want, 0, 0, "fista_step_delta, flat");
+	sample_expect(c, &V, want, 0, 0, "step, flat");
 	assert_ok(c->ctx, c->be->delta->sum(c->be, flat, g, g, &other));
-	assert_true(fabs(one - other) <= 1e-9 * (fabs(one) + ROWS * COLS)); /* in another order */
+	assert_true(fabs(one - other) <= 1e-9 * (fabs(one) + ROWS * COLS)); /* summed in another order */
 	assert_ok(c->ctx, c->be->memory->fill(c->be, v, NAN));
 	assert_ok(c->ctx, c->be->delta->split(c->be, v, w, flat));
 	assert_ok(c->ctx, c->be->delta->sum(c->be, flat, g, g, &other));
@@ -144,7 +145,7 @@ static void check_delta_flat(contract *c)
 		sample_free(c, all[i]);
 }
 
-/* Two operands in f16 keep their 11 bits; bound: for two of 8. The result may be such, too. */
+/* Two F16 operands keep their 11 bits, so the error is an eighth of `bound`, which is for bf16. The result may be F16. */
 static void check_half_product(contract *c, sample *A, fp_matrix B, sample *C, const double *want, const double *bound)
 {
 	int64_t size = fp_matrix_size(C->view);
@@ -167,7 +168,7 @@ static void check_half_product(contract *c, sample *A, fp_matrix B, sample *C, c
 	fp_matrix_free(c->be, &out);
 }
 
-/* The product that goes with it: bf16 operands as they are; one that is not, float or half, is rounded. */
+/* gemm() takes bf16 operands as they are and rounds others to bf16. */
 static void check_narrow_product(contract *c)
 {
 	sample A = sample_normal(c, 40, 24), B = sample_normal(c, 56, 24), C = sample_filled(c, 40, 56, NAN);
@@ -177,7 +178,7 @@ static void check_narrow_product(contract *c)
 	assert_ok(c->ctx, fp_matrix_new(c->be, &b, 56, 24, FP_BF16));
 	assert_ok(c->ctx, fp_matrix_new(c->be, &half, 56, 24, FP_F16));
 	assert_ok(c->ctx, c->be->memory->copy(c->be, half, B.view));
-	assert_ok(c->ctx, c->be->memory->copy(c->be, whole, A.view)); /* rows without gaps may be rounded another way */
+	assert_ok(c->ctx, c->be->memory->copy(c->be, whole, A.view)); /* contiguous rows may be rounded by other code */
 	assert_ok(c->ctx, c->be->memory->copy(c->be, a, whole));
 	assert_ok(c->ctx, c->be->memory->copy(c->be, b, B.view));
 	double *want = new_doubles(40 * 56), *bound = new_doubles(40 * 56);
@@ -218,7 +219,7 @@ static void check_narrow_product(contract *c)
 	sample_free(c, &C);
 }
 
-/* round_delta() chooses as mask_smallest() does, in matrices with and without gaps. */
+/* round() chooses as mask_smallest() does, in contiguous and strided matrices. */
 static void check_round_delta(contract *c, int64_t rows, int64_t cols, fp_pattern pattern, bool flat)
 {
 	sample V = sample_normal(c, rows, cols), W = sample_normal(c, rows, cols), mask = sample_mask(c, rows, cols);
@@ -233,10 +234,10 @@ static void check_round_delta(contract *c, int64_t rows, int64_t cols, fp_patter
 	double *want = sample_read(c, &V);
 	assert_ok(c->ctx, c->be->delta->round(c->be, &pattern, weights, d, other));
 	assert_ok(c->ctx, c->be->delta->join(c->be, weights, other, V.view));
-	sample_expect(c, &V, want, 0, 0, "round_delta");
-	assert_ok(c->ctx, c->be->delta->round(c->be, &pattern, weights, d, d)); /* which the first has left alone */
+	sample_expect(c, &V, want, 0, 0, "round");
+	assert_ok(c->ctx, c->be->delta->round(c->be, &pattern, weights, d, d)); /* the call before has not changed d */
 	assert_ok(c->ctx, c->be->delta->join(c->be, weights, d, V.view));
-	sample_expect(c, &V, want, 0, 0, "round_delta, in place");
+	sample_expect(c, &V, want, 0, 0, "round, in place");
 	free(want);
 	fp_matrix_free(c->be, &w);
 	fp_matrix_free(c->be, &d);
@@ -256,7 +257,7 @@ static void test_round_delta(void **state)
 				check_round_delta(c, contract_shapes[i].rows, contract_shapes[i].cols, patterns[p], flat);
 }
 
-/* The bound that a step gives: the same step, and the sum by its definition. */
+/* A step that also returns the bound is the same step, and the bound agrees with its definition. */
 static void check_bound(contract *c, int64_t rows, int64_t cols, bool with_r, bool flat)
 {
 	sample G = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), W = sample_normal(c, rows, cols);
@@ -281,16 +282,16 @@ static void check_bound(contract *c, int64_t rows, int64_t cols, bool with_r, bo
 	}
 	assert_true(fabs(bound - want) <= 2 * FLOAT_EPSILON * size);
 	assert_ok(c->ctx, c->be->delta->join(c->be, delta.W, delta.D, V.view));
-	double *moved = sample_read(c, &V);
+	double *stepped = sample_read(c, &V);
 	assert_ok(c->ctx, c->be->delta->step(c->be,
 										 &(fp_delta_step){delta.rule, delta.step, delta.threshold, delta.momentum,
 														  delta.W, delta.R, d, .P = {0}},
 										 flat ? g : G.view, NULL, NULL));
 	assert_ok(c->ctx, c->be->delta->join(c->be, delta.W, d, V.view));
-	sample_expect(c, &V, moved, 0, 0, "fista_step_delta with a bound");
+	sample_expect(c, &V, stepped, 0, 0, "step with a bound");
 	free(before);
 	free(after);
-	free(moved);
+	free(stepped);
 	fp_matrix *narrow[] = {&delta.D, &d, &r, &w, &g};
 	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
 		fp_matrix_free(c->be, narrow[i]);
@@ -299,8 +300,8 @@ static void check_bound(contract *c, int64_t rows, int64_t cols, bool with_r, bo
 		sample_free(c, all[i]);
 }
 
-/* What it falls short of the quadratic form itself, for a gradient that is one, is the form of the move: so it never
- * lies above. */
+/* For the gradient of a quadratic form, the form minus the bound is the form of the step, so the bound is never too
+ * large. */
 static void check_bound_holds(contract *c)
 {
 	enum { ROWS = 12, COLS = 40 };
@@ -331,7 +332,7 @@ static void check_bound_holds(contract *c)
 					gap += (after[i * COLS + j] - before[i * COLS + j]) * A.value[j * COLS + k] *
 						   (after[i * COLS + k] - before[i * COLS + k]);
 		if (!(fabs(form - bound - gap) <= 1e-4 * (form + gap)))
-			fail_msg("step %d: the form is %g, its bound %g, and the move's %g", step, form, bound, gap);
+			fail_msg("step %d: the form is %g, its bound %g, the form of the step %g", step, form, bound, gap);
 		free(before);
 		free(after);
 	}
@@ -353,64 +354,6 @@ static void test_bound(void **state)
 	check_bound_holds(c);
 }
 
-/* Rounded as copy() rounds, cleaned, counted; and the same bytes on the host afterwards. */
-static void check_settled(contract *c, int64_t rows, int64_t cols, fp_dtype type)
-{
-	const double special[] = {0.0, -0.0, -1e-46};
-	sample X = sample_mixed(c, rows, cols, 1, special, 3);
-	fp_matrix narrow, out;
-	int64_t zeros = 0, got = -1, size = rows * cols;
-	int finite = -1;
-	void *host;
-	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, rows, cols, type));
-	assert_ok(c->ctx, fp_matrix_new(c->be, &out, rows, cols, type));
-	sample want = sample_filled(c, rows, cols, 0);
-	assert_ok(c->ctx, c->be->memory->copy(c->be, narrow, X.view));
-	assert_ok(c->ctx, c->be->memory->copy(c->be, want.view, narrow));
-	double *rounded = sample_read(c, &want);
-	for (int64_t k = 0; k < size; k++)
-		zeros += rounded[k] == 0;
-	assert_ok(c->ctx, c->be->transfer->allocate_host(c->be, &host, size * fp_dtype_size(type)));
-	memset(host, 0x55, (size_t)(size * fp_dtype_size(type)));
-	assert_ok(c->ctx, c->be->transfer->round_weights(c->be, X.view, out, &got, &finite));
-	assert_ok(c->ctx, c->be->transfer->begin_download(c->be, host, out));
-	assert_int_equal(got, zeros);
-	assert_true(finite == 1);
-	double *after = sample_read(c, &X);
-	for (int64_t k = 0; k < size; k++)
-		assert_true(after[k] == rounded[k] && (after[k] != 0 || !signbit(after[k])));
-	assert_ok(c->ctx, c->be->transfer->end_download(c->be));
-	float *numbers = malloc(((size_t)size + 1) * sizeof *numbers);
-	fp_to_float(numbers, host, type, size);
-	for (int64_t k = 0; k < size; k++)
-		assert_true((double)numbers[k] == after[k] && (numbers[k] != 0 || !signbit(numbers[k])));
-	c->be->transfer->release_host(c->be, host);
-	if (size > 0) { /* one that is not finite is seen, also where only rounding makes it so */
-		float large = type == FP_F32 ? INFINITY : type == FP_F16 ? 7e4f : 3.4e38f;
-		assert_ok(c->ctx,
-				  c->be->memory->fill(c->be, fp_matrix_cols(fp_matrix_rows(X.view, rows - 1, 1), cols - 1, 1), large));
-		assert_ok(c->ctx, c->be->transfer->round_weights(c->be, X.view, out, &got, &finite));
-		assert_true(finite == 0);
-	}
-	free(numbers);
-	free(rounded);
-	free(after);
-	fp_matrix_free(c->be, &narrow);
-	fp_matrix_free(c->be, &out);
-	sample_free(c, &X);
-	sample_free(c, &want);
-}
-
-static void test_way_out(void **state)
-{
-	contract *c = *state;
-	static const fp_dtype types[] = {FP_F32, FP_F16, FP_BF16};
-	for (int i = 0; i < contract_shape_count; i++)
-		for (int t = 0; t < 3; t++)
-			check_settled(c, contract_shapes[i].rows, contract_shapes[i].cols, types[t]);
-	c->be->transfer->release_host(c->be, NULL);
-}
-
 static void test_fista_step_delta(void **state)
 {
 	contract *c = *state;
@@ -427,4 +370,3 @@ static void test_fista_step_delta(void **state)
 
 CONTRACT_TESTS(delta, cmocka_unit_test(test_fista_step_delta), cmocka_unit_test(test_round_delta),
 			   cmocka_unit_test(test_bound));
-CONTRACT_TESTS(output, cmocka_unit_test(test_way_out));

@@ -25,7 +25,7 @@ static double *positive_matrix(contract *c, int64_t n)
 	return a;
 }
 
-/* inverse · A must be the identity. Two or three steps in float: n·ε times the condition, which is below 100 here. */
+/* inverse · A must be the identity, within n·ε times the condition number, which is below 100 here. */
 static void expect_inverse(const double *inverse, const double *a, int64_t n)
 {
 	double bound = FLOAT_EPSILON * 100 * (double)(n + 10);
@@ -123,7 +123,7 @@ static void test_inverse_factor_refuses(void **state)
 	sample_free(c, &zero);
 }
 
-/* What a backend's module uses for matrices that are too large to be tried here; NULL when there is no such thing. */
+/* The routine of a backend's module for matrices that are too large for this test; NULL if there is none. */
 static inverse_function inverse_for_large_matrices(const contract *c)
 {
 	inverse_function inverse = c->be->linear->inverse;
@@ -142,7 +142,7 @@ static void test_inverse_of_large_matrices(void **state)
 	static const int64_t sizes[] = {0, 1, 2, 7, 33, 150, 1100}; /* the last one: two panels */
 	inverse_function invert = inverse_for_large_matrices(c);
 	if (!invert)
-		invert = c->be->linear->inverse; /* it has one routine for all sizes */
+		invert = c->be->linear->inverse; /* one routine for all sizes */
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
 		check_inverse(c, invert, sizes[i]);
 	int64_t refused = -1;
@@ -164,7 +164,7 @@ static void check_eigen(contract *c, int64_t n, double *values)
 		size = fmax(size, fabs(e[i]));
 		assert_true(i == 0 || e[i] >= e[i - 1]);
 	}
-	/* backward stable: errors of some ε times the largest eigenvalue, growing slowly with n */
+	/* backward stable: errors are a few ε times the largest eigenvalue and grow slowly with n */
 	double bound = FLOAT_EPSILON * (20 + 2 * (double)n);
 	for (int64_t i = 0; i < n; i++) {
 		for (int64_t j = 0; j < n; j++) {

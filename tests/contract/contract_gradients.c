@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gradients, against central differences of plain functions in double. A backend without them is passed over, and
- * says so.
+ * contract_gradients.c: compares gradients with central differences of plain functions in double.
  */
 #include "contract.h"
 
@@ -40,7 +39,7 @@ static void check_norm_backward(contract *c, fp_norm_kind kind, int64_t rows, in
 			x[k] = at;
 			want[i * cols + k] = (up - down) / (2 * h);
 		}
-		/* the terms of a row cancel: the error is that of the largest of them, s·|w·dy|, or with few columns s³·ε⁻¹… */
+		/* the terms of a row cancel, so the error is that of the largest one: s·|w·dy|, or with few columns about s³/ε */
 		double spread = 0, mean = 0;
 		for (int64_t k = 0; k < cols && kind == FP_LAYER_NORM; k++)
 			mean += x[k] / (double)cols;
@@ -64,7 +63,7 @@ static void check_norm_backward(contract *c, fp_norm_kind kind, int64_t rows, in
 	sample_free(c, &w);
 }
 
-/* Against softmax less one in double. */
+/* The reference is softmax minus one at the target, in double. */
 static void check_cross_entropy_backward(contract *c, int64_t rows, int64_t cols, double scale)
 {
 	double *values = new_doubles(rows * cols), *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
@@ -81,7 +80,7 @@ static void check_cross_entropy_backward(contract *c, int64_t rows, int64_t cols
 		for (int64_t k = 0; k < cols && targets[i] >= 0; k++) {
 			double share = exp(x[k] - x[0]) / sum;
 			want[i * cols + k] = share - (k == targets[i]);
-			/* ε·90 from the arguments of the exponentials, and the subtraction's own */
+			/* ε·90 from the arguments of the exponentials, and the error of the subtraction */
 			bound[i * cols + k] = FLOAT_EPSILON * (100 * share + (k == targets[i])) + 1e-37;
 		}
 	}
@@ -123,14 +122,14 @@ static double slope(fp_activation kind, double x)
 	return (plain_activation(kind, x + h) - plain_activation(kind, x - h)) / (2 * h);
 }
 
-/* Normal numbers with a few that are far out, where exponentials end. */
-static sample sample_far(contract *c, int64_t rows, int64_t cols)
+/* Normal numbers and a few large ones, for which exponentials overflow or vanish. */
+static sample sample_large(contract *c, int64_t rows, int64_t cols)
 {
 	static const double special[] = {0, -0.0, 20, -20, 87, -87, 90, -90, 300, -300};
 	return sample_mixed(c, rows, cols, 3, special, sizeof special / sizeof *special);
 }
 
-/* 1/(1 + exp) and its product with x are off by a few ε and by ε·|x| from the exponent. */
+/* 1/(1 + exp) and its product with x have an error of a few ε, and ε·|x| from the exponent. */
 static double slope_bound(fp_activation kind, double x)
 {
 	return kind == FP_RELU ? 0 : (8 + 4 * fmin(fabs(x), 100)) * FLOAT_EPSILON + 1e-9;
@@ -143,7 +142,7 @@ static void test_activate_backward(void **state)
 		fp_activation kind = (fp_activation)(i % 4);
 		int where = i / 4 % 3;
 		int64_t rows = contract_shapes[i / 12].rows, cols = contract_shapes[i / 12].cols;
-		sample X = sample_far(c, rows, cols), dY = sample_normal(c, rows, cols), dX = sample_normal(c, rows, cols);
+		sample X = sample_large(c, rows, cols), dY = sample_normal(c, rows, cols), dX = sample_normal(c, rows, cols);
 		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
 		for (int64_t k = 0; k < rows * cols; k++) {
 			want[k] = dY.value[k] * slope(kind, X.value[k]);
@@ -167,7 +166,7 @@ static void test_activate_gated_backward(void **state)
 		fp_activation kind = (fp_activation)(i % 4);
 		bool in_place = i / 4 % 2;
 		int64_t rows = contract_shapes[i / 8].rows, cols = contract_shapes[i / 8].cols, size = rows * cols;
-		sample G = sample_far(c, rows, cols), U = sample_normal(c, rows, cols), dY = sample_normal(c, rows, cols);
+		sample G = sample_large(c, rows, cols), U = sample_normal(c, rows, cols), dY = sample_normal(c, rows, cols);
 		sample dG = sample_normal(c, rows, cols), dU = sample_normal(c, rows, cols);
 		double *want[2] = {new_doubles(size), new_doubles(size)}, *bound[2] = {new_doubles(size), new_doubles(size)};
 		for (int64_t k = 0; k < size; k++) {
@@ -246,7 +245,7 @@ static void test_difference(void **state)
 	}
 }
 
-/* Three steps in double; zeros of W must come out as +0.0 with their moments untouched. */
+/* Three steps in double; with keep_zeros, zeros of W must become +0.0 with unchanged moments. */
 static void check_adam(contract *c, int64_t rows, int64_t cols, bool keep_zeros)
 {
 	int64_t size = rows * cols;
@@ -272,7 +271,7 @@ static void check_adam(contract *c, int64_t rows, int64_t cols, bool keep_zeros)
 		assert_ok(c->ctx, c->be->gradients->adam_step(c->be, &rule, G.view, M.view, V.view, W.view));
 		sample_free(c, &G);
 	}
-	/* 1 − β₂ in float is off by ε/(1 − β₂), which the root halves; the moments' sums can cancel */
+	/* 1 − β₂ in float has a relative error of ε/(1 − β₂), of which the root takes half; sums of moments can cancel */
 	sample_expect(c, &M, M.value, 1e-6, 1e-5, "Adam's first moment");
 	sample_expect(c, &V, V.value, 1e-7, 2e-4, "Adam's second moment");
 	sample_expect(c, &W, W.value, 3e-6, 1e-5, "Adam's weights");
@@ -293,7 +292,7 @@ static void test_adam(void **state)
 		check_adam(c, contract_shapes[i / 2].rows, contract_shapes[i / 2].cols, i % 2);
 }
 
-/* One head of one sequence in double: the weights, and from them what attention gives and its three gradients. */
+/* Attention and its three gradients in double. */
 typedef struct attention_sums {
 	double *out, *dQ, *dK, *dV;
 } attention_sums;
@@ -378,7 +377,7 @@ static double root_mean_square(const double *x, int64_t n)
 	return sqrt(sum);
 }
 
-/* The plain gradients themselves, against central differences along random directions. */
+/* Compares the reference gradients with central differences along random directions. */
 static void check_reference(contract *c, const fp_attention_shape *shape, double *const x[3], const double *dO,
 							double *const gradient[3], const int64_t size[3])
 {
@@ -425,8 +424,8 @@ static void check_attention_backward(contract *c, fp_attention_shape shape, doub
 												   dout.view, gradient[0].view, gradient[1].view, gradient[2].view));
 	static const char *const names[] = {"attention_backward by Q", "by K", "by V"};
 	for (int k = 0; k < 3; k++) {
-		/* sums of up to length·group products whose terms cancel: the error goes with the size of all of them, and
-		 * sharp weights multiply it by the spread of the scores */
+		/* sums of up to length·group products whose terms cancel: the error is proportional to the size of all terms,
+		 * and sharp weights multiply it by the spread of the scores */
 		double scale = root_mean_square(want[k], size[k]) + root_mean_square(sums.dV, size[2]);
 		sample_expect(c, &gradient[k], want[k], (20 + 20 * spread * spread) * FLOAT_EPSILON * scale, 1e-5, names[k]);
 		sample_free(c, &in[k]);

@@ -15,7 +15,7 @@ static void test_upload_and_download(void **state)
 	}
 }
 
-/* The half nearest to a number that has few bits is the number: conversions on the way in and out are exact here. */
+/* Numbers with few bits are exact in every type, so conversions must be exact. */
 static void test_conversions(void **state)
 {
 	contract *c = *state;
@@ -45,7 +45,7 @@ static void test_conversions(void **state)
 	}
 }
 
-/* Large copies may be shared out among threads: sizes that do not divide evenly lose nothing. */
+/* Threads may share large copies: sizes that do not divide evenly must be complete. */
 static void test_large_copies(void **state)
 {
 	contract *c = *state;
@@ -67,7 +67,7 @@ static void test_large_copies(void **state)
 	}
 }
 
-/* Rounding on the device is that of the host, bit for bit: a checkpoint must not depend on where it was rounded. */
+/* The device rounds as the host does, bit for bit: a checkpoint must not depend on where it was rounded. */
 static void test_rounding(void **state)
 {
 	contract *c = *state;
@@ -119,7 +119,7 @@ static void test_memory_and_defects(void **state)
 	assert_true(available >= 0 && total > 0 && available <= total);
 	assert_ok(c->ctx, c->be->memory->synchronize(c->be));
 	c->be->memory->release(c->be, NULL);
-	/* a shape that does not fit is a defect of the caller, reported and not run */
+	/* mismatched shapes are a defect of the caller: reported, not executed */
 	sample a = sample_normal(c, 3, 4), b = sample_normal(c, 3, 5);
 	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->memory->copy(c->be, a.view, b.view));
 	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold", c->be->linear->axpby(c->be, 1, a.view, 1, b.view));
@@ -130,8 +130,8 @@ static void test_memory_and_defects(void **state)
 	sample_free(c, &b);
 }
 
-/* A matrix comes in beside work under way: neither disturbs the other, though memory of the same size is freed behind
- * that work, and what is asked for later finds the matrix. */
+/* An upload during queued work does not disturb that work, even though a buffer of the same size is freed after it, and
+ * later operations see the uploaded matrix. */
 static void test_upload_async(void **state)
 {
 	contract *c = *state;
@@ -140,9 +140,9 @@ static void test_upload_async(void **state)
 	static float numbers[N * N], back[N * N], in[N * N];
 	for (int i = 0; i < N * N; i++)
 		numbers[i] = (float)(i % 251 - 125) / 16.0f;
-	for (int t = 0; t < 6; t++) { /* as it is, and as floats */
+	for (int t = 0; t < 6; t++) { /* converted to float, and unconverted */
 		const fp_dtype type = types[t % 3], held = t < 3 ? FP_F32 : type;
-		fp_matrix one, sum, came, own, wide;
+		fp_matrix one, sum, uploaded, own, wide;
 		assert_ok(c->ctx, fp_matrix_new(c->be, &one, N, N, FP_F32));
 		assert_ok(c->ctx, fp_matrix_new(c->be, &sum, N, N, FP_F32));
 		assert_ok(c->ctx, c->be->memory->fill(c->be, one, 1.0f));
@@ -151,15 +151,15 @@ static void test_upload_async(void **state)
 			assert_ok(c->ctx, c->be->linear->axpby(c->be, 1.0f, one, 1.0f, sum));
 		fp_matrix_free(c->be, &one);
 		fp_from_float(in, type, numbers, N * N);
-		assert_ok(c->ctx, c->be->transfer->upload_async(c->be, &came, N, N, held, in, type));
-		memset(in, 0, sizeof in); /* the host's bytes are not needed any more */
-		assert_int_equal(came.dtype, held);
-		assert_ok(c->ctx, fp_matrix_widen(c->be, came, &own, &wide));
+		assert_ok(c->ctx, c->be->transfer->upload_async(c->be, &uploaded, N, N, held, in, type));
+		memset(in, 0, sizeof in); /* upload_async() has read the host memory */
+		assert_int_equal(uploaded.dtype, held);
+		assert_ok(c->ctx, fp_matrix_widen(c->be, uploaded, &own, &wide));
 		assert_ok(c->ctx, c->be->linear->axpby(c->be, 1.0f, wide, 1.0f, sum));
 		assert_ok(c->ctx, c->be->memory->download(c->be, back, FP_F32, N, sum));
 		for (int i = 0; i < N * N; i++)
 			assert_true(back[i] == numbers[i] + (float)TIMES);
-		fp_matrix_free(c->be, &came);
+		fp_matrix_free(c->be, &uploaded);
 		fp_matrix_free(c->be, &own);
 		fp_matrix_free(c->be, &sum);
 	}
@@ -167,6 +167,5 @@ static void test_upload_async(void **state)
 
 CONTRACT_TESTS(memory, cmocka_unit_test(test_upload_and_download), cmocka_unit_test(test_conversions),
 			   cmocka_unit_test(test_large_copies), cmocka_unit_test(test_rounding),
-			   cmocka_unit_test(test_copy_and_fill),
-			   cmocka_unit_test(test_memory_and_defects));
+			   cmocka_unit_test(test_copy_and_fill), cmocka_unit_test(test_memory_and_defects));
 CONTRACT_TESTS(upload, cmocka_unit_test(test_upload_async));

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * contract_precision.c: what a relaxed use may lose, for every precision. A backend may always be better than asked for
- * (the CPU is); exact uses are held to float arithmetic by the other files whatever the precision is.
+ * contract_precision.c: error bounds of relaxed uses, for every precision. A backend may be more accurate than required,
+ * as the CPU is. For exact uses the other files require float arithmetic at any precision.
  */
 #include "contract.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* The rounding of one operand, relative. */
+/* The relative rounding error of one operand. */
 static double operand_error(fp_use use, fp_precision precision)
 {
 	const double bf16 = ldexp(1, -8);
-	const double tf32 = ldexp(1, -10); /* cut, not rounded */
+	const double tf32 = ldexp(1, -10); /* truncated, not rounded */
 	const double split = ldexp(1, -16);
 	if (use == FP_USE_EXACT || precision == FP_PRECISION_FP32)
 		return 0;
@@ -21,7 +21,7 @@ static double operand_error(fp_use use, fp_precision precision)
 	return use == FP_USE_ACTIVATION && precision == FP_PRECISION_BF16 ? bf16 : tf32;
 }
 
-/* Two operands are rounded, each product is off by both; k sums in float on top. */
+/* The rounding errors of two operands, and k sums in float. */
 static double product_bound(fp_use use, fp_precision precision, int64_t k, double size)
 {
 	return (2.5 * operand_error(use, precision) + FLOAT_EPSILON * (double)(k + 4) / 2) * size;
@@ -80,7 +80,7 @@ static void check_gram(contract *c, int64_t p, int64_t n)
 	sample_free(c, &A);
 }
 
-/* Against the same attention when it is exact. */
+/* The reference is the same attention as an exact use. */
 static void check_attention(contract *c, fp_attention_shape shape)
 {
 	int64_t tokens = shape.sequences * shape.length, width = shape.heads * shape.head_dim;
@@ -94,8 +94,8 @@ static void check_attention(contract *c, fp_attention_shape shape)
 	c->be->use = use;
 	assert_ok(c->ctx, c->be->memory->fill(c->be, out.view, NAN));
 	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
-	/* Scores of a few units, of which each term is off by two roundings, weights and values by one each; 5 is the
-	 * largest value that normal numbers have here. */
+	/* Each term of a score has two rounding errors, weights and values have one each. 5 is about the largest of the
+	 * normal numbers. */
 	sample_expect(c, &out, want, 5 * (8 * operand_error(use, c->be->precision) + 64 * FLOAT_EPSILON), 0,
 				  "attention, relaxed");
 	free(want);
@@ -105,7 +105,7 @@ static void check_attention(contract *c, fp_attention_shape shape)
 	sample_free(c, &out);
 }
 
-/* Likewise for its gradients. */
+/* The same for its gradients. */
 static void check_attention_backward(contract *c, fp_attention_shape shape)
 {
 	int64_t tokens = shape.sequences * shape.length, width = shape.heads * shape.head_dim;
@@ -131,7 +131,7 @@ static void check_attention_backward(contract *c, fp_attention_shape shape)
 		c->be->use = use;
 	}
 	for (int i = 5; i < 8; i++) {
-		/* sums over up to `length` rows, each term off by a few roundings; the first keys gather from all of them */
+		/* sums over up to `length` rows with a few rounding errors per term; the first keys sum over all rows */
 		double largest = 0;
 		for (int64_t k = 0; k < fp_matrix_size(all[i].view); k++)
 			largest = fmax(largest, fabs(want[i - 5][k]));
@@ -171,7 +171,7 @@ static void test_relaxed_uses(void **state)
 	}
 }
 
-/* `narrow` (BF16) must hold what is in `wide`, rounded. */
+/* Fails unless `narrow` (BF16) holds the rounded numbers of `wide`. */
 static void expect_rounded(contract *c, const sample *wide, fp_matrix narrow, const char *what)
 {
 	sample got = sample_filled(c, narrow.rows, narrow.cols, NAN);
@@ -187,7 +187,7 @@ static void expect_rounded(contract *c, const sample *wide, fp_matrix narrow, co
 	sample_free(c, &got);
 }
 
-/* Where narrow results are allowed they are the wide ones, rounded once. */
+/* A narrow result must be the wide one, rounded once. */
 static void check_narrow(contract *c, int64_t rows, int64_t cols)
 {
 	sample X = sample_normal(c, rows, cols), G = sample_normal(c, rows, cols), U = sample_normal(c, rows, cols);
@@ -248,7 +248,7 @@ static void test_narrow_results(void **state)
 		check_narrow(c, contract_shapes[i].rows, contract_shapes[i].cols);
 }
 
-/* A BF16 matrix, and the sample's numbers rounded to what it holds. */
+/* A BF16 copy of the sample; the sample's numbers are rounded to bf16. */
 static fp_matrix rounded_of(contract *c, sample *s)
 {
 	fp_matrix narrow;
@@ -258,7 +258,7 @@ static fp_matrix rounded_of(contract *c, sample *s)
 	return narrow;
 }
 
-/* Where BF16 is allowed the result is that of the same numbers in float, rounded once. */
+/* With BF16 matrices the result must be that of the same numbers in float, rounded once. */
 static void check_bf16(contract *c, int64_t rows, int64_t cols)
 {
 	sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), wide = sample_filled(c, rows, cols, NAN);
@@ -315,7 +315,7 @@ static void check_bf16_heads(contract *c, fp_attention_shape shape)
 	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, q, k, v, out));
 	assert_ok(c->ctx, c->be->memory->copy(c->be, got.view, out));
 	double *want = sample_read(c, &wide);
-	/* gaps keep the floats from the kernel that serves bf16, and each rounds the weights in its own way */
+	/* strided floats do not take the bf16 kernel, and the two round the weights differently */
 	sample_expect(c, &got, want, ldexp(1, -6), ldexp(1, -8), "attention of bf16");
 	free(want);
 	assert_ok(c->ctx, c->be->linear->gram(c->be, V.view, 0, A.view));

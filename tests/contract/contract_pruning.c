@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers with many equal magnitudes, zeros of both signs, subnormal and huge ones. */
+/* Numbers with many ties, zeros of both signs, subnormal and huge ones. */
 static sample sample_tied(contract *c, int64_t rows, int64_t cols)
 {
 	double *values = new_doubles(rows * cols);
@@ -66,7 +66,7 @@ static void test_fista_step(void **state)
 			check_fista(c, contract_shapes[i].rows, contract_shapes[i].cols, (fp_momentum)rule, 0.01f, 0, 0);
 		}
 	}
-	/* what the threshold swallows is +0.0, from both sides and at threshold 0; a NaN is not swallowed */
+	/* entries within the threshold become +0.0, from both sides and with threshold 0; NaN stays NaN */
 	const double y[] = {0.25, -0.25, -0.0, 0, NAN};
 	for (int k = 0; k < 2; k++) {
 		sample G = sample_filled(c, 1, 5, 0), Y = sample_from(c, 1, 5, y), P = sample_filled(c, 1, 5, 0);
@@ -96,7 +96,7 @@ static int by_size(const void *a, const void *b)
 	return x->index < y->index ? -1 : 1;
 }
 
-/* 0 at the `zeros` smallest of count, the first of equals first. */
+/* mask ← 0 at the `zeros` smallest of count; among equals the first is pruned first. */
 static void reference_smallest(const double *score, int64_t count, int64_t zeros, double *mask)
 {
 	ranked *all = malloc((size_t)(count + 1) * sizeof *all);
@@ -136,7 +136,7 @@ static void test_mask_unstructured(void **state)
 	}
 }
 
-/* Of each group the largest stay, the first of equals: the reverse order of pruning. */
+/* mask ← 1 at the `kept` largest of each group; among equals the first is kept. */
 static void reference_groups(const double *score, int64_t cols, int64_t kept, int64_t group, double *mask)
 {
 	for (int64_t begin = 0; begin < cols; begin += group) {
@@ -176,7 +176,7 @@ static void test_mask_groups(void **state)
 	}
 }
 
-/* The caller checks for NaN; should one slip through, the count must hold all the same. */
+/* Callers check for NaN. The number of zeros must be right even if they do not. */
 static void test_mask_with_nan(void **state)
 {
 	contract *c = *state;
@@ -222,7 +222,7 @@ static void test_apply_and_distance(void **state)
 	}
 }
 
-/* With small whole numbers everything is exact, so the mask must be the one the reference chooses. */
+/* Small integers, with which the step is exact, so that the mask must equal the reference. */
 static sample sample_whole(contract *c, int64_t rows, int64_t cols)
 {
 	double *values = new_doubles(rows * cols);
@@ -233,7 +233,7 @@ static sample sample_whole(contract *c, int64_t rows, int64_t cols)
 	return s;
 }
 
-/* scale: 0 for G and T in float, else that of F16. */
+/* scale: of G and T in F16; 0: they are in float. */
 static void check_support_step(contract *c, int64_t rows, int64_t cols, const fp_pattern *pattern, bool with_r,
 							   float scale)
 {
@@ -291,22 +291,22 @@ static void test_support_step(void **state)
 			check_support_step(c, 24, 64, &patterns[p], true, 4096); /* beyond the range of F16 */
 }
 
-/* What cg_step() makes of one row in double. */
+/* One row of cg_step() in double. */
 typedef struct cg_row {
 	double *r, *p, *v;       /* read and written */
-	double rz, enough, size; /* size: the largest number met, for the bound */
+	double rz, enough, size; /* size: the largest number in the step, for the bound */
 } cg_row;
 
 static void cg_reference(cg_row *row, const double *mask, const double *inverse, const double *q, int64_t n,
 						 double longest)
 {
-	double bend = 0, next = 0, step = 0;
+	double pq = 0, next = 0, step = 0;
 	for (int64_t j = 0; q && j < n; j++)
-		bend += mask[j] != 0 ? row->p[j] * q[j] : 0;
+		pq += mask[j] != 0 ? row->p[j] * q[j] : 0;
 	if (q && isinf(row->enough))
 		return;
 	if (q) {
-		step = bend > 0 && row->rz > row->enough ? row->rz / bend : 0;
+		step = pq > 0 && row->rz > row->enough ? row->rz / pq : 0;
 		if (step == 0 || step > longest) {
 			row->enough = INFINITY;
 			return;
@@ -327,8 +327,8 @@ static void cg_reference(cg_row *row, const double *mask, const double *inverse,
 	row->rz = next;
 }
 
-/* Rows by number modulo 5: 0 and 1 go on, 2 is solved, 3 has no curvature, 4 would take too long a step. Where `half`,
- * the product comes of narrow numbers, times their factors. */
+/* Rows modulo 5: 0 and 1 continue, 2 is solved, 3 has negative curvature, 4 would take too long a step. With `half` the
+ * product is computed from `narrow` and scaled by the rows' factors. */
 static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 {
 	const double longest = 50;
@@ -349,13 +349,14 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 				.longest = (float)longest,
 				.narrow = narrow,
 				.factor = half ? factor.view : (fp_matrix){0}};
-	for (int64_t k = 0; k < rows * cols; k++) /* as the refit has them */
+	for (int64_t k = 0; k < rows * cols; k++) /* as in the refit: zero outside the mask */
 		r.value[k] *= mask.value[k] != 0;
 	assert_ok(c->ctx, c->be->pruning->apply_mask(c->be, mask.view, r.view));
-	for (int turn = 0; turn < (cols < 8 ? 2 : 3); turn++) { /* few columns are solved in one step, but for rounding */
+	for (int iteration = 0; iteration < (cols < 8 ? 2 : 3);
+		 iteration++) { /* one step solves few columns, up to rounding */
 		sample Q = {0};
 		double *factors = NULL;
-		if (turn > 0) {
+		if (iteration > 0) {
 			factors = half ? sample_read(c, &factor) : NULL;
 			for (int64_t k = 0; k < rows * cols; k++) {
 				int kind = (int)(k / cols % 5);
@@ -369,12 +370,13 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 		}
 		for (int64_t i = 0; i < rows; i++) {
 			cg_row row = {r.value + i * cols, p.value + i * cols, V.value + i * cols, rz.value[i], enough.value[i], 1};
-			cg_reference(&row, mask.value + i * cols, inverse.value, turn > 0 ? q + i * cols : NULL, cols, longest);
+			cg_reference(&row, mask.value + i * cols, inverse.value, iteration > 0 ? q + i * cols : NULL, cols,
+						 longest);
 			rz.value[i] = row.rz;
 			enough.value[i] = row.enough;
 			size[i] = row.size;
 		}
-		assert_ok(c->ctx, c->be->pruning->cg_step(c->be, &cg, turn > 0 ? Q.view : (fp_matrix){0}));
+		assert_ok(c->ctx, c->be->pruning->cg_step(c->be, &cg, iteration > 0 ? Q.view : (fp_matrix){0}));
 		double *bound = new_doubles(rows * cols), *sums = new_doubles(rows);
 		for (int64_t k = 0; k < rows * cols; k++)
 			bound[k] = 64 * FLOAT_EPSILON * size[k / cols];
@@ -399,9 +401,9 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 			free(times);
 			sample_free(c, &N);
 		}
-		for (int64_t i = 0; i < rows && turn == 0; i++)
+		for (int64_t i = 0; i < rows && iteration == 0; i++)
 			enough.value[i] = i % 5 == 2 ? 2 * rz.value[i] : 1e-9 * rz.value[i];
-		if (turn == 0 && rows > 0) {
+		if (iteration == 0 && rows > 0) {
 			sample next = sample_from(c, 1, rows, enough.value);
 			assert_ok(c->ctx, c->be->memory->copy(c->be, enough.view, next.view));
 			sample_free(c, &next);
@@ -409,7 +411,7 @@ static void check_cg_step(contract *c, int64_t rows, int64_t cols, bool half)
 		free(bound);
 		free(sums);
 		free(factors);
-		if (turn > 0)
+		if (iteration > 0)
 			sample_free(c, &Q);
 	}
 	free(q);

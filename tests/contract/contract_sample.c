@@ -25,7 +25,7 @@ double *new_doubles(int64_t count)
 	return out;
 }
 
-/* Puts s->value on the device, in a view at a random place. */
+/* Uploads s->value to a view at a random place of a new buffer. */
 static void place(contract *c, sample *s, int64_t rows, int64_t cols, fp_dtype dtype)
 {
 	bool plain = contract_random(c, 0, 2) == 0;

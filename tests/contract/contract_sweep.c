@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * contract_sweep.c: SparseGPT's sweep replayed in double with the mask that the backend chose. The choice itself is
- * checked at the moment it is made: nothing that was pruned may score above what was kept. (Two scores that are equal
- * up to rounding may be chosen differently in float and in double, so the masks themselves cannot be compared.)
+ * contract_sweep.c: repeats SparseGPT's sweep in double with the mask that the backend chose. At every choice it checks
+ * that no pruned entry has a higher score than a kept one. (Masks cannot be compared directly, because scores that are
+ * equal up to rounding may be chosen differently in float and in double.)
  */
 #include "contract.h"
 
@@ -39,7 +39,7 @@ static void check_choice(const replay *r, int64_t row0, int64_t row1, int64_t co
 		}
 	}
 	assert_int_equal(count, zeros);
-	/* the weights that are compared have been updated in float: a thousandth is a hundred times what that costs here */
+	/* the backend updates its weights in float: 0.001 is a hundred times the error of that here */
 	assert_true(largest_pruned <= smallest_kept * 1.001 + 1e-9);
 }
 
@@ -76,7 +76,7 @@ static void replay_sweep(const replay *r)
 
 static void check_sweep(contract *c, int64_t rows, int64_t cols, int64_t block, fp_pattern pattern)
 {
-	/* an upper factor as inverse_factor() gives it: a positive diagonal, and less beside it */
+	/* like a result of inverse_factor(): upper triangular with a large positive diagonal */
 	double *u = new_doubles(cols * cols);
 	for (int64_t i = 0; i < cols; i++) {
 		u[i * cols + i] = 0.5 + fabs((double)random_uniform(&c->seed));
@@ -87,8 +87,7 @@ static void check_sweep(contract *c, int64_t rows, int64_t cols, int64_t block, 
 	assert_ok(c->ctx, c->be->pruning->sparsegpt_sweep(c->be, U.view, &pattern, block, W.view, mask.view));
 	double *chosen = sample_read(c, &mask), *got = sample_read(c, &W);
 	replay_sweep(&(replay){rows, cols, block, pattern, U.value, chosen, W.value});
-	/* each entry takes up to cols updates in float of numbers about 1: their errors add like a walk, with a wide margin
-	 */
+	/* an entry takes up to cols updates in float on numbers of about 1 */
 	sample_expect(c, &W, W.value, FLOAT_EPSILON * (20 + 4 * (double)cols), 0, "sparsegpt_sweep");
 	sample_expect(c, &U, U.value, 0, 0, "U after sparsegpt_sweep");
 	for (int64_t k = 0; k < rows * cols; k++)

@@ -23,7 +23,7 @@ static void check_norm(contract *c, fp_norm_kind kind, int64_t rows, int64_t col
 		for (int64_t k = 0; k < cols; k++) {
 			double scale = weighted ? w.value[k] : 1, shift = biased && kind == FP_LAYER_NORM ? b.value[k] : 0;
 			want[i * cols + k] = (x[k] - mean) * factor * scale + shift;
-			/* the mean is rounded to float before it is taken away: an error of ε·|mean|·factor; then a few products */
+			/* the mean is rounded to float before it is subtracted: an error of ε·|mean|·factor; then a few products */
 			bound[i * cols + k] = FLOAT_EPSILON * (4 * fabs(want[i * cols + k]) + 4 * fabs(shift) +
 												   2 * (fabs(mean) + fabs(x[k])) * factor * fabs(scale));
 		}
@@ -69,8 +69,8 @@ static void test_add_bias(void **state)
 	}
 }
 
-/* exp in float is good to a few ε, but its argument is rounded first: an error of ε·|argument|, at most 90. Near zero
- * results the error is that of x/(1+exp(−x)) with a large exponential, or of 1 + erf: absolute. */
+/* exp in float has an error of a few ε plus ε·|argument| from its rounded argument, at most 90. Results close to zero
+ * have the absolute error of x/(1 + exp(−x)) with a large exponential, or of 1 + erf. */
 static double activation_bound(double x, double want)
 {
 	return FLOAT_EPSILON * ((8 + 2 * fabs(x)) * fabs(want) + fabs(x)) + 1e-37;
@@ -185,7 +185,7 @@ static void check_cross_entropy(contract *c, int64_t rows, int64_t cols, double 
 			sum += exp(x[k] - x[best]);
 		targets[i] = (int32_t)(i % 4 == 3 ? -1 : i % 4 == 2 ? best : contract_random(c, 0, cols - 1));
 		want[i] = targets[i] < 0 ? 0 : log(sum) + x[best] - x[targets[i]];
-		/* relative errors of the exponentials (a few ε, and ε·90 from their arguments) become an absolute one of the
+		/* relative errors of the exponentials (a few ε, and ε·90 from their arguments) become an absolute error of the
 		 * logarithm; the result is rounded to float */
 		bound[i] = targets[i] < 0 ? 0 : FLOAT_EPSILON * (100 + want[i]);
 		argmax[i] = (int32_t)best;

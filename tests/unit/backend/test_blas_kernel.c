@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_blas_kernel.c: which kernel OpenBLAS is given on a processor that it does not know. */
+/* test_blas_kernel.c: the kernel that is chosen for OpenBLAS on a processor it does not know. */
 #include "backend/cpu/cpu_blas.h"
 #include "support.h"
 
@@ -11,8 +11,8 @@ static void test_choice(void **state)
 	(void)state;
 	assert_string_equal(fp_cpu_blas_kernel("Prescott", "avx512"), "SkylakeX");
 	assert_string_equal(fp_cpu_blas_kernel("Prescott", "avx2"), "Haswell");
-	assert_null(fp_cpu_blas_kernel("Prescott", "scalar")); /* a processor that is no better */
-	assert_null(fp_cpu_blas_kernel("Zen", "avx512"));      /* OpenBLAS knows what it does */
+	assert_null(fp_cpu_blas_kernel("Prescott", "scalar")); /* the processor has nothing better */
+	assert_null(fp_cpu_blas_kernel("Zen", "avx512"));      /* OpenBLAS has detected the processor */
 	assert_null(fp_cpu_blas_kernel("Haswell", "avx2"));
 }
 

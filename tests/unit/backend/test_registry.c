@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_registry.c: which backends open, what is said of those that do not, and the views of backend.c. */
+/* test_registry.c: opening backends by name, the messages for those that do not open, and the views of backend.c. */
 #include "backend/backend.h"
 #include "support.h"
 
@@ -41,13 +41,12 @@ static void test_auto_says_what_it_chose(void **state)
 	assert_true(be->threads >= 1);
 	assert_non_null(strstr(log, "auto"));
 	assert_non_null(strstr(log, be->description));
-	assert_null(
-		strstr(log, "not its OpenMP form")); /* the build found OpenBLAS's OpenMP form, and so does the program */
+	assert_null(strstr(log, "not its OpenMP form")); /* the program runs with the OpenBLAS of the build */
 	fp_backend_close(be);
 	fp_context_free(ctx);
 }
 
-/* Every slot of a table is filled: a caller asks for a capability, never for a slot. */
+/* Every operation of a table is set: callers check capabilities, not pointers. */
 static void test_table_is_full(void **state)
 {
 	(void)state;
@@ -69,7 +68,7 @@ static void test_table_is_full(void **state)
 		for (size_t i = 0; i < tables[t].size / sizeof *slots; i++)
 			assert_non_null(slots[i]);
 	}
-	/* the CPU always computes in float, and its results are on the host already */
+	/* the CPU computes in float, and its results are already on the host */
 	assert_int_equal(be->capabilities, FP_CAN_DIFFERENTIATE);
 	assert_null(be->delta);
 	assert_null(be->transfer);
@@ -91,7 +90,7 @@ static void test_threads(void **state)
 	fp_matrix out;
 	assert_ok(ctx, fp_matrix_new(be, &out, 64, 64, FP_F32));
 	assert_ok(ctx, be->linear->gemm(be, 1, m, FP_PLAIN, m, FP_PLAIN, 0, out));
-	assert_int_equal(omp_get_max_threads(), before); /* the caller's own setting is left alone */
+	assert_int_equal(omp_get_max_threads(), before); /* the caller's setting is unchanged */
 	fp_matrix_free(be, &m);
 	fp_matrix_free(be, &out);
 	fp_backend_close(be);
@@ -136,7 +135,7 @@ static void test_pattern_zeros(void **state)
 	assert_int_equal(fp_pattern_zeros(&(fp_pattern){.sparsity = 0.5}, INT64_C(10000000000)), INT64_C(5000000000));
 }
 
-/* Each allocation that an operation makes is failed once: an error, no crash, nothing lost. */
+/* Every allocation fails once: each must give an error without a crash or a leak. */
 static void test_out_of_memory(void **state)
 {
 	(void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_simd.c: the loops of every instruction set that this processor has, each against the mathematics. The contract
- * suite sees only the best of them. */
+/* test_simd.c: checks the loops for every instruction set of this processor. The contract suite runs only the best
+ * one. */
 #include "backend/cpu/cpu_simd.h"
 #include "support.h"
 
@@ -23,8 +23,7 @@ static void fill(uint64_t seed)
 	}
 }
 
-/* Over the whole range where exp is a normal float, in steps that hit every exponent: 2 ulp and a half, and the ends.
- */
+/* exp within 2.5 ulp over the range where it is a normal float, in steps that reach every exponent; and the ends. */
 static void check_exponential(const fp_cpu_loops *loops)
 {
 	double worst = 0;
@@ -53,7 +52,7 @@ static void check_softmax_parts(const fp_cpu_loops *loops, int64_t n)
 	assert_true(fabs(loops->exp_sum(x, n, largest) - sum) <= 1e-6 * sum);
 	memcpy(w, x, sizeof w);
 	assert_true(fabs(loops->exp_store(w, n, largest) - sum) <= 1e-6 * sum);
-	assert_true(w[n] == x[n]); /* nothing is written behind the end */
+	assert_true(w[n] == x[n]); /* nothing is written past the end */
 	float negative[] = {-3, -1.5f, -2, -INFINITY, -1e-42f};
 	assert_true(loops->maximum(negative, 4) == -1.5f && loops->maximum(negative, 5) == -1e-42f);
 }
