@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# The build identity: a digest of all sources, and the git commit where it is known. A module is loaded and an unfinished run is
-# resumed only by the build that made it (src/base/build_identity.c). There is no timestamp: the same sources give the same bytes.
+# The build identity: a digest of all sources, and the git commit if it is known. A program loads
+# modules and resumes runs only of its own build (src/base/build_identity.c). There is no timestamp,
+# so the same sources give the same bytes.
 #
-# Included by CMakeLists.txt, this file defines the target fp_build_identity. That target runs this file as a script in every build,
-# because the commit may change without any source doing so. The header is written only when it changes.
+# When CMakeLists.txt includes this file, it defines the target fp_build_identity. That target runs
+# this file as a script in every build, because the commit may change when no source does. The
+# header is written only if it changes.
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(FP_GENERATED_FOLDER ${PROJECT_BINARY_DIR}/generated)
   add_custom_target(fp_build_identity
@@ -26,7 +28,8 @@ endforeach()
 string(SHA256 digest "${text}")
 string(SUBSTRING ${digest} 0 16 digest)
 
-# A tarball that was unpacked inside another repository has a prefix, and that repository's commit is not ours.
+# In a tarball that was unpacked inside another repository the prefix is not empty; the commit there
+# is not ours.
 set(commit "")
 find_program(GIT git)
 if(GIT)
@@ -38,7 +41,7 @@ if(GIT)
   endif()
 endif()
 
-set(text "/* made by cmake/BuildIdentity.cmake; do not edit */\n#define FP_BUILD_ID \"${digest}\"\n#define FP_BUILD_COMMIT \"${commit}\"\n")
+set(text "/* written by cmake/BuildIdentity.cmake; do not edit */\n#define FP_BUILD_ID \"${digest}\"\n#define FP_BUILD_COMMIT \"${commit}\"\n")
 set(before "")
 if(EXISTS ${HEADER})
   file(READ ${HEADER} before)

@@ -1,40 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-# All libraries that the project uses, as one target: fp_dependencies.
+# The libraries that the project uses, as one target: fp_dependencies.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 if(FP_FUZZ)
-  # The fuzz build has one thread: clang needs another package for OpenMP, and threads would make
-  # runs hard to repeat.
+  # The fuzz build has one thread: clang needs another package for OpenMP, and runs must be
+  # repeatable.
   add_library(fp_openmp INTERFACE)
   target_include_directories(fp_openmp INTERFACE ${PROJECT_SOURCE_DIR}/tests/fuzz/serial)
 elseif(FP_STATIC)
   add_library(fp_openmp INTERFACE)
-  target_compile_options(fp_openmp INTERFACE -fopenmp) # its archive is linked below
+  target_compile_options(fp_openmp INTERFACE -fopenmp) # the archive is linked below
 else()
   find_package(OpenMP REQUIRED COMPONENTS C)
   add_library(fp_openmp ALIAS OpenMP::OpenMP_C)
 endif()
 
-# out ← the path of lib<name>.a, from `folder` or else from the folders that the compiler searches.
+# out ← the path of lib<name>.a, from `folder` or the compiler's search path.
 function(fp_find_archive out name folder)
   set(path "${folder}/lib${name}.a")
   if(NOT EXISTS ${path})
     execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=lib${name}.a OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
   endif()
   if(NOT EXISTS ${path})
-    message(FATAL_ERROR "lib${name}.a was not found, which a static program needs; run ./setup")
+    message(FATAL_ERROR "a static program needs lib${name}.a, which was not found; run ./setup")
   endif()
   set(${out} ${path} PARENT_SCOPE)
 endfunction()
 
-# Debian has several builds of OpenBLAS that replace each other. This project needs the OpenMP build
-# and names its folder. The project's own loops run on OpenMP's threads. The pthread build starts a
-# second set of threads, and two sets that spin on the same processors slow each other down: on two
-# cores a 512×512×512 product followed by a small parallel loop reached 95 GFLOP/s with one set and
-# 56 with two, a 128×512×64 one 125 and 28. The OpenMP build also notices when it is called inside a
-# parallel region, which attention relies on. Open: large products alone were faster with the
-# pthread build (2048³: 197 against 98 GFLOP/s; under heavy load 32 against 26), but on a machine
-# that was in use. Measure again on an idle one.
+# Debian has several builds of OpenBLAS. This project needs the OpenMP build and names its folder.
+# The project's own loops run on OpenMP's threads. The pthread build would start a second set of
+# threads, and two sets that spin on the same processors slow each other down: on two cores a
+# 512×512×512 product followed by a small parallel loop reached 95 GFLOP/s with one set and 56 with
+# two, a 128×512×64 product 125 and 28. The OpenMP build also detects that it is called inside a
+# parallel region, which attention relies on. Open question: large products alone were faster with
+# the pthread build (2048³: 197 against 98 GFLOP/s; under heavy load 32 against 26), but that was
+# measured on a busy machine.
 set(FP_OPENBLAS_FOLDER "/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-openmp" CACHE PATH "The folder of OpenBLAS's OpenMP build")
 if(FP_STATIC)
   set(CMAKE_SKIP_RPATH ON)

@@ -5,7 +5,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(FP_MODULES "jansson libpcre2-8 libutf8proc zlib libzstd") # what the static library needs besides OpenBLAS and OpenMP
+# Dependencies of the static library besides OpenBLAS and OpenMP.
+set(FP_MODULES "jansson libpcre2-8 libutf8proc zlib libzstd")
 set(FP_PACKAGE_FOLDER "${CMAKE_INSTALL_LIBDIR}/cmake/fistapruner")
 # With the prefix /usr the library folder is one level deeper.
 file(RELATIVE_PATH FP_PREFIX_FROM_PC "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
@@ -20,8 +21,7 @@ if(FP_HAS_MPI)
 endif()
 install(TARGETS fistapruner_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET fistapruner_shared)
-  # The shared library can be exported as it is, because a program that uses it needs no other
-  # library.
+  # Exported without dependencies: a program that links the shared library needs no other.
   set_target_properties(fistapruner_shared PROPERTIES EXPORT_NAME fistapruner)
   install(TARGETS fistapruner_shared EXPORT fistapruner_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -36,7 +36,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/llama-demo ${PROJECT_SOURCE_DIR}/
 install(FILES ${PROJECT_SOURCE_DIR}/models/calibration.jsonl ${PROJECT_SOURCE_DIR}/models/evaluation.jsonl
         DESTINATION ${CMAKE_INSTALL_DATADIR}/fistapruner/models)
 
-# The program writes its completion scripts from its own tables.
+# The program generates its completion scripts.
 if(NOT CMAKE_CROSSCOMPILING)
   set(FP_COMPLETIONS bash:bash-completion/completions:fistapruner zsh:zsh/site-functions:_fistapruner
       fish:fish/vendor_completions.d:fistapruner.fish)
@@ -58,13 +58,13 @@ configure_file(${CMAKE_CURRENT_LIST_DIR}/fistapruner.pc.in ${PROJECT_BINARY_DIR}
 install(FILES ${PROJECT_BINARY_DIR}/fistapruner.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/fistapruner-config.cmake.in ${PROJECT_BINARY_DIR}/fistapruner-config.cmake
                               INSTALL_DESTINATION ${FP_PACKAGE_FOLDER} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
-# Before 1.0 a minor version may change the interface.
+# Before 1.0 every minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/fistapruner-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/fistapruner-config.cmake ${PROJECT_BINARY_DIR}/fistapruner-config-version.cmake
         DESTINATION ${FP_PACKAGE_FOLDER})
 
-# `cpack` in the build folder of the preset `static` makes one archive. It needs a C library at
-# least as new as this machine's.
+# `cpack` in the build directory of the preset `static` makes an archive. It runs on systems with a
+# C library at least as new as this machine's.
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_VENDOR "the FISTAPruner contributors")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
