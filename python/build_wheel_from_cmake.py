@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build backend (PEP 517): builds the shared library with CMake and packs it with the Python files. Standard library only.
+"""The build backend (PEP 517): builds the shared library with CMake and packs it with the Python
+files. It uses the standard library only.
 
-FISTAPRUNER_LIBRARY names a shared library that is built already; without it `cmake --preset program` runs in the tree around.
+FISTAPRUNER_LIBRARY names a shared library that is already built. Without it `cmake --preset program`
+runs in the source tree.
 """
 import base64
 import hashlib
@@ -45,7 +47,7 @@ def get_requires_for_build_wheel(config_settings=None):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    tag = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")  # no part of it depends on Python's version
+    tag = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")  # works with any Python 3
     info = f"fistapruner-{_version()}.dist-info"
     content = {f"fistapruner/{path.name}": path.read_bytes() for path in sorted((HERE / "fistapruner").iterdir())
                if path.suffix == ".py" or path.name == "py.typed"}

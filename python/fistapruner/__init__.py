@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FISTAPruner: makes large language models sparse by convex optimisation, without retraining.
+"""FISTAPruner: makes large language models sparse after training.
 
     prune_matrix()       one weight matrix, from the Gram matrix of its inputs
     prune_checkpoint()   a whole Hugging Face checkpoint
     perplexity(), evaluate(), evaluate_tasks(), compare(), report_page(), inspect(), tokenize()
 
-Settings are keyword arguments with the names of the command line's flags and of --set ('_' for '-'): method="wanda", preset="paper",
-samples=64, threads=4, refit_steps=50, … settings() lists them. Paths may be strings or path objects.
+Settings are keyword arguments named like the flags of the command line and the names of --set, with
+'_' for '-': method="wanda", preset="paper", samples=64, threads=4, refit_steps=50. settings() lists
+them. Paths may be strings or path objects.
 """
 import ctypes
 import dataclasses
@@ -28,7 +29,9 @@ Path = Union[str, "os.PathLike[str]"]
 
 @dataclasses.dataclass(frozen=True)
 class MatrixResult:
-    """weights: V, float32; error: ‖V X* − W X‖_F; lambda_: of the best solution, 0 where no λ was involved."""
+    """weights: V, float32
+    error: ‖V X* − W X‖_F
+    lambda_: that of the result, 0 if the method has none"""
 
     weights: numpy.ndarray
     error: float
@@ -40,7 +43,7 @@ class MatrixResult:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A row of the table of settings. choices: for a choice its words with '|' between them."""
+    """A row of the settings table. choices: the allowed words of a choice, separated by '|'."""
 
     name: str
     kind: str
@@ -58,7 +61,8 @@ def _matrix(value: Any, name: str, shape: Sequence[Optional[int]]) -> numpy.ndar
 
 
 def _least_energy(A: numpy.ndarray, C: numpy.ndarray) -> float:
-    """tr(C A⁺ Cᵀ), the least ‖WX‖² that goes with A and C: what is left out is beyond the reach of any V."""
+    """tr(C A⁺ Cᵀ), the smallest ‖WX‖² consistent with A and C. It omits only error that no V can
+    reduce."""
     values, vectors = numpy.linalg.eigh(A.astype(numpy.float64))
     kept = values > 1e-7 * max(values[-1], 0.0)
     projected = C.astype(numpy.float64) @ vectors[:, kept]
@@ -69,14 +73,16 @@ def prune_matrix(W: Any, A: Any, C: Any = None, *, energy: Optional[float] = Non
                  family: Optional[str] = None, progress: Optional[Progress] = None, **settings: Any) -> MatrixResult:
     """Minimises ‖V X* − W X‖_F over all V with the pattern.
 
-    W         weights, outputs × inputs, as nn.Linear has them; W X is what the operator gives on its dense inputs X (inputs × tokens)
-    A         X* X*ᵀ, inputs × inputs, of the inputs X* that the pruned operator will see; with activations as rows it is x.T @ x
+    W         weights, outputs × inputs, as in nn.Linear; W X is the operator's output for its dense
+              inputs X (inputs × tokens)
+    A         X* X*ᵀ, inputs × inputs, for the inputs X* of the pruned operator; with activations as
+              rows it is x.T @ x
     C         W X X*ᵀ, outputs × inputs; None: X* = X
-    energy    ‖W X‖²_F, with C; None: the least value that goes with A and C
-    pattern   a share of zeros ("50%") or N:M, N kept of M consecutive entries of a row ("2:4")
-    family    "opt" takes the rows of the presets that the paper has for OPT
+    energy    ‖W X‖²_F, with C; None: the smallest value consistent with A and C
+    pattern   a share of zeros ("50%"), or N:M: N kept of M consecutive entries of a row ("2:4")
+    family    "opt": presets use the paper's values for OPT
 
-    Arrays may be anything numpy can read; they are taken as float32 and not changed.
+    Arrays may be anything that numpy can read. They are converted to float32 and not changed.
     """
     weights = _matrix(W, "W", (None, None))
     rows, cols = weights.shape
@@ -105,13 +111,14 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
                      dry_run: bool = False, resume: bool = False, progress: Optional[Progress] = None,
                      metrics: Optional[Callable[[Dict[str, Any]], None]] = None, log: Optional[Log] = None,
                      **settings: Any) -> Dict[str, Any]:
-    """Prunes `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes the directory `output`, which must not
-    exist. Returns the document that `fistapruner prune --json` prints.
+    """Prunes `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes the
+    directory `output`, which must not exist. Returns the document that `fistapruner prune --json`
+    prints.
 
-    calibration   a text file or several
-    resume        go on with an earlier call that was interrupted or killed; it must have been the same one
-    progress      called with (stage, done, total); what it raises ends the run, and no output is written
-    metrics       called with one dictionary for each operator as it is finished
+    calibration   one or several text files
+    resume        continue an earlier identical call that was interrupted or killed
+    progress      called with (stage, done, total); an exception ends the run without output
+    metrics       called with a dictionary after each operator
     log           called with (level, text)
     """
     texts = _paths(calibration)
@@ -124,13 +131,14 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
 
 
 def evaluate(model: Path, text: Path, *, progress: Optional[Progress] = None, **settings: Any) -> Dict[str, Any]:
-    """The document that `fistapruner eval --json` prints: perplexity, windows, tokens, sequence_length, protocol, …"""
+    """The document that `fistapruner eval --json` prints: perplexity, windows, tokens, protocol, …"""
     with Session(settings, progress) as session:
         return session.document(library.fp_evaluate, encode(model), encode(text), session.settings)
 
 
 def perplexity(model: Path, text: Path, *, progress: Optional[Progress] = None, **settings: Any) -> float:
-    """Perplexity of a model on a text file, such as perplexity("pruned", "wiki.test.raw", protocol="wikitext2")."""
+    """Perplexity of a model on a text file, for example
+    perplexity("pruned", "wiki.test.raw", protocol="wikitext2")."""
     return float(evaluate(model, text, progress=progress, **settings)["perplexity"])
 
 
@@ -147,8 +155,9 @@ def compare(model: Path, calibration: Union[Path, Sequence[Path]], text: Path, *
             presets: Optional[Sequence[str]] = None, corrections: Optional[Sequence[str]] = None,
             patterns: Optional[Sequence[str]] = None, samples: Optional[Sequence[int]] = None, seeds: Optional[Sequence[int]] = None,
             **settings: Any) -> Dict[str, Any]:
-    """Prunes and evaluates a model once for every method, preset, correction, pattern, sample count and seed, and the dense model. A
-    list that is None is the recipe's. With a journal a run that was stopped goes on where it was. No pruned model is written."""
+    """Evaluates the dense model, and prunes and evaluates it for every combination of method,
+    preset, correction, pattern, sample count and seed. A list that is None is the recipe's. With a
+    journal an interrupted comparison continues where it stopped. No pruned model is written."""
     texts = _paths(calibration)
     lists = [None if values is None else encode(",".join(map(str, values)))
              for values in (methods, presets, corrections, patterns, samples, seeds)]
@@ -166,13 +175,14 @@ def report_page(document: Mapping[str, Any]) -> str:
 
 
 def inspect(model: Path, pattern: Optional[str] = None) -> Dict[str, Any]:
-    """Architecture, parameters and sparsity. With a pattern every operator is audited against it; CheckError where one does not hold."""
+    """Architecture, parameters and sparsity. With a pattern, raises CheckError if an operator
+    violates it."""
     with Session() as session:
         return session.document(library.fp_inspect, encode(model), None if pattern is None else encode(pattern))
 
 
 def tokenize(model: Path, text: str) -> List[int]:
-    """The ids of a text, with the special tokens that the model's tokenizer puts around it."""
+    """The token ids of a text, with the special tokens that the model's tokenizer adds."""
     content = text.encode()
     with Session() as session:
         ids: List[int] = session.document(library.fp_tokenize, encode(model), None, content, len(content))["ids"]

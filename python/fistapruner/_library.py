@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C interface, as ctypes sees it: include/fistapruner/*.h, declared once. tests/test_declarations.py holds it to the headers."""
+"""The C interface for ctypes; tests/test_declarations.py compares it with the headers."""
 import ctypes
 import os
 import pathlib
@@ -57,7 +57,8 @@ STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest
               "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo,
               "fp_preset_info": PresetInfo, "fp_method_info": MethodInfo}
 
-# name: (result, arguments). A text that the caller frees is a void pointer here: c_char_p would lose the address.
+# name: (result, arguments). A text that the caller frees is declared as a void pointer, because
+# ctypes converts c_char_p to bytes and loses the address.
 FUNCTIONS = {
     "fp_version": (c_char_p, []),
     "fp_build_id": (c_char_p, []),
@@ -95,7 +96,7 @@ FUNCTIONS = {
 
 
 def _candidates() -> List[str]:
-    """FISTAPRUNER_LIBRARY, the wheel's own, the build folders of the tree this file is in, the system's."""
+    """FISTAPRUNER_LIBRARY, or the libraries of the wheel, of this tree and of the system."""
     chosen = os.environ.get("FISTAPRUNER_LIBRARY")
     if chosen:
         return [chosen]

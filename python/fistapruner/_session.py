@@ -35,7 +35,7 @@ class CheckError(Error):
 
 
 class Interrupted(Error):
-    """The call was told to end."""
+    """The call was interrupted."""
 
 
 _ERRORS = {"FP_ERROR_USAGE": UsageError, "FP_ERROR_INPUT": InputError, "FP_ERROR_CHECK": CheckError,
@@ -43,7 +43,7 @@ _ERRORS = {"FP_ERROR_USAGE": UsageError, "FP_ERROR_INPUT": InputError, "FP_ERROR
 
 
 def encode(text: Any) -> bytes:
-    """A path or a value as the library takes it."""
+    """A path or a value as bytes for the library."""
     return os.fsencode(text)
 
 
@@ -58,7 +58,8 @@ def text_list(values: Sequence[Any]) -> Any:
 
 
 class Session:
-    """Use as a context manager. What a callback raises (KeyboardInterrupt included) ends the call and is raised from check()."""
+    """Use as a context manager. An exception in a callback, also KeyboardInterrupt, ends the call;
+    check() then raises it."""
 
     def __init__(self, settings: Mapping[str, Any] = {}, progress: Optional[Progress] = None, log: Optional[Log] = None):
         self.context = library.fp_context_new()
@@ -89,7 +90,8 @@ class Session:
         self.settings, self.context = ctypes.c_void_p(), None
 
     def _listen(self, progress: Optional[Progress], log: Optional[Log]) -> None:
-        # Set without a listener too: Python looks at signals only while it runs, so this is where Ctrl-C is heard.
+        # Always set a progress callback: Python handles signals only while its own code runs, so
+        # that Ctrl-C takes effect here.
         def on_progress(_: Any, stage: bytes, done: int, total: int) -> None:
             if progress:
                 progress(stage.decode(), done, total)
@@ -106,7 +108,7 @@ class Session:
             library.fp_context_set_log(self.context, self._log, None, LOG_LEVELS.index("info"))
 
     def guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """The function as a callback: no exception may pass through C."""
+        """A callback that stores the function's exception: none may pass through C."""
         def call(*arguments: Any) -> None:
             if self._raised is None:
                 try:
@@ -117,14 +119,14 @@ class Session:
         return call
 
     def document(self, function: Callable[..., int], *arguments: Any) -> Dict[str, Any]:
-        """Calls a function of the form f(char **json, context, arguments) and gives its document, parsed."""
+        """Calls f(char **json, context, arguments) and returns the parsed document."""
         status, text = self._call(function, *arguments)
         document: Dict[str, Any] = json.loads(text) if text else {}
         self.check(status, document)
         return document
 
     def text(self, function: Callable[..., int], *arguments: Any) -> str:
-        """The same for a text that is no document."""
+        """The same for a text that is not JSON."""
         status, text = self._call(function, *arguments)
         self.check(status)
         return text.decode()
@@ -138,7 +140,7 @@ class Session:
             library.fp_text_free(given)
 
     def check(self, status: int, document: Optional[Dict[str, Any]] = None) -> None:
-        """Raises where a call failed or a callback did."""
+        """Raises if the call or a callback failed."""
         if self._raised is not None:
             raise self._raised
         if status != 0:

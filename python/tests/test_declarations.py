@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ctypes believes what it is told: the declarations must be those of the headers, name by name. A function or field that is new in a
-header is added to FUNCTIONS or STRUCTURES of fistapruner/_library.py."""
+"""Compares the declarations for ctypes with the headers, because ctypes cannot check them. A new
+function or field in a header belongs in FUNCTIONS or STRUCTURES of fistapruner/_library.py."""
 import pathlib
 import re
 import unittest

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package against plain numpy and against the program. FISTAPRUNER_PROGRAM is the program; MATERIAL a folder made by
-tests/cli/make_material.py. tests/install/test_python.sh sets both."""
+"""Compares the package with plain numpy and with the program. FISTAPRUNER_PROGRAM is the program,
+MATERIAL a directory made by tests/cli/make_material.py. tests/install/test_python.sh sets both."""
 import json
 import os
 import pathlib
@@ -30,7 +30,7 @@ def program(*arguments):
 
 
 class Matrix(unittest.TestCase):
-    def test_the_error_is_the_one_numpy_measures(self):
+    def test_error_agrees_with_numpy(self):
         W, X = problem()
         errors = {}
         for method in ["magnitude", "wanda", "sparsegpt", "fista"]:
@@ -45,7 +45,7 @@ class Matrix(unittest.TestCase):
         self.assertLess(errors["fista"], errors["sparsegpt"])
         self.assertLess(errors["sparsegpt"], errors["magnitude"])
 
-    def test_wanda_is_wanda(self):
+    def test_wanda_agrees_with_numpy(self):
         W, X = problem()
         scores = abs(W) * numpy.sqrt((X**2).sum(axis=1))
         kept = numpy.argsort(-scores, axis=1, kind="stable")[:, :16]
@@ -54,7 +54,7 @@ class Matrix(unittest.TestCase):
         result = fistapruner.prune_matrix(W, X @ X.T, method="wanda", threads=1)
         numpy.testing.assert_allclose(result.weights, wanted, rtol=1e-6)
 
-    def test_a_target_repairs_the_error_that_came_in(self):
+    def test_target_corrects_input_error(self):
         W, X = problem()
         seen = X + 0.2 * numpy.random.default_rng(6).standard_normal(X.shape)
         A, C = seen @ seen.T, W @ X @ seen.T
@@ -64,11 +64,11 @@ class Matrix(unittest.TestCase):
         measured = numpy.linalg.norm(given.weights @ seen - W @ X)
         self.assertAlmostEqual(given.error / measured, 1, places=3)
         self.assertLess(measured, numpy.linalg.norm(blind.weights @ seen - W @ X))
-        least = fistapruner.prune_matrix(W, A, C, threads=1)  # without the part that no V reaches
+        least = fistapruner.prune_matrix(W, A, C, threads=1)  # without the part that no V can reduce
         reachable = W @ X @ numpy.linalg.pinv(seen) @ seen
         self.assertAlmostEqual(least.error / numpy.linalg.norm(least.weights @ seen - reachable), 1, places=2)
 
-    def test_inputs_of_other_kinds_stay_as_they_are(self):
+    def test_inputs_are_converted_and_unchanged(self):
         W, X = problem()
         W16, A = numpy.asfortranarray(W.astype(numpy.float16)), X @ X.T
         before = W16.copy()
@@ -77,7 +77,7 @@ class Matrix(unittest.TestCase):
         numpy.testing.assert_array_equal(one.weights, two.weights)
         numpy.testing.assert_array_equal(W16, before)
 
-    def test_what_is_wrong_is_said(self):
+    def test_invalid_arguments(self):
         W, X = problem()
         A = X @ X.T
         for message, call in [
@@ -103,7 +103,7 @@ class Checkpoint(unittest.TestCase):
         return fistapruner.prune_checkpoint(MATERIAL / "good", self.work / name, MATERIAL / "documents.jsonl",
                                             **{**CALIBRATION, "pattern": "2:4", **more})
 
-    def test_the_program_writes_the_same_bytes(self):
+    def test_same_bytes_as_the_program(self):
         stages, lines = [], []
         document = self.prune("ours", progress=lambda *step: stages.append(step), metrics=lines.append)
         theirs = program("prune", MATERIAL / "good", "-o", self.work / "theirs", "--calibration", MATERIAL / "documents.jsonl",
@@ -115,14 +115,14 @@ class Checkpoint(unittest.TestCase):
         self.assertTrue(stages and all(isinstance(stage, str) and 0 <= done <= total for stage, done, total in stages))
         self.assertEqual(fistapruner.inspect(self.work / "ours", "2:4")["violations"], 0)
 
-    def test_perplexity_is_the_program_s(self):
+    def test_same_perplexity_as_the_program(self):
         text = MATERIAL / "documents.jsonl"
         ours = fistapruner.perplexity(MATERIAL / "good", text, sequence_length=32, threads=1)
         theirs = program("eval", MATERIAL / "good", "--text", text, "--sequence-length", 32, "--threads", 1)
         self.assertEqual(ours, theirs["perplexity"])
         self.assertEqual(fistapruner.evaluate(MATERIAL / "good", text, sequence_length=32, threads=1)["windows"], theirs["windows"])
 
-    def test_methods_side_by_side(self):
+    def test_compare(self):
         document = fistapruner.compare(MATERIAL / "good", MATERIAL / "documents.jsonl", MATERIAL / "documents.jsonl",
                                        methods=["magnitude", "wanda"], patterns=["2:4"], samples=[8], seeds=[0], sequence_length=32,
                                        threads=1)
@@ -140,12 +140,12 @@ class Checkpoint(unittest.TestCase):
         self.assertIn("wanda", rows["method"].choices)
         self.assertIn(fistapruner.__version__, subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout)
 
-    def test_a_dry_run_writes_nothing(self):
+    def test_dry_run_writes_nothing(self):
         document = fistapruner.prune_checkpoint(MATERIAL / "good", None, [MATERIAL / "documents.jsonl"], dry_run=True, **CALIBRATION)
         self.assertTrue(document)
         self.assertEqual(list(self.work.iterdir()), [])
 
-    def test_errors_have_kinds(self):
+    def test_error_classes(self):
         with self.assertRaisesRegex(fistapruner.InputError, "no-such"):
             fistapruner.prune_checkpoint(MATERIAL / "no-such", self.work / "x", MATERIAL / "documents.jsonl")
         with self.assertRaises(fistapruner.CheckError) as caught:
@@ -153,7 +153,7 @@ class Checkpoint(unittest.TestCase):
         self.assertGreater(caught.exception.document["violations"], 0)
         self.assertEqual(caught.exception.status, "FP_ERROR_CHECK")
 
-    def test_what_a_callback_raises_ends_the_run_and_comes_out(self):
+    def test_exception_in_callback(self):
         class Enough(Exception):
             pass
 
