@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gemm_rate.c: measures the speed of a product. */
 #include "backend/backend.h"
 #include "base/clock.h"
 

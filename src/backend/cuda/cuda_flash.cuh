@@ -5,8 +5,6 @@
 
 #include "backend/cuda/cuda_backend.cuh"
 
-#include <cuda_bf16.h>
-
 struct fp_cuda_flash {
 	const __nv_bfloat16 *q, *k, *v;
 	float *out;                                       /* F32 result, or NULL */

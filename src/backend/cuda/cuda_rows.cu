@@ -2,8 +2,6 @@
 /* cuda_rows.cu: norms and cross-entropy, which need a whole row at a time. A block for each row. */
 #include "backend/cuda/cuda_backend.cuh"
 
-#include <type_traits>
-
 enum { THREADS = 256 };
 
 template <typename In, typename T> struct norm_numbers {
