@@ -138,7 +138,7 @@ def main():
     for model in options.models:
         biases = has_biases(options, model)
         jobs += [(model, title, preset, changes, seed) for seed in options.seeds for title, preset, changes in VARIANTS
-                 if biases or "bias_update" not in changes]  # without biases that is the preset itself
+                 if biases or "bias_update" not in changes]  # without biases it changes nothing
     jobs = jobs[shard - 1::shards]
     found = {}
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""model_options.py: the arguments of scripts that prune models and measure their perplexity."""
+"""The arguments of scripts that prune models and measure their perplexity."""
 import argparse
 import sys
 

@@ -52,7 +52,7 @@ def window_length(name, given):
     for family, length in (("opt-", 2048), ("llama-2-", 4096), ("llama-3-", 8192), ("llama-", 2048)):
         if name.startswith(family):
             return length
-    return 0  # the model's own
+    return 0  # the model's maximum
 
 
 def run(options, *words):
@@ -90,7 +90,7 @@ def accuracies(options, directory, length):
         if method != "dense":
             name = "-".join(filter(None, (known_name(directory), method, preset, pattern.replace(":", "of").rstrip("%"))))
             model = pathlib.Path(options.work) / name
-            if not model.exists():  # a directory under its name is whole
+            if not model.exists():  # a directory that exists is complete
                 run(options, "prune", directory, "-o", model, *calibration(options, length), "--method", method,
                     "--pattern", pattern, *(["--preset", preset] if preset else []))
         document = run(options, "eval", model, *tasks, "--limit", options.limit)

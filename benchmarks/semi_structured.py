@@ -51,7 +51,7 @@ def first_line(error):
 
 def graph_milliseconds(work, calls=20):
     """Of one call in a CUDA graph of several."""
-    side = torch.cuda.Stream()  # recording wants a stream of its own, and what is made on first use to be there
+    side = torch.cuda.Stream()  # recording needs a stream of its own, and a warm-up
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -81,7 +81,7 @@ def device_milliseconds(work, notes):
     for way in (graph_milliseconds, kernel_milliseconds):
         try:
             return way(work)
-        except Exception as error:  # private parts of PyTorch fail in their own ways
+        except Exception as error:  # private parts of PyTorch may raise anything
             notes.add(f"{way.__name__}: {first_line(error)}")
             try:
                 torch.cuda.synchronize()

@@ -34,7 +34,7 @@ def peer_speed(model, texts):
     best = 0.0
     for _ in range(5):
         start = time.perf_counter()
-        tokenizer.encode_batch_fast(texts)  # the form without offsets
+        tokenizer.encode_batch_fast(texts)  # the variant without offsets
         best = max(best, size / 1e6 / (time.perf_counter() - start))
     return best
 
