@@ -23,7 +23,7 @@
 enum { STEPS = 20, MASK_STEPS = 15 };
 static const float RHO = 1.0F;
 static const float DAMPING = 0.1F;
-static const float PROTECTED = 1e12F; /* lifts the scores that N:M keeps above all others */
+static const float PROTECTED = 1e12F; /* raises the scores that N:M keeps above all others */
 
 typedef struct admm_space {
 	fp_backend *be;
@@ -63,7 +63,7 @@ cleanup:
 	return status;
 }
 
-/* mask ← the pattern at `share` of its sparsity, by |score|; score is spoilt for N:M */
+/* mask ← the pattern at `share` of its sparsity, by |score|; with N:M, score is overwritten */
 static fp_status gradual_mask(fp_backend *be, fp_pattern pattern, double share, fp_matrix score, fp_matrix work,
 							  fp_matrix mask)
 {
@@ -93,7 +93,7 @@ static fp_status solve_unit(const fp_problem *problem, const fp_settings *settin
 	FP_TRY(be->memory->copy(be, V, problem->W));
 	for (int k = 0; k < STEPS; k++, solution->search_steps++) {
 		FP_TRY(fp_check_interrupt(be->ctx));
-		FP_TRY(be->linear->axpby(be, 1.0F, V, 1.0F, space.u)); /* u ← V + u; then Z its masked part, u the rest */
+		FP_TRY(be->linear->axpby(be, 1.0F, V, 1.0F, space.u)); /* u ← V + u, then split into Z and u */
 		if (k < MASK_STEPS) {
 			FP_TRY(be->memory->copy(be, space.Z, space.u));
 			FP_TRY(gradual_mask(be, problem->pattern, 1.0 - pow(1.0 - (k + 1.0) / MASK_STEPS, 3), space.Z, V, mask));

@@ -1,19 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fista.c: FISTA for  min ½‖VX* − T‖²_F + λ Σ|V|   (Beck and Teboulle 2009; section 3.2 of the paper)
+ * fista.c: FISTA (Beck and Teboulle 2009; section 3.2 of the paper) for
  *
- *     P₊ = soft(Y − (YA − C)/L, λ/L)        soft(z, θ) = sign(z)·max(|z| − θ, 0)
+ *     min ½‖VX* − T‖²_F + λ Σ|V|
+ *
+ * in steps
+ *
+ *     P₊ = soft(Y − (YA − C)/L, λ/L)      with soft(z, θ) = sign(z)·max(|z| − θ, 0)
  *     t₊ = (1 + √(1 + 4t²))/2
- *     Y  = P₊ + (t − 1)/t₊ · (P₊ − P)       the paper prints (P₊ − Y) and returns Y: momentum "literal"
+ *     Y  = P₊ + (t − 1)/t₊ · (P₊ − P)
+ *
+ * The paper prints P₊ − Y in the last line and returns Y: momentum "literal".
  */
 #include "base/clock.h"
 #include "solver/steps.h"
 
 #include <math.h>
 
-enum { LOOK_EVERY = 10 };
+enum { CHECK_EVERY = 10 };
 
-/* The gradient test of O'Donoghue and Candès: seen from Y, the step from P to P₊ points uphill. */
+/* The gradient restart test of O'Donoghue and Candès: *out ← ⟨Y − P₊, P₊ − P⟩ > 0. */
 static fp_status goes_uphill(fp_backend *be, fp_matrix Y, fp_matrix P, fp_matrix Pnew, fp_matrix work, bool *out)
 {
 	double a;
@@ -60,15 +66,15 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	double t = 1;
 	for (int64_t k = 0; k < settings->iterations; k++) {
 		double change = INFINITY;
-		/* on a device the number costs a wait: a few steps too many cost less */
-		bool look = !be->asynchronous || k % LOOK_EVERY == LOOK_EVERY - 1;
+		/* reading the change back makes the host wait for the device, which costs more than a few extra steps */
+		bool check = !be->asynchronous || k % CHECK_EVERY == CHECK_EVERY - 1;
 		if (settings->restart) {
 			FP_TRY(be->memory->copy(be, oldY, Y));
 			FP_TRY(be->memory->copy(be, oldP, P));
 		}
 		FP_TRY(fp_problem_gradient(problem, Y, G));
 		FP_TRY(be->pruning->fista_step(be, rule, (float)(1.0 / L), (float)(lambda / L), (float)fp_fista_momentum(&t), G,
-									   Y, P, look ? &change : NULL));
+									   Y, P, check ? &change : NULL));
 		++*steps;
 		if (settings->restart) {
 			bool uphill;

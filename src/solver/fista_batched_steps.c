@@ -1,22 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fista_batched_steps.c: many FISTA steps in one product, where λ is too small to be felt.
+ * fista_batched_steps.c: k FISTA steps in one product, for a λ below the rounding error of the weights.
  *
- * Without shrinkage the paper's step is linear: with D = Y − W and the gradient DA − R,
- *     D₊ = D(I − cA) + cR      c = (1 + (t − 1)/t₊)/L
- * and the c's are the same in every round of a search. So k of them are D(I − S) + E, where
- *     I − S = Π (I − cᵢA)
- * belongs to the Gram matrix, and E, what k steps make of D = 0, to the operator. S is multiplied up from pairs of
- * factors, I − (I − aA)(I − bA) = (a + b)A − abA², and always as the distance from I: what it does to directions of
- * small eigenvalues is small, and would drown in a rounding of I.
+ * Without shrinkage the step with momentum "literal" is linear. With D = Y − W and the gradient DA − R:
+ *
+ *     D₊ = D(I − cA) + cR
+ *     c  = (1 + (t − 1)/t₊)/L
+ *
+ * The k values of c are the same in every round of a λ search, so k steps are
+ *
+ *     D ← D(I − S) + E
+ *     I − S = (I − c₁A) ⋯ (I − cₖA)
+ *
+ * where S depends on the Gram matrix only, and E is the result of k steps from D = 0. S is the product of pairs of
+ * factors,
+ *
+ *     I − (I − aA)(I − bA) = (a + b)A − abA²
+ *
+ * S itself is stored rather than I − S: in directions of small eigenvalues S is small, and adding I would round it away.
  */
 #include "solver/steps.h"
 
-/* C ← α ST + β C for symmetric S and T that commute, so that C is symmetric too: only what is right of the diagonal is
- * multiplied, in panels of rows. */
+/* C ← α ST + β C for symmetric S and T that commute, so that C is symmetric too: only the upper triangle is computed, in
+ * panels of rows. */
 static fp_status multiply_symmetric(fp_backend *be, float alpha, fp_matrix S, fp_matrix T, float beta, fp_matrix C)
 {
-	enum { WIDE = 8192 }; /* from here on eight panels are still large */
+	enum { WIDE = 8192 }; /* above this size eight panels are still large enough for fast products */
 	int64_t n = C.rows, panels = n > WIDE ? 8 : 4, panel = ((n + panels - 1) / panels + 15) / 16 * 16;
 	fp_status status = FP_OK;
 	for (int64_t i = 0; i < n; i += panel) {
@@ -74,12 +83,12 @@ fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_matrix *out)
 	fp_matrix space[4] = {{0}, {0}, {0}, {0}};
 	fp_matrix S;
 	double L;
-	FP_PRODUCTS_FOR(be, FP_USE_ITERATION); /* of 11 bits: S itself is rounded to 8 */
+	FP_PRODUCTS_FOR(be, FP_USE_ITERATION); /* 11 bits are enough: S is rounded to 8 */
 	fp_status status = FP_OK;
 	if (fp_matrix_is_absent(gram->batched) || gram->batched_count != steps) {
 		FP_TRY(fp_gram_largest(gram, &L));
 		if (L <= 0 || steps < 1)
-			FP_TRY(fp_fail(be->ctx, FP_ERROR_INTERNAL, "there are no steps to be made in one"));
+			FP_TRY(fp_fail(be->ctx, FP_ERROR_INTERNAL, "no FISTA steps to batch"));
 		for (int i = 0; i < 4; i++)
 			FP_TRY(fp_matrix_new(be, &space[i], n, n, FP_F32));
 		FP_TRY(multiply_up(gram, steps, space, &S));

@@ -12,7 +12,7 @@ bool fp_delta_serves(const fp_backend *be, const fp_settings *settings)
 
 bool fp_delta_batches(const fp_backend *be, const fp_settings *settings)
 {
-	const double negligible_below = 2e-5; /* the paper's λ of 1e-5 always was */
+	const double negligible_below = 2e-5; /* the paper starts at λ = 1e-5, which is negligible */
 	return fp_delta_serves(be, settings) && fp_is(settings->momentum, "literal") && settings->iterations > 4 &&
 		   fp_is(settings->lambda_search, "bisection") && settings->lambda_start < negligible_below;
 }
@@ -67,7 +67,7 @@ fp_status fp_delta_get(const fp_delta *delta, fp_matrix V)
 	return be->delta->join(be, delta->W, delta->best, V);
 }
 
-/* The room of two halves is that of a float. */
+/* delta->rounded as m × n floats: two 16-bit halves are as large as a float. */
 static fp_matrix work_of(const fp_delta *delta)
 {
 	fp_matrix work = delta->rounded;
@@ -76,7 +76,7 @@ static fp_matrix work_of(const fp_delta *delta)
 	return work;
 }
 
-/* Two matrices change places; the second is made where it is absent. */
+/* Swaps two matrices; b is allocated if it is absent. */
 static fp_status exchange(fp_backend *be, fp_matrix *a, fp_matrix *b)
 {
 	fp_matrix other = *b;
@@ -144,17 +144,18 @@ cleanup:
 	return status;
 }
 
-/* A change that is so many times the tolerance does not fall below it in a later round. */
+/* If the change is this many times the tolerance, later rounds are assumed not to reach the tolerance either. */
 static const double NEVER_CONVERGES = 1e3;
 
-/* On a device a number for the host costs a wait: a few steps too many cost less. Nothing depends on the last. */
+/* True if step k measures the change. Reading it back makes the host wait for the device, which costs more than a few
+ * extra steps. The last step needs no check. */
 static bool checks_change(const fp_delta *delta, const fp_settings *settings, int64_t k)
 {
 	enum { CHECK_EVERY = 10 };
 	return !delta->skip_checks && k % CHECK_EVERY == CHECK_EVERY - 1 && k + 1 < settings->iterations;
 }
 
-/* A step as the rule in `rule` has it, from `from` where that is not absent. */
+/* One step by `rule`, from rule->from if that is present, else from rule->D. */
 static fp_status plain_step(fp_delta *delta, fp_delta_step *rule, double momentum, fp_matrix G, double *change,
 							double *bound)
 {
@@ -165,7 +166,7 @@ static fp_status plain_step(fp_delta *delta, fp_delta_step *rule, double momentu
 	return status;
 }
 
-/* E ← what `count` steps make of D = 0; D is overwritten. */
+/* E ← the result of `count` steps from D = 0; D is overwritten. */
 static fp_status make_start(fp_delta *delta, double L, int64_t count)
 {
 	fp_backend *be = delta->problem->gram->be;
@@ -177,7 +178,7 @@ static fp_status make_start(fp_delta *delta, double L, int64_t count)
 	if (fp_matrix_is_absent(delta->R))
 		return FP_OK;
 	whole.rows /= 2;
-	whole.dtype = FP_F32; /* two halves are as large as a float, and all bits are zero in both */
+	whole.dtype = FP_F32; /* two halves are as large as a float, and zero is all bits 0 in both */
 	FP_TRY(be->memory->fill(be, whole, 0.0F));
 	for (int64_t k = 0; k < count; k++) {
 		FP_TRY(fp_delta_multiply(delta, delta->D));
@@ -190,9 +191,10 @@ cleanup:
 }
 
 /*
- * True when all steps but the last can be made at once (fista_batched_steps.c): shrinkage by θ in each of them moves no weight by a
- * millionth of their root mean square, where the checkpoint's type rounds by a thousandth and more. Where memory is
- * short a Gram matrix that is much larger than the operator is spared it. Then delta->batched and delta->E are there.
+ * *out ← true if all steps but the last can be taken in one product (fista_batched_steps.c): their shrinkage moves no
+ * weight by more than 1e-6 of the weights' root mean square, while the checkpoint's type rounds by 1e-3 or more. If
+ * memory is short, a Gram matrix much larger than the operator is not batched. If true, delta->batched and delta->E are
+ * set.
  */
 static fp_status can_batch(fp_delta *delta, const fp_settings *settings, double lambda, double L, bool *out)
 {
@@ -223,7 +225,7 @@ cleanup:
 	return status;
 }
 
-/* D ← best(I − S) + E, the first steps of a descent at once; *t moves on. */
+/* D ← best(I − S) + E: the first `count` steps; *t advances by as many. */
 static fp_status take_batched_steps(fp_delta *delta, const fp_delta_step *rule, int64_t count, double *t)
 {
 	fp_backend *be = delta->problem->gram->be;
@@ -269,7 +271,7 @@ fp_status fp_delta_fista(fp_delta *delta, const fp_settings *settings, double la
 		*steps += k;
 		rule.from = (fp_matrix){0};
 	}
-	if (!literal) /* P = Y to begin with */
+	if (!literal) /* P = Y at the start */
 		FP_TRY(be->delta->join(be, delta->W, delta->best, work));
 	for (; k < settings->iterations; k++) {
 		double change = INFINITY;
@@ -279,10 +281,10 @@ fp_status fp_delta_fista(fp_delta *delta, const fp_settings *settings, double la
 			G = product;
 		else
 			FP_TRY(fp_delta_multiply(delta, delta->D));
-		/* the literal rule goes without P, but for the step before one that measures the change of it */
-		bool look = checks_change(delta, settings, k), last = literal && k + 1 == settings->iterations;
-		rule.P = !literal || look || checks_change(delta, settings, k + 1) ? work : (fp_matrix){0};
-		FP_TRY(plain_step(delta, &rule, fp_fista_momentum(&t), G, look ? &change : NULL, last ? &bound : NULL));
+		/* the literal rule needs P only to measure its change: in the checked step and in the one before */
+		bool check = checks_change(delta, settings, k), last = literal && k + 1 == settings->iterations;
+		rule.P = !literal || check || checks_change(delta, settings, k + 1) ? work : (fp_matrix){0};
+		FP_TRY(plain_step(delta, &rule, fp_fista_momentum(&t), G, check ? &change : NULL, last ? &bound : NULL));
 		++*steps;
 		*least = bound + delta->problem->constant;
 		if (isfinite(change))

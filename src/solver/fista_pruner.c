@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fista_pruner.c: --method fista, the steps that its presets put together.
+ * fista_pruner.c: --method fista, which runs the steps that its preset selects.
  *
  *     paper        a warm start, then the λ search around FISTA
- *     fast, best   from the dense weights: the support search, then the refit. No FISTA
- * Every step can also be asked for by itself (--set).
+ *     fast, best   from the dense weights: the support search, then the refit; no FISTA
+ *
+ * Each step can also be turned on or off by --set.
  */
 #include "solver/method.h"
 #include "solver/steps.h"
@@ -29,7 +30,7 @@ static fp_scaling scaling_of(const fp_settings *settings)
 	return searches(settings) ? FP_SCALING_MEAN : FP_SCALING_NONE;
 }
 
-/* V and mask ← the support search's solution, unless V already has the pattern (`feasible`) and a refit of it is
+/* V and mask ← the support search's solution or, if V already has the pattern (`feasible`), a refit of V if that is
  * better. */
 static fp_status search(const fp_problem *problem, const fp_settings *settings, bool feasible, fp_matrix V,
 						fp_matrix mask, fp_solution *solution)
@@ -68,7 +69,7 @@ cleanup:
 	return status;
 }
 
-/* The convex solve, the support search and the refit, whichever the settings ask for. */
+/* The λ search, the support search and the refit, as far as the settings ask for them. */
 static fp_status solve_steps(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
 							 fp_solution *solution)
 {
@@ -105,7 +106,7 @@ static fp_feed feed(const fp_settings *settings)
 	return fp_is(settings->correction, "cross") ? FP_FEED_CROSS : FP_FEED_INTRA;
 }
 
-/* Counts a step that holds `before` floats of its caller besides its own. */
+/* Adds a step during which its caller holds `before` floats. */
 static void add_step(fp_solve_memory *all, fp_solve_memory step, double before)
 {
 	all->kept += step.kept;
@@ -126,7 +127,7 @@ static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings,
 	if (settings->iterations > 0)
 		add_step(&all, fp_lambda_search_memory(be, settings, size), held);
 	if (searches(settings)) {
-		held += (2 + (compares ? 1.25 : 0)) * mn; /* search(): work space, and what it compares with */
+		held += (2 + (compares ? 1.25 : 0)) * mn; /* search(): work space, and the solution that it compares with */
 		add_step(&all, fp_support_admm_memory(be, size), held);
 	}
 	if (settings->refit_steps > 0)

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * inverse_cache.c: inverses of A + ρI for a ladder of penalties ρ, which all operators of a Gram matrix share.
+ * inverse_cache.c: (A + ρI)⁻¹ for a series of penalties ρ, shared by all operators of a Gram matrix.
  *
- * On a CPU an inverse costs little more than a product, so each is made anew. On a device it costs many: there a level's
- * inverse X' follows from the one below it, X, since A + ρ'I = X⁻¹ + δI:
- *     X' = X(I + δX)⁻¹ = X p(δX) + …,   the eigenvalues of δX in (0, r − 1] for ρ' = rρ
- * with p of degree 3 such that 1 − (1 + y)p(y) is Chebyshev's polynomial on that interval: at most 2·10⁻⁵ of each
- * eigenvalue is lost on a level, and errors of the rungs below do not grow. That is two products.
+ * On a CPU an inverse costs little more than a product, so each is computed from A. On a device it costs many products,
+ * so the inverse X' at ρ' = rρ is computed from the inverse X at ρ. With δ = ρ' − ρ:
+ *
+ *     A + ρ'I = X⁻¹ + δI
+ *     X' = X(I + δX)⁻¹ ≈ X p(δX)
+ *
+ * The eigenvalues of δX are in (0, r − 1]. p has degree 3 and 1 − (1 + y)p(y) is the Chebyshev polynomial of that
+ * interval, so that each eigenvalue of X' has a relative error of at most 2·10⁻⁵, and errors of earlier levels do not
+ * grow. This takes two products.
  */
 #include "solver/inverse_cache.h"
 
@@ -15,8 +19,8 @@
 
 #include <math.h>
 
-enum { LEVELS_KEPT = 16, LEVELS_PER_REFUSAL = 3 };
-static const double FIRST_RHO = 0.1; /* of a diagonal of ones */
+enum { LEVELS_KEPT = 16, LEVELS_SKIPPED = 3 };
+static const double FIRST_RHO = 0.1; /* relative to a unit diagonal */
 static const double RATIO = 1.25;
 
 double fp_penalty(int64_t level)
@@ -39,17 +43,19 @@ cleanup:
 	return status;
 }
 
-/* out ← out + square·high, two terms that are small compared with what is there */
+/* out ← out + square·high; the product is small compared with out, so it may be rounded more */
 static fp_status add_product(fp_backend *be, fp_matrix square, fp_matrix high, fp_matrix out)
 {
 	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
 	return be->linear->gemm(be, 1.0F, square, FP_PLAIN, high, FP_TRANSPOSED, 1.0F, out);
 }
 
-/* out ← the inverse one level above X, which is at ρ. out may be X. */
+/* out ← the inverse one level above X, the inverse at ρ. out may be X. */
 static fp_status raise_penalty(fp_backend *be, double rho, fp_matrix X, fp_matrix out)
 {
-	/* p(y) = (51840 − 51712y + 49152y² − 32768y³)/51841 for r = 1.25: (1 + y)p(y) = 1 − T₄(8y − 1)/T₄(−9) */
+	/* for r = 1.25:
+	 *     (1 + y)p(y) = 1 − T₄(8y − 1)/T₄(−9)
+	 *     p(y) = (51840 − 51712y + 49152y² − 32768y³)/51841 */
 	const double delta = (RATIO - 1) * rho;
 	const float a1 = (float)(51840.0 / 51841.0);
 	const float a2 = (float)(-51712.0 / 51841.0 * delta);
@@ -62,7 +68,7 @@ static fp_status raise_penalty(fp_backend *be, double rho, fp_matrix X, fp_matri
 	FP_TRY(fp_matrix_new(be, &square, X.rows, X.cols, FP_F32));
 	FP_TRY(be->linear->gram(be, X, 0.0F, square)); /* X is symmetric: XᵀX = X² */
 	FP_TRY(be->linear->mirror(be, square));
-	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, FP_F32)); /* not before: the product takes room of its own */
+	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, FP_F32)); /* after gram(), which needs memory itself */
 	FP_TRY(be->memory->copy(be, high, square));
 	FP_TRY(be->linear->axpby(be, a3, X, a4, high));
 	if (out.buffer != X.buffer)
@@ -76,7 +82,8 @@ cleanup:
 	return status;
 }
 
-/* Whether all rungs that a search climbs find room beside everything else. */
+/* *out ← true if the inverses of all levels that a search visits may be kept: several operators share them, and memory
+ * is plentiful. */
 static fp_status may_keep(const fp_gram *gram, fp_dtype type, bool *out)
 {
 	int64_t available;
@@ -90,7 +97,7 @@ static fp_status may_keep(const fp_gram *gram, fp_dtype type, bool *out)
 	return status;
 }
 
-/* The inverse at *level, or at the first above it that Cholesky does not refuse. */
+/* out ← the inverse at *level or, if Cholesky fails there, at the first tried above it where it succeeds. */
 static fp_status start(fp_gram *gram, int64_t *level, fp_matrix out)
 {
 	int64_t refused = 1;
@@ -99,7 +106,7 @@ static fp_status start(fp_gram *gram, int64_t *level, fp_matrix out)
 		FP_TRY(fp_gram_invert(gram, fp_penalty(*level), out, &refused));
 		if (!refused)
 			return FP_OK;
-		*level += LEVELS_PER_REFUSAL; /* rank-deficient beyond rounding: a larger ρ mends it */
+		*level += LEVELS_SKIPPED; /* A is rank-deficient beyond rounding: a larger ρ helps */
 	}
 	status = fp_fail(gram->be->ctx, FP_ERROR_NUMERIC, "the Gram matrix is not positive semidefinite");
 cleanup:
@@ -122,7 +129,7 @@ void fp_gram_free_inverses(fp_gram *gram)
 	fp_free(gram->inverses);
 }
 
-/* gram->newest ← the inverse at *level, in the place of the last one unless that is kept. */
+/* gram->newest ← the inverse at *level; overwrites the last one unless that is kept. */
 static fp_status compute_newest(fp_gram *gram, int64_t *level)
 {
 	fp_backend *be = gram->be;
@@ -141,14 +148,14 @@ cleanup:
 	return status;
 }
 
-/* gram->inverses[level] ← gram->newest itself or, in the type of products, a copy: beside the others, or in the place of
- * the one there is. */
+/* gram->inverses[level] ← gram->newest itself or, if products take another type, a copy in that type. all: the inverses
+ * of other levels are kept; otherwise the copy overwrites the one that was kept. */
 static fp_status keep_newest(fp_gram *gram, fp_dtype type, bool all)
 {
 	fp_backend *be = gram->be;
 	fp_matrix *held = &gram->inverses[gram->newest_level];
 	if (type == FP_F32) {
-		fp_matrix_free(be, held); /* where a level below was refused again */
+		fp_matrix_free(be, held); /* present if Cholesky failed again at a lower level */
 		*held = gram->newest;
 		return FP_OK;
 	}
@@ -175,7 +182,7 @@ fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out)
 		FP_TRY(FP_NEW(be->ctx, &gram->inverses, FP_PENALTY_LEVELS));
 	if (fp_matrix_is_absent(gram->inverses[*level])) {
 		FP_TRY(may_keep(gram, type, &keep));
-		if (!keep && holds_newest(gram)) /* its place is wanted */
+		if (!keep && holds_newest(gram)) /* only one is kept: compute_newest() overwrites it */
 			gram->inverses[gram->newest_level] = (fp_matrix){0};
 		FP_TRY(compute_newest(gram, level));
 		FP_TRY(keep_newest(gram, type, keep));
@@ -187,12 +194,12 @@ cleanup:
 
 fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_size *size)
 {
-	enum { USUAL_LEVELS = 12 }; /* that a search visits */
+	enum { USUAL_LEVELS = 12 }; /* visited by a search */
 	int64_t entries = size->inputs * size->inputs;
 	double square = (double)entries, inverses = size->operators > 1 && !size->frugal ? USUAL_LEVELS : 1;
 	if (fp_backend_operand(be, FP_USE_ITERATION) == FP_F16)
 		inverses = 0.5 * inverses + 1; /* copies in F16, and the newest in F32 */
-	/* raise_penalty(): the square, split into pieces or copied; then the product of the two */
+	/* raise_penalty(): first X² with the rounded operands of its product, or its copy; then the last product */
 	double product = (double)fp_product_bytes(be, FP_USE_ITERATION, entries, entries) / sizeof(float);
 	double raise = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 4 : 2) * square, 2 * square + product);
 	return (fp_solve_memory){.kept = inverses * square, .peak = be->asynchronous ? raise : 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * inverse_cache.h: the inverses (A + ρI)⁻¹ that the support search needs, at a series of growing penalties ρ that is the
- * same for all operators of a Gram matrix, so that they share them.
+ * inverse_cache.h: the inverses (A + ρI)⁻¹ for the support search. The growing penalties ρ are the same for all
+ * operators of a Gram matrix, which therefore share the inverses.
  */
 #ifndef FP_SOLVER_INVERSE_CACHE_H
 #define FP_SOLVER_INVERSE_CACHE_H
@@ -9,13 +9,13 @@
 #include "solver/method.h"
 
 enum { FP_PENALTY_LEVELS = 64 };
-/* ρ at a level: 0.1 at level 0, each 1.25 times the one before. */
+/* ρ at a level: 0.1·1.25^level. */
 double fp_penalty(int64_t level);
 
 /* *out ← the inverse at *level, in the type of operands for FP_USE_ITERATION; borrowed until the next call. If Cholesky
- * refuses a rank-deficient matrix at the lowest levels, *level goes up to the first that it accepts. */
+ * fails because A is rank-deficient, *level is raised until it succeeds. */
 fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out);
-/* out (n × n) ← (A + ρI)⁻¹, not kept. *refused is not 0 if Cholesky refuses; out is then undefined. */
+/* out (n × n) ← (A + ρI)⁻¹, not kept. *refused ≠ 0: Cholesky failed, and out is undefined. */
 fp_status fp_gram_invert(const fp_gram *gram, double rho, fp_matrix out, int64_t *refused);
 fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_size *size);
 

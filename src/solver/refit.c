@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * refit.c: least squares on a fixed support, which takes the ℓ₁ bias out of the weights that stay.
+ * refit.c: least squares on a fixed support.
  *
  *     min ‖VX* − T‖² over V with V = 0 outside the mask
- * The rows are independent problems; conjugate gradients run on all of them at once, one GEMM a step, each row with its
- * own step lengths, preconditioned by diag(A):
  *
- *     r = (C − VA)∘mask   z = r·diag(A)⁻¹   p ← z + βp   q = (pA)∘mask   α = ⟨r,z⟩/⟨p,q⟩   V += αp   r −= αq
+ * The rows are independent problems. Conjugate gradients, preconditioned by diag(A), solve all of them at once: one GEMM
+ * per step, and step lengths α and β per row. From r = (C − VA)∘mask and p = z = r·diag(A)⁻¹, each step is
  *
- * What the steps add up to is small beside V, which comes from a search: where a device multiplies 16 bits, rounding p
- * and A costs a share of that and not of V. Only the first residual must be exact.
+ *     q = (pA)∘mask
+ *     α = ⟨r, z⟩/⟨p, q⟩
+ *     V ← V + αp
+ *     r ← r − αq
+ *     z = r·diag(A)⁻¹
+ *     β = ⟨r, z⟩/⟨r, z⟩ of the step before
+ *     p ← z + βp
+ *
+ * V comes from a search, so that the steps change it little: if a device rounds p and A to 16 bits, the error is
+ * relative to that change and not to V. Only the first residual must be exact.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -17,19 +24,19 @@
 
 #include <math.h>
 
-/* A row is solved as well as float can when ⟨r,z⟩ has fallen to a share of what it was, or of what the target alone
- * gives, or when a step would be very long: with a unit diagonal that is a direction without curvature, the null space
- * of a rank-deficient A. It must then stay where it is, for further steps are rounding errors divided by rounding
- * errors, and grow. */
-static const float SOLVED = 1e-11F;
-static const float SOLVED_TARGET = 1e-12F;
+/* A row has converged, as far as float arithmetic allows, when ⟨r, z⟩ is at most CONVERGED times its first value or
+ * CONVERGED_TARGET times its value for V = 0, or when α would exceed LONGEST_STEP: with a unit diagonal that is a
+ * direction without curvature, in the null space of a rank-deficient A. The row then stops, because further steps would
+ * divide rounding errors by rounding errors, and grow. */
+static const float CONVERGED = 1e-11F;
+static const float CONVERGED_TARGET = 1e-12F;
 static const float LONGEST_STEP = 1e5F;
 
 typedef struct refit_space {
 	fp_backend *be;
-	fp_cg cg;           /* its V and mask are the caller's */
+	fp_cg cg;           /* cg.V and cg.mask are the caller's */
 	fp_matrix q;        /* m × n */
-	fp_matrix A;        /* of the products, borrowed */
+	fp_matrix A;        /* in the type that products take, borrowed */
 	float *rz, *enough; /* host, m each */
 } refit_space;
 
@@ -43,7 +50,7 @@ static void space_free(refit_space *space)
 	fp_free(space->enough);
 }
 
-/* inverse ← 1/diag(A), 0 where that is not positive */
+/* inverse ← 1/diag(A), or 0 for an entry of diag(A) that is not positive */
 static fp_status invert_diagonal(fp_backend *be, fp_matrix diagonal, fp_matrix inverse)
 {
 	int64_t n = diagonal.cols;
@@ -86,7 +93,7 @@ cleanup:
 	return status;
 }
 
-/* The first residual and direction, and at what each row is solved. */
+/* The first residual and direction, and the ⟨r, z⟩ at which each row has converged. */
 static fp_status start(refit_space *space, const fp_problem *problem)
 {
 	fp_backend *be = space->be;
@@ -102,7 +109,7 @@ static fp_status start(refit_space *space, const fp_problem *problem)
 	FP_TRY(be->linear->row_dot(be, problem->C, space->q, cg->enough));
 	FP_TRY(be->memory->download(be, space->enough, FP_F32, m, cg->enough));
 	for (int64_t i = 0; i < m; i++)
-		space->enough[i] = fmaxf(SOLVED * space->rz[i], SOLVED_TARGET * space->enough[i]);
+		space->enough[i] = fmaxf(CONVERGED * space->rz[i], CONVERGED_TARGET * space->enough[i]);
 	FP_TRY(be->memory->upload(be, cg->enough, space->enough, FP_F32, m));
 cleanup:
 	return status;
@@ -135,7 +142,7 @@ fp_solve_memory fp_refit_memory(const fp_backend *be, const fp_settings *setting
 {
 	double n = (double)size->inputs, mn = (double)size->entries;
 	bool half = fp_backend_operand(be, FP_USE_ITERATION) == FP_F16;
-	/* r, p and q, and p in F16; A in F16 if its columns are scaled to a unit diagonal */
+	/* r, p and q; and in F16 p, and A if it has a unit diagonal */
 	return (fp_solve_memory){.kept = settings->scaling && half ? 0.5 * n * n : 0,
 							 .peak = (half ? 3.5 : 3) * mn + fp_product_floats(be, FP_USE_REFINEMENT, size)};
 }

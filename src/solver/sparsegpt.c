@@ -2,16 +2,19 @@
 /*
  * sparsegpt.c: SparseGPT (Frantar and Alistarh 2023) on a problem's own Gram matrix.
  *
- *     H = A + δI, δ = damping · mean diag(A);   UᵀU = H⁻¹;   sweep over the columns in blocks
- * An input that never fires (zero diagonal) gets a diagonal of 1 and its weights are dropped. A Gram matrix that
- * Cholesky refuses is damped ten times harder, and the report says so.
+ *     δ = damping · mean diag(A)
+ *     H = A + δI
+ *     UᵀU = H⁻¹
+ *
+ * U drives a sweep over the columns in blocks. An input that is always zero (zero diagonal) gets a diagonal of 1, and
+ * its weights are set to zero. If Cholesky fails, the damping grows tenfold, and the report says so.
  */
 #include "base/memory.h"
 #include "solver/steps.h"
 
-static const double STRONGEST_DAMPING = 10.0; /* ten times the mean diagonal: harder than that H says nothing of A */
+static const double STRONGEST_DAMPING = 10.0; /* times the mean diagonal; H would hardly depend on A */
 
-/* 1 × n: what to add to the diagonal, and 0 for dead inputs, 1 for others */
+/* added (1 × n) ← what to add to the diagonal; alive (1 × n) ← 0 for inputs that are always zero, 1 for others */
 static fp_status damping_vectors(const fp_gram *gram, double damping, fp_matrix added, fp_matrix alive)
 {
 	fp_backend *be = gram->be;
@@ -59,8 +62,8 @@ fp_status fp_gram_factor(fp_gram *gram, double damping)
 		FP_TRY(be->linear->inverse_factor(be, gram->factor, &refused));
 		gram->factor_damping = tried;
 		if (refused)
-			fp_log(be->ctx, FP_LOG_WARNING, "Cholesky refused a Gram matrix with damping %g: trying ten times more",
-				   tried);
+			fp_log(be->ctx, FP_LOG_WARNING,
+				   "Cholesky failed for a Gram matrix with damping %g; trying ten times as much", tried);
 	}
 cleanup:
 	fp_matrix_free(be, &added);
@@ -83,7 +86,7 @@ fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, f
 	FP_TRY(fp_matrix_new(be, &alive, 1, V.cols, FP_F32));
 	FP_TRY(damping_vectors(gram, 0, added, alive));
 	FP_TRY(be->linear->scale_columns(be, alive, problem->W, V));
-	if (problem->pattern.group > 0) /* a group may not cross a block */
+	if (problem->pattern.group > 0) /* a group must not cross a block boundary */
 		block = (block + problem->pattern.group - 1) / problem->pattern.group * problem->pattern.group;
 	FP_TRY(be->pruning->sparsegpt_sweep(be, gram->factor, &problem->pattern, block, V, mask));
 cleanup:
@@ -95,7 +98,8 @@ cleanup:
 fp_solve_memory fp_sparsegpt_memory(const fp_backend *be, const fp_solve_size *size)
 {
 	double n = (double)size->inputs;
-	return (fp_solve_memory){.kept = n * n, .peak = be->asynchronous ? n * n : 0}; /* U; a device transposes it */
+	/* U, and its transpose on a device */
+	return (fp_solve_memory){.kept = n * n, .peak = be->asynchronous ? n * n : 0};
 }
 
 static fp_status solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
@@ -114,8 +118,8 @@ static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings,
 static fp_solve_products products(const fp_backend *be, const fp_settings *settings)
 {
 	(void)be, (void)settings;
-	return (fp_solve_products){.operators = 0.5,
-							   .gram = 1}; /* the sweep is triangular; Cholesky, an inverse, Cholesky */
+	/* the sweep is triangular; the factor takes Cholesky, an inverse and Cholesky */
+	return (fp_solve_products){.operators = 0.5, .gram = 1};
 }
 
 const fp_method fp_method_sparsegpt = {

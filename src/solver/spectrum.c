@@ -2,9 +2,9 @@
 /*
  * spectrum.c: L = λ_max(A), the Lipschitz constant of FISTA's gradient.
  *
- * Lanczos with full re-orthogonalisation. A Ritz value θ lies below λ_max, and A has an eigenvalue within the residual
- * β|s| of it, so θ + β|s| serves as the bound; a small margin covers the float arithmetic. FISTA needs L from above: a
- * step too long diverges.
+ * Lanczos with full re-orthogonalisation. The largest Ritz value θ is at most λ_max, and A has an eigenvalue within the
+ * residual β|s| of it, so the bound is θ + β|s|, with a small margin for float arithmetic. FISTA needs an upper bound:
+ * steps that are too long diverge.
  */
 #include "base/memory.h"
 #include "base/mersenne.h"
@@ -13,10 +13,10 @@
 #include <math.h>
 
 enum { LANCZOS_STEPS = 48 };
-static const double RELATIVE_RESIDUAL = 1e-4; /* stop here: L is then known to 0.01% */
+static const double RELATIVE_RESIDUAL = 1e-4; /* at which Lanczos stops: L is known to 0.01% */
 static const double MARGIN = 1.0 + 1e-5;
 
-/* How many eigenvalues of the symmetric tridiagonal matrix lie above x: Sturm's count. */
+/* The number of eigenvalues of the symmetric tridiagonal matrix above x, by a Sturm count. */
 static int count_above(const double *alpha, const double *beta, int k, double x)
 {
 	int above = 0;
@@ -30,7 +30,8 @@ static int count_above(const double *alpha, const double *beta, int k, double x)
 	return above;
 }
 
-/* Largest eigenvalue of the tridiagonal matrix, by bisection, and the size of its eigenvector's last component. */
+/* The largest eigenvalue of the tridiagonal matrix, by bisection. *last ← the magnitude of its eigenvector's last
+ * component. */
 static double tridiagonal_largest(const double *alpha, const double *beta, int k, double *last)
 {
 	double low = alpha[0];
@@ -60,7 +61,7 @@ static double tridiagonal_largest(const double *alpha, const double *beta, int k
 	return high;
 }
 
-/* Eight sums side by side: one alone would wait for each addition. */
+/* Eight independent sums, so that additions need not wait for each other. */
 static double dot_product(const double *a, const double *b, int64_t n)
 {
 	double sums[8] = {0};
@@ -73,7 +74,7 @@ static double dot_product(const double *a, const double *b, int64_t n)
 	return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
-/* w ← w made orthogonal to the first `count` basis vectors; twice is enough */
+/* Makes w orthogonal to the first `count` basis vectors; two passes are enough. */
 static void orthogonalise(double *w, const double *basis, int count, int64_t n)
 {
 	for (int pass = 0; pass < 2; pass++)
@@ -85,7 +86,7 @@ static void orthogonalise(double *w, const double *basis, int count, int64_t n)
 		}
 }
 
-/* w ← A·q through the device; x, y are 1 × n there */
+/* w ← A·q, computed on the device; x and y are 1 × n device buffers */
 static fp_status multiply(const fp_gram *gram, fp_matrix x, fp_matrix y, float *host, const double *q, double *w)
 {
 	fp_backend *be = gram->be;

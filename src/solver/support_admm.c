@@ -1,15 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * support_admm.c: a search for the support itself, past what ℓ₁ finds: ADMM with an ℓ₀ projection.
+ * support_admm.c: the support search, ADMM with an ℓ₀ projection.
  *
- *     min ½‖VX* − T‖²  subject to V = Z, Z with the pattern;   u the scaled multiplier
- *     V = (C + ρ(Z − u))(A + ρI)⁻¹     Z = Π(V + u)     u ← u + V − Z
- * Since C = WA + R, the first is V − W = (ρ(Z − u − W) + R)(A + ρI)⁻¹: what is rounded is the distance from the dense
- * weights. After a step Z and u live on different entries, so that one matrix and the mask hold both.
+ *     min ½‖VX* − T‖²  subject to V = Z, Z with the pattern
  *
- * ρ climbs a ladder (inverse_cache.c), a few steps on each level, until the support stands still but for a few entries that
- * are as good as each other. The ladder is the same for all operators of a Gram matrix, so they share its inverses. Run
- * on a problem with a unit diagonal, where ρ has a scale.
+ * With u the scaled multiplier and Π the projection onto the pattern, a step is
+ *
+ *     V = (C + ρ(Z − u))(A + ρI)⁻¹
+ *     Z = Π(V + u)
+ *     u ← u + V − Z
+ *
+ * Since C = WA + R, the first line is computed as
+ *
+ *     V − W = (ρ(Z − u − W) + R)(A + ρI)⁻¹
+ *
+ * so that products round only the difference from the dense weights. After a step Z and u are nonzero at different
+ * entries, so that one matrix and the mask hold both.
+ *
+ * ρ grows level by level (inverse_cache.c), with a few steps at each level, until the support hardly changes. The levels
+ * are the same for all operators of a Gram matrix, which share the inverses. The problem should have a unit diagonal,
+ * to which ρ is relative.
  */
 #include "base/clock.h"
 #include "solver/inverse_cache.h"
@@ -17,17 +27,17 @@
 
 #include <math.h>
 
-/* With rungs of a factor 1.25: 5 steps lose 0.07% of the error, and the support stands still at ρ near 1, after 11
- * rungs. Down to a change of none, the error gains less than 0.01%. */
+/* Measured with ρ growing by 1.25: 5 steps per level raise the error by 0.07%. The support converges at ρ near 1, after
+ * 11 levels; waiting until no entry changes lowers the error by less than 0.01%. */
 enum { STEPS_PER_PENALTY = 6 };
-static const double STANDS_STILL = 1e-3; /* changed on a level, of the entries kept */
+static const double CONVERGED_SHARE = 1e-3; /* of the kept entries, changed in one level */
 
 typedef struct admm_space {
 	fp_backend *be;
-	fp_matrix T, G;   /* m × n: the product's operand and result, in the type of its operands */
-	float scale;      /* F16 holds so many times their numbers */
+	fp_matrix T, G;   /* m × n: the product's left operand and result, in the type that products take */
+	float scale;      /* T and G are stored multiplied by this; 1 unless they are F16 */
 	fp_matrix S;      /* m × n: Z where the mask is 1, u elsewhere */
-	fp_matrix before; /* the mask a level ago */
+	fp_matrix before; /* the mask after the level before */
 } admm_space;
 
 static void space_free(admm_space *space)
@@ -37,9 +47,9 @@ static void space_free(admm_space *space)
 		fp_matrix_free(space->be, all[i]);
 }
 
-/* A power of two that brings the largest of W and R to 8 and above, below 16. A column of the inverse adds up to √n/ρ
- * at most, ten roots: what it makes of such numbers is within F16 up to n = 167,000, and what is a million times
- * smaller than the largest is still told. */
+/* *out ← the power of two that scales the largest entry of W and R into [8, 16). A column of the inverse sums to at most
+ * √n/ρ ≤ 10√n, so that products stay within F16's range up to n = 167,000, and entries a million times smaller than
+ * the largest are still represented. */
 static fp_status find_scale(const fp_problem *problem, float *out)
 {
 	fp_backend *be = problem->gram->be;
@@ -102,7 +112,7 @@ cleanup:
 	return status;
 }
 
-/* The steps of one level; the last leaves everything ready for the next. */
+/* The steps of one level. The last one prepares T and u for the next level's ρ. */
 static fp_status run_penalty(admm_space *space, const fp_problem *problem, int64_t level, fp_matrix inverse,
 							 fp_matrix mask)
 {
@@ -148,7 +158,7 @@ fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings
 		FP_TRY(run_penalty(&space, problem, level++, inverse, mask));
 		*steps += STEPS_PER_PENALTY;
 		FP_TRY(be->pruning->mask_distance(be, mask, space.before, &changed));
-		if ((double)changed <= STANDS_STILL * kept)
+		if ((double)changed <= CONVERGED_SHARE * kept)
 			break;
 		FP_TRY(be->memory->copy(be, space.before, mask));
 	}
@@ -166,15 +176,15 @@ fp_solve_memory fp_support_admm_memory(const fp_backend *be, const fp_solve_size
 	double mn = (double)size->entries;
 	bool half = fp_backend_operand(be, FP_USE_ITERATION) == FP_F16;
 	fp_solve_memory inverses = fp_inverse_cache_memory(be, size);
-	double steps = (half ? 2 : 3) * mn + mask * mn; /* S, T and G, the mask before */
+	double steps = (half ? 2 : 3) * mn + mask * mn; /* S, T and G, and the mask before */
 	if (be->asynchronous)
 		steps += fmax(inverses.peak, fp_product_floats(be, FP_USE_ITERATION, size));
-	/* S, the mask before, and T before and after it is rounded */
+	/* first_operand(): S, the mask before, and T in F32 and rounded */
 	return (fp_solve_memory){.kept = inverses.kept, .peak = fmax(steps, 2.75 * mn)};
 }
 
 double fp_support_admm_products(const fp_settings *settings)
 {
-	const double usual = 72; /* six steps at each of eleven penalties, and the inverses */
+	const double usual = 72; /* six steps at each of eleven levels, and the inverses */
 	return fmin((double)settings->search_steps, usual);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warm_start.c: first solutions, a row of a table each. FISTAPruner starts from them; by themselves they are methods. */
+/* warm_start.c: the table of warm starts for FISTAPruner, and the methods that consist of one of them. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "solver/steps.h"
 
 #include <math.h>
 
-/* V = W, the smallest |W| of the matrix pruned */
+/* V ← W without the smallest |W| of the matrix */
 static fp_status start_magnitude(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
 {
 	(void)settings;
@@ -16,8 +16,9 @@ static fp_status start_magnitude(const fp_problem *problem, const fp_settings *s
 }
 
 /*
- * Wanda (Sun et al. 2023): score |W|·‖xⱼ‖, compared within each output row; weights are not changed. Unstructured, its
- * authors prune ⌊s·n⌋ of each row; as a start the matrix's smallest scores are added until its own count is exact.
+ * Wanda (Sun et al. 2023): prunes the smallest |Wᵢⱼ|·‖xⱼ‖ within each output row; kept weights do not change. With an
+ * unstructured pattern its authors prune ⌊s·n⌋ entries of each row. As a warm start, the matrix's smallest remaining
+ * scores are pruned too until the count for the whole matrix is exact.
  */
 static fp_status start_wanda(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask)
 {
@@ -92,7 +93,8 @@ static fp_status solve_magnitude(const fp_problem *problem, const fp_settings *s
 	return fp_warm_start(problem, "magnitude", settings, V, mask);
 }
 
-/* It reads no inputs. Its error is reported for the dense model's, which needs one stream; a fit needs both. */
+/* The method reads no inputs. Its error is reported for the dense model's inputs, which takes one stream; a fit takes
+ * both. */
 static fp_feed feed_magnitude(const fp_settings *settings)
 {
 	return settings->fit_steps > 0 ? FP_FEED_SEQUENTIAL : FP_FEED_NONE;

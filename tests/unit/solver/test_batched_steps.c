@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many steps in one product against the steps one by one. */
+/* Batched FISTA steps against the same steps one by one. */
 #include "solver_fixture.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Where the settings' steps without shrinkage lead from `start`, in float. */
+/* The result of the settings' steps without shrinkage from `start`, in float. */
 static double *walk(solver_fixture *f, const double *start)
 {
 	int64_t steps = 0;
@@ -17,8 +17,8 @@ static double *walk(solver_fixture *f, const double *start)
 	return fixture_doubles(f, f->V);
 }
 
-/* The difference of two walks is that of their starts times I − S: what else a walk adds does not depend on its start.
- */
+/* The difference of two results is the difference of their starts times I − S: everything else that the steps add does
+ * not depend on the start. */
 static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
 {
 	solver_fixture f;
@@ -49,7 +49,7 @@ static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
 		}
 	if (!(sqrt(off) <= ldexp(sqrt(size), -8))) /* S has 8 bits */
 		fail_msg("%lld steps of %lld inputs: off by %g of %g", (long long)count, (long long)n, sqrt(off), sqrt(size));
-	fp_matrix again; /* kept */
+	fp_matrix again; /* the one that was kept */
 	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, &again));
 	assert_ptr_equal(again.buffer, S.buffer);
 	free(start);
@@ -60,7 +60,7 @@ static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
 	free_fixture(&f);
 }
 
-static void makes_the_same_steps(void **unused)
+static void equal_single_steps(void **unused)
 {
 	(void)unused;
 	static const int64_t counts[] = {1, 2, 3, 4, 7, 19, 40};
@@ -72,20 +72,21 @@ static void makes_the_same_steps(void **unused)
 		}
 }
 
-/* Inputs that are all zero have no step length. */
-static void refuses_nothing(void **unused)
+/* If all inputs are zero, L = 0 and there is no step length. */
+static void zero_inputs_are_an_error(void **unused)
 {
 	(void)unused;
 	solver_fixture f;
 	fp_matrix S;
 	double W[8] = {1, 2, 3, 4, 5, 6, 7, 8}, X[12] = {0};
 	make_fixture_from(&f, 2, 4, 3, W, X, X, "50%");
-	assert_fails(f.ctx, FP_ERROR_INTERNAL, "no steps", fp_gram_batched_steps(&f.gram, 19, &S));
+	assert_fails(f.ctx, FP_ERROR_INTERNAL, "no FISTA steps", fp_gram_batched_steps(&f.gram, 19, &S));
 	free_fixture(&f);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(makes_the_same_steps), cmocka_unit_test(refuses_nothing)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(equal_single_steps),
+									   cmocka_unit_test(zero_inputs_are_an_error)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On an operator's own objective (the same A and C) the preset `fast` is never worse than `paper`, from either of the
- * paper's starts: over operators of trained models and over made-up ones, easy and hard.
+ * On the same problem (A and C) the preset `fast` is never worse than `paper` from either of its warm starts: on
+ * operators of trained models and on synthetic ones, easy and hard.
  *
- * The ridge is a part of the objective that `fast` solves and `paper` does not know. Where it is on, the error without
- * it is compared all the same, but only on real operators: with about as many tokens as weights that stay it keeps
- * `fast` from fitting the tokens to the last digit, which is what it is for.
+ * `fast` solves with a ridge, which `paper` does not have. With the ridge on, errors are still measured without it, but
+ * only on real operators: with about as many tokens as kept weights the ridge keeps `fast` from fitting the tokens
+ * exactly, as intended.
  */
 #include "real_layer.h"
 #include "solver_fixture.h"
@@ -40,11 +40,11 @@ static void compare(const solver_fixture *f, const char *pattern, const char *ri
 {
 	static const char *const starts[] = {"warm_start=wanda", "warm_start=sparsegpt"};
 	double fast = error_by(f, pattern, "preset=fast", ridge);
-	double nothing = 1e-5 * sqrt(f->energy); /* below that an error is the rounding of the output */
+	double rounding = 1e-5 * sqrt(f->energy); /* smaller errors are rounding errors of the output */
 	for (int s = 0; s < 2; s++) {
 		double paper = error_by(f, pattern, "preset=paper", starts[s]);
-		double ratio = (fast + nothing) / (paper + nothing);
-		if (!(fast <= paper + nothing))
+		double ratio = (fast + rounding) / (paper + rounding);
+		if (!(fast <= paper + rounding))
 			fail_msg("%s at %s, %s: error %.6g by fast, %.6g by paper from %s; output %.4g", name, pattern, ridge, fast,
 					 paper, starts[s], sqrt(f->energy));
 		t->count++;
@@ -68,7 +68,7 @@ static void leave(double *X, int64_t n, int64_t p)
 	(void)p;
 }
 
-static void outliers(double *X, int64_t n, int64_t p) /* two channels as in trained models: a thousand times the rest */
+static void outliers(double *X, int64_t n, int64_t p) /* two outlier channels, as in trained models */
 {
 	for (int64_t t = 0; t < p; t++) {
 		X[t * n + 3] *= 1000;
@@ -76,7 +76,7 @@ static void outliers(double *X, int64_t n, int64_t p) /* two channels as in trai
 	}
 }
 
-static void twins(double *X, int64_t n, int64_t p) /* pairs of inputs that are nearly one */
+static void twins(double *X, int64_t n, int64_t p) /* pairs of nearly equal inputs */
 {
 	for (int64_t t = 0; t < p; t++)
 		for (int64_t j = 0; j + 1 < n; j += 2)
@@ -97,7 +97,7 @@ static void dead(double *X, int64_t n, int64_t p)
 			X[t * n + j] = 0;
 }
 
-static void made_up_operators(void **unused)
+static void synthetic_operators(void **unused)
 {
 	(void)unused;
 	static const struct {
@@ -181,7 +181,7 @@ static void operators_of_a_shared_model(void **unused)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(made_up_operators),
+		cmocka_unit_test(synthetic_operators),
 		cmocka_unit_test(real_operators),
 	};
 	const struct CMUnitTest shared_model[] = {cmocka_unit_test(operators_of_a_shared_model)};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FISTA against the conditions of the LASSO's optimum, its proven rate, least squares and scikit-learn. */
+/* FISTA against the optimality conditions of the LASSO, its proven rate, least squares and scikit-learn. */
 #include "real_layer.h"
 #include "solver_fixture.h"
 
@@ -22,7 +22,8 @@ static void run_fista(solver_fixture *f, double lambda, int64_t iterations)
 	assert_true(steps > 0 && steps <= iterations);
 }
 
-/* The subgradient condition, relative to the gradient at zero (above which λ leaves nothing but zeros). */
+/* The violation of the subgradient condition, relative to the largest gradient at zero (the smallest λ whose optimum is
+ * V = 0). */
 static double optimality(solver_fixture *f, double lambda)
 {
 	double *V = fixture_doubles(f, f->V);
@@ -35,7 +36,7 @@ static void reaches_the_optimum_of_random_problems(void **unused)
 {
 	(void)unused;
 	static const double shares[] = {0.5, 0.1, 0.01};
-	static const int64_t tokens[] = {200, 40, 12}; /* the last two: as many and fewer than inputs */
+	static const int64_t tokens[] = {200, 40, 12}; /* more than, as many as and fewer than inputs */
 	for (int i = 0; i < 3; i++) {
 		solver_fixture f;
 		make_fixture(&f, 8, 40, tokens[i], 0.3, 7 + (uint64_t)i, "50%");
@@ -46,7 +47,7 @@ static void reaches_the_optimum_of_random_problems(void **unused)
 			run_fista(&f, lambda, 20000);
 			double off = optimality(&f, lambda);
 			print_message("%d tokens, lambda %g max|C|: off by %.2e\n", (int)tokens[i], shares[s], off);
-			assert_true(off < 1e-4 * shares[s]); /* that is, 1e-4 of lambda itself */
+			assert_true(off < 1e-4 * shares[s]); /* 1e-4 of λ */
 		}
 		free_fixture(&f);
 	}
@@ -140,7 +141,7 @@ static void objective_falls_with_the_square_of_the_steps(void **unused)
 		print_message("%d steps: %.4g above the optimum, bound %.4g\n", (int)steps[i], gap,
 					  2 * L * distance * distance / (k * k));
 		assert_true(gap <= 2 * L * distance * distance / (k * k) + 1e-6 * fabs(lowest));
-		if (steps[i] <= 10) /* later it may ripple, as FISTA does */
+		if (steps[i] <= 10) /* later FISTA may oscillate */
 			assert_true(gap < before);
 		before = gap;
 		free(V);
@@ -164,7 +165,7 @@ static void agrees_with_scikit_learn(void **unused)
 	const unsigned char *cursor = bytes + 16 + 4 * (p * n + p * m);
 	solver_fixture f;
 	make_fixture_from(&f, m, n, p, W, X, X, "50%");
-	verify_inner(f.C, Y, X, p, m, n); /* the target is Y, no matter what the weights were */
+	verify_inner(f.C, Y, X, p, m, n); /* the target is Y, whatever the weights are */
 	fixture_put(&f, f.dC, f.C);
 	fixture_set(&f, "step_tolerance=0");
 	fixture_set(&f, "restart=1");
@@ -192,7 +193,7 @@ static void agrees_with_scikit_learn(void **unused)
 	free_fixture(&f);
 }
 
-/* Both rules written out in double, step by step. */
+/* Both momentum rules against plain loops in double. */
 static void momentum_is_as_its_rule_says(void **unused)
 {
 	(void)unused;

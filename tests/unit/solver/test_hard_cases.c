@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every method on problems that go wrong easily: a right answer or a clear refusal, never a crash and never NaN. */
+/* Every method on degenerate problems: a correct answer or a clear error, never a crash and never NaN. */
 #include "solver_fixture.h"
 
 #include <math.h>
@@ -49,7 +49,7 @@ static void some_dead(double *X, int64_t n, int64_t p)
 			X[t * n + j] = 0;
 }
 
-static void a_dead_group(double *X, int64_t n, int64_t p) /* a whole group of 2:4 never fires */
+static void a_dead_group(double *X, int64_t n, int64_t p) /* all inputs of one 2:4 group are zero */
 {
 	for (int64_t t = 0; t < p; t++)
 		for (int64_t j = 4; j < 8 && j < n; j++)
@@ -116,7 +116,7 @@ static void make_case(solver_fixture *f, int i, const char *pattern)
 	free_fixture(&plain);
 }
 
-/* A share of zeros: of the matrix, or of each row where that is how the method's authors count. */
+/* Checks the share of zeros: of the matrix, or of each row for a method whose authors count by row. */
 static int64_t fewest_zeros(const solver_fixture *f)
 {
 	double sparsity = f->problem.pattern.sparsity;
@@ -159,8 +159,8 @@ static void every_recipe_survives_every_case(void **unused)
 			}
 }
 
-/* A + μ with one eigenvalue far below zero: no Gram matrix. The convex solvers have nothing to minimise there. */
-static void an_indefinite_gram_matrix_gives_no_nonsense(void **unused)
+/* A Gram matrix with one very negative eigenvalue is invalid: the objective has no minimum. */
+static void an_indefinite_gram_matrix_gives_finite_results_or_an_error(void **unused)
 {
 	(void)unused;
 	for (int r = 0; r < RECIPE_COUNT; r++) {
@@ -184,8 +184,8 @@ static void an_indefinite_gram_matrix_gives_no_nonsense(void **unused)
 	}
 }
 
-/* Where Cholesky refuses, SparseGPT damps ten times harder and says so. */
-static void damping_grows_where_cholesky_refuses(void **unused)
+/* If Cholesky fails, SparseGPT damps ten times as much and says so. */
+static void damping_grows_if_cholesky_fails(void **unused)
 {
 	(void)unused;
 	solver_fixture f;
@@ -205,7 +205,7 @@ static void damping_grows_where_cholesky_refuses(void **unused)
 	free_fixture(&f);
 }
 
-static void what_is_not_finite_is_refused(void **unused)
+static void non_finite_input_is_refused(void **unused)
 {
 	(void)unused;
 	static const double bad[] = {NAN, INFINITY, -INFINITY};
@@ -235,7 +235,7 @@ static void what_is_not_finite_is_refused(void **unused)
 			}
 }
 
-/* Fails each allocation in turn: an error, nothing lost, nothing touched twice (under AddressSanitizer). */
+/* Fails each allocation in turn: an error, no leak and no double free (under AddressSanitizer). */
 static void every_allocation_may_fail(void **unused)
 {
 	(void)unused;
@@ -260,9 +260,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_recipe_survives_every_case),
-		cmocka_unit_test(an_indefinite_gram_matrix_gives_no_nonsense),
-		cmocka_unit_test(damping_grows_where_cholesky_refuses),
-		cmocka_unit_test(what_is_not_finite_is_refused),
+		cmocka_unit_test(an_indefinite_gram_matrix_gives_finite_results_or_an_error),
+		cmocka_unit_test(damping_grows_if_cholesky_fails),
+		cmocka_unit_test(non_finite_input_is_refused),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

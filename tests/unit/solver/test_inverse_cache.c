@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ladder of inverses: right on every level, however it was climbed, and kept where operators share it. */
+/* The cached inverses: correct at every level, however they are computed, and kept if operators share them. */
 #include "solver_fixture.h"
 
 #include <math.h>
@@ -24,9 +24,8 @@ static double residual(solver_fixture *f, fp_gram *gram, int64_t level, fp_matri
 	return worst;
 }
 
-/* A stand-in for an operation of a device that rounds products; nobody calls it. */
-/* Climbs twice, as two operators do. `products`: by products from the level below, as on a device; `halves`: one whose
- * products take what they multiply in 16 bits. */
+/* Visits all levels twice, as two operators do. products: each inverse is computed from the level below, as on a device;
+ * halves: of a device whose products take 16-bit operands. */
 static void check(bool shared, bool products, bool halves, double bound)
 {
 	solver_fixture f;
@@ -54,7 +53,7 @@ static void check(bool shared, bool products, bool halves, double bound)
 			if (pass == 0)
 				first[k] = X.buffer;
 			else if (shared)
-				assert_ptr_equal(X.buffer, first[k]); /* nothing was made again */
+				assert_ptr_equal(X.buffer, first[k]); /* not computed again */
 		}
 	f.be->asynchronous = false;
 	free_fixture(&f);
@@ -67,22 +66,22 @@ static void inverts_at_every_penalty(void **unused)
 	check(true, false, false, 1e-5);
 }
 
-static void climbs_by_products(void **unused)
+static void raises_the_penalty_by_products(void **unused)
 {
 	(void)unused;
-	check(false, true, false, 5e-4); /* twelve levels of 2e-5, and float */
+	check(false, true, false, 5e-4); /* twelve levels of 2e-5, and float rounding */
 	check(true, true, false, 5e-4);
 }
 
-static void holds_halves_for_products(void **unused)
+static void keeps_halves_for_products(void **unused)
 {
 	(void)unused;
-	check(false, true, true, 1e-2); /* 11 bits of entries up to ten, times those of A */
+	check(false, true, true, 1e-2); /* 11 bits of entries up to 10, times entries of A */
 	check(true, true, true, 1e-2);
 }
 
-/* Fewer tokens than inputs and no ridge, on a scale where float cannot tell ρ from nothing: the search must go up. */
-static void skips_refused_penalties(void **unused)
+/* Fewer tokens than inputs and no ridge, scaled so that ρ is lost in float rounding: the level must go up. */
+static void skips_levels_where_cholesky_fails(void **unused)
 {
 	(void)unused;
 	solver_fixture f;
@@ -105,7 +104,7 @@ static void skips_refused_penalties(void **unused)
 	free_fixture(&f);
 }
 
-/* Inverses decide masks: with another number of threads they must be the same to the bit. */
+/* Masks depend on the inverses, so another number of threads must give exactly the same ones. */
 static void threads_change_nothing(void **unused)
 {
 	(void)unused;
@@ -130,8 +129,8 @@ static void threads_change_nothing(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(inverts_at_every_penalty),  cmocka_unit_test(climbs_by_products),
-		cmocka_unit_test(holds_halves_for_products), cmocka_unit_test(skips_refused_penalties),
+		cmocka_unit_test(inverts_at_every_penalty),  cmocka_unit_test(raises_the_penalty_by_products),
+		cmocka_unit_test(keeps_halves_for_products), cmocka_unit_test(skips_levels_where_cholesky_fails),
 		cmocka_unit_test(threads_change_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Refit against the normal equations; the support search and the scaling around it. */
+/* The refit against the normal equations; the support search; scaling, ridge and row importance. */
 #include "solver_fixture.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static void solves_the_normal_equations(void **unused)
 	}
 }
 
-/* Each step of conjugate gradients lowers the error, also where A has no full rank, and it stays low for good. */
+/* No conjugate-gradient step raises the error, even if A is rank-deficient, however many there are. */
 static void never_raises_the_error(void **unused)
 {
 	(void)unused;
@@ -87,7 +87,7 @@ static void support_search_keeps_the_pattern_and_improves(void **unused)
 		float *V = fixture_floats(&f, f.V);
 		print_message("%s: refit alone %g, with the search %g\n", patterns[i], start, found);
 		assert_true(found <= start * (1 + 1e-5));
-		assert_true(i == 4 || found < 0.98 * start); /* at 0% there is nothing to find */
+		assert_true(i == 4 || found < 0.98 * start); /* 0%: nothing to improve */
 		assert_true(verify_pattern(V, f.m, f.n, &f.problem.pattern));
 		assert_true(fabs(solution.error - found) <= 1e-4 * found + 1e-3);
 		free(V);
@@ -122,7 +122,7 @@ static void scaling_gives_columns_of_unit_norm(void **unused)
 	free_fixture(&f);
 }
 
-/* The ridge does not depend on the scaling, with which it shares its code. */
+/* The ridge works with and without scaling, though both share code. */
 static void ridge_pulls_towards_the_dense_weights(void **unused)
 {
 	(void)unused;
@@ -159,7 +159,7 @@ static void ridge_pulls_towards_the_dense_weights(void **unused)
 	}
 }
 
-/* There and back: with nothing to prune and one stream the dense weights are the solution in any scale. */
+/* With nothing to prune and one stream, the dense weights are the solution in any scale. */
 static void scaling_round_trip_keeps_the_weights(void **unused)
 {
 	(void)unused;
@@ -196,8 +196,8 @@ static double weighted_residual(solver_fixture *f, const double *s, int64_t *kep
 	return sum;
 }
 
-/* Rows that matter more keep more of an unstructured pattern's entries, and what matters is kept better; the rows of an
- * N:M pattern have nothing to share. */
+/* With an unstructured pattern, important rows keep more entries and the weighted error falls. With N:M every row keeps
+ * the same number. */
 static void important_rows_keep_more(void **unused)
 {
 	(void)unused;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounding: the pattern exactly, the smallest magnitudes, ties by rule, no −0.0. */
+/* Rounding: the exact pattern, the smallest magnitudes, the rule for ties, no −0.0. */
 #include "solver_fixture.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@ static const char *const patterns[] = {"0%",  "10%", "50%", "90%", "33.3%", "2:4
 									   "4:8", "3:8", "1:2", "0:4", "4:4",   "5:7"};
 enum { PATTERN_COUNT = sizeof patterns / sizeof patterns[0] };
 
-/* Whether entry i of `x` stays when the `zeros` smallest magnitudes go; the first among equals goes. */
+/* True if entry i of `x` is kept when the `zeros` smallest magnitudes are pruned; of equal entries the first is pruned
+ * first. */
 static int stays(const float *x, int64_t count, int64_t zeros, int64_t i)
 {
 	int64_t before = 0;
@@ -19,7 +20,7 @@ static int stays(const float *x, int64_t count, int64_t zeros, int64_t i)
 	return before >= zeros;
 }
 
-/* In a group of N:M the first among equals stays. */
+/* The same for an N:M group, where the first of equal entries is kept. */
 static int stays_in_group(const float *x, int64_t size, int64_t keep, int64_t i)
 {
 	int64_t ahead = 0;
@@ -70,7 +71,7 @@ static void every_pattern_holds_exactly(void **unused)
 			for (int64_t j = 0; j < f.m * f.n; j++)
 				values[j] = random_normal(&seed);
 			check(&f, values, patterns[i]);
-			for (int64_t j = 0; j < f.m * f.n; j++) /* ties everywhere, of both signs */
+			for (int64_t j = 0; j < f.m * f.n; j++) /* many ties, of both signs */
 				values[j] = (float)((j * 7) % 3 + 1) * (j % 2 ? -1.0F : 1.0F);
 			check(&f, values, patterns[i]);
 			for (int64_t j = 0; j < f.m * f.n; j++)
@@ -82,7 +83,7 @@ static void every_pattern_holds_exactly(void **unused)
 	}
 }
 
-static void numbers_beside_zero_and_infinity_are_ordered(void **unused)
+static void extreme_magnitudes_are_ordered(void **unused)
 {
 	(void)unused;
 	static const float odd[16] = {1e-45F, -1e-40F, 1e-38F, -1e-20F, 1.0F, -1.0F,  3e38F,     -3e38F,
@@ -98,7 +99,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_pattern_holds_exactly),
-		cmocka_unit_test(numbers_beside_zero_and_infinity_are_ordered),
+		cmocka_unit_test(extreme_magnitudes_are_ordered),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* λ_max from above, and never far above, whatever the spectrum. */
+/* The bound of λ_max is above it, and close, whatever the spectrum. */
 #include "solver_fixture.h"
 
 #include <math.h>
@@ -72,7 +72,7 @@ static void bounds_odd_spectra(void **unused)
 			case 1: /* one outlier */
 				values[i] = i == 77 ? 1e6 : 1.0;
 				break;
-			case 2: /* crowded at the top */
+			case 2: /* clustered at the top */
 				values[i] = 1.0 - 1e-3 * i / N;
 				break;
 			case 3: /* even */
@@ -88,7 +88,7 @@ static void bounds_odd_spectra(void **unused)
 	}
 }
 
-static void of_nothing_but_zeros_is_zero(void **unused)
+static void of_zeros_is_zero(void **unused)
 {
 	(void)unused;
 	double zeros[6] = {0};
@@ -100,7 +100,7 @@ static void of_nothing_but_zeros_is_zero(void **unused)
 	free_fixture(&f);
 }
 
-static void is_found_once(void **unused)
+static void is_computed_once(void **unused)
 {
 	(void)unused;
 	solver_fixture f;
@@ -120,8 +120,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bounds_gram_matrices),
 		cmocka_unit_test(bounds_odd_spectra),
-		cmocka_unit_test(of_nothing_but_zeros_is_zero),
-		cmocka_unit_test(is_found_once),
+		cmocka_unit_test(of_zeros_is_zero),
+		cmocka_unit_test(is_computed_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps the `keep` largest of `count` scores that lie `step` apart; the first among equals goes where `first_goes`. */
+/* mask ← 1 for the `keep` largest of `count` scores; of equal scores the first is dropped first if `first_goes`. */
 static void keep_largest(const double *score, unsigned char *mask, int64_t count, int64_t keep, int first_goes)
 {
 	for (int64_t i = 0; i < count; i++) {
@@ -57,8 +57,8 @@ static double *inverse_factor(const double *H, int64_t n)
 	return U;
 }
 
-/* The published sweep, one column at a time over all the columns right of it: blocks only save work. A block prunes the
- * share of the columns up to its end, so that the matrix has its exact count. */
+/* The published sweep, which updates all columns to the right after each column: blocks only save work. At the end of
+ * each block the columns so far have their share of zeros, so that the matrix has the exact count. */
 static void reference_sparsegpt(const solver_fixture *f, int64_t block, double *V, unsigned char *mask)
 {
 	int64_t m = f->m, n = f->n;
@@ -169,8 +169,8 @@ static void magnitude_and_wanda_equal_plain_loops(void **unused)
 	}
 }
 
-/* ⌊s·n⌋ a row is less than ⌊s·m·n⌋ in all where s·n is no whole number: the rest comes from the smallest scores left.
- */
+/* If s·n is not an integer, ⌊s·n⌋ per row is less than ⌊s·m·n⌋ in total; the smallest remaining scores make up the
+ * difference. */
 static void wanda_as_a_start_has_the_exact_count_of_the_matrix(void **unused)
 {
 	(void)unused;
@@ -209,7 +209,7 @@ static void sparsegpt_equals_plain_loops(void **unused)
 			for (int dead = 0; dead < 2; dead++) {
 				solver_fixture f;
 				make_fixture(&f, 6, 40, 90, 0, 33, patterns[i]);
-				if (dead) { /* inputs that never fire */
+				if (dead) { /* inputs that are always zero */
 					solver_fixture g;
 					for (int64_t t = 0; t < f.p; t++)
 						f.Xstar[t * f.n + 3] = f.Xstar[t * f.n + 17] = 0;
