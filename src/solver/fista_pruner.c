@@ -36,12 +36,14 @@ static fp_status search(const fp_problem *problem, const fp_settings *settings, 
 						fp_matrix mask, fp_solution *solution)
 {
 	fp_backend *be = problem->gram->be;
+	fp_problem objective = *problem;
 	fp_matrix work[2] = {{0}, {0}};
 	fp_matrix before = {0};
 	fp_matrix before_mask = {0};
 	double error_before = INFINITY;
 	double error;
 	fp_status status;
+	objective.rows_weighted = false; /* compare what is minimised: the error of the rows as they are weighted */
 	FP_TRY(fp_matrix_new(be, &work[0], V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &work[1], V.rows, V.cols, FP_F32));
 	if (feasible) {
@@ -50,12 +52,12 @@ static fp_status search(const fp_problem *problem, const fp_settings *settings, 
 		FP_TRY(be->memory->copy(be, before, V));
 		FP_TRY(be->memory->copy(be, before_mask, mask));
 		FP_TRY(fp_refit(problem, settings->refit_steps, before_mask, before));
-		FP_TRY(fp_problem_error(problem, before, work, &error_before));
+		FP_TRY(fp_problem_error(&objective, before, work, &error_before));
 	}
 	FP_TRY(fp_support_admm(problem, settings, V, mask, &solution->search_steps));
 	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
 	if (feasible) {
-		FP_TRY(fp_problem_error(problem, V, work, &error));
+		FP_TRY(fp_problem_error(&objective, V, work, &error));
 		if (error_before < error) {
 			FP_TRY(be->memory->copy(be, V, before));
 			FP_TRY(be->memory->copy(be, mask, before_mask));
