@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * allocation.c: all operators are measured in one walk through the layers: a stream of hidden states for the dense
- * model, and from each operator on one for the model without a share of that operator. So every layer is loaded once.
+ * allocation.c: measures all operators in one pass through the layers, so that each layer is loaded once. The pass
+ * carries one stream of hidden states for the dense model and, from each operator's layer on, one for the model in which
+ * only that operator is pruned.
  */
 #include "pruning/allocation.h"
 
@@ -14,21 +15,21 @@
 #include <string.h>
 
 enum { PROBE_TOKENS = 2048 };
-static const int64_t PROBE_BYTES = (int64_t)1 << 30; /* for the streams; but one window is the least */
-/* ln 4 per 0.2: how the loss grew with the share in operators of small LLaMA and OPT models between 60% and 80%. */
+static const int64_t PROBE_BYTES = (int64_t)1 << 30; /* limit of the streams' memory, unless one window takes more */
+/* β: the loss grew by a factor of 4 per 0.2 of sparsity in operators of small LLaMA and OPT models between 60% and 80%. */
 static const double GROWTH = 6.93;
-static const double SMALLEST_LOSS = 1e-6; /* an operator whose absence helps, or does not show */
+static const double SMALLEST_LOSS = 1e-6; /* for an operator whose pruning does not raise the loss */
 
 struct fp_allocation {
 	int64_t first, end;
-	double *share; /* by layer and role; −1: the model has no such operator */
+	double *share; /* by layer and role; −1: no such operator */
 };
 
 typedef struct probe {
 	const fp_allocation_request *request;
 	fp_backend *be;
-	int64_t windows, tokens; /* of the sample */
-	int64_t operators, begun;
+	int64_t windows, tokens;    /* of the sample */
+	int64_t operators, started; /* streams */
 	fp_matrix base, scratch, context;
 	fp_matrix *streams; /* by operator */
 	fp_workspace *workspace;
@@ -50,7 +51,7 @@ fp_pattern fp_allocation_pattern(const fp_allocation *allocation, fp_pattern pat
 	return pattern;
 }
 
-/* The share of operator i for the multiplier ln μ. */
+/* An operator's share for the multiplier ln μ. */
 static double share_at(double log_multiplier, double loss, int64_t entries, double share, double limit)
 {
 	double own = share + (log_multiplier + log((double)entries / loss)) / GROWTH;
@@ -65,7 +66,7 @@ void fp_spread_zeros(int64_t *zeros, const double *loss, const int64_t *entries,
 	double low = 0;
 	double high = 0;
 	double total = 0;
-	for (int64_t i = 0; i < count; i++) { /* at `low` every share is at its lower end, at `high` at its upper */
+	for (int64_t i = 0; i < count; i++) { /* at `low` every share is at its lower limit, at `high` at its upper */
 		double own = log((double)entries[i] / loss[i]);
 		low = i == 0 ? -own : fmin(low, -own);
 		high = i == 0 ? -own : fmax(high, -own);
@@ -88,7 +89,7 @@ void fp_spread_zeros(int64_t *zeros, const double *loss, const int64_t *entries,
 		zeros[i] = (int64_t)floor((double)entries[i] * share_at(low, loss[i], entries[i], share, limit));
 		left -= zeros[i];
 	}
-	for (int64_t i = 0; left > 0; i = (i + 1) % count) /* what the floors left over */
+	for (int64_t i = 0; left > 0; i = (i + 1) % count) /* distribute what the floors left */
 		if (zeros[i] < entries[i]) {
 			zeros[i]++;
 			left--;
@@ -126,8 +127,8 @@ static fp_status probe_new(probe *p)
 	fp_status status;
 	p->be = fp_model_backend(request->model);
 	p->operators = count_operators(request);
-	int64_t room = PROBE_BYTES / (int64_t)sizeof(float) / hidden / (p->operators + 2);
-	p->windows = (room < PROBE_TOKENS ? room : PROBE_TOKENS) / length;
+	int64_t most = PROBE_BYTES / (int64_t)sizeof(float) / hidden / (p->operators + 2);
+	p->windows = (most < PROBE_TOKENS ? most : PROBE_TOKENS) / length;
 	if (p->windows < 1)
 		p->windows = 1;
 	if (p->windows > request->windows->count)
@@ -153,7 +154,7 @@ static fp_status forward(const probe *p, const fp_layer *layer, fp_matrix hidden
 	return fp_layer_forward(layer, &state, p->workspace);
 }
 
-/* pruned[role] ← the group's operators by Wanda's rule, from the inputs X */
+/* pruned[role] ← the group's operators, pruned by Wanda for the inputs X */
 static fp_status prune_group(const probe *p, const fp_layer *layer, int group, fp_matrix X,
 							 fp_matrix pruned[FP_ROLE_COUNT])
 {
@@ -186,8 +187,8 @@ cleanup:
 	return status;
 }
 
-/* A stream for each operator of the layer: the layer's output with that operator pruned. */
-static fp_status begin_streams(probe *p, fp_layer *layer)
+/* Starts a stream for each operator of the layer: the layer's output with that operator pruned. */
+static fp_status start_streams(probe *p, fp_layer *layer)
 {
 	fp_backend *be = p->be;
 	fp_matrix pruned[FP_ROLE_COUNT] = {{0}};
@@ -205,7 +206,7 @@ static fp_status begin_streams(probe *p, fp_layer *layer)
 		fp_matrix dense = layer->weight[role];
 		if (fp_matrix_is_absent(dense))
 			continue;
-		fp_matrix *stream = &p->streams[p->begun++];
+		fp_matrix *stream = &p->streams[p->started++];
 		FP_TRY(fp_matrix_new(be, stream, p->base.rows, p->base.cols, FP_F32));
 		FP_TRY(be->memory->copy(be, *stream, p->base));
 		layer->weight[role] = pruned[role];
@@ -219,7 +220,7 @@ cleanup:
 	return status;
 }
 
-static fp_status walk(probe *p)
+static fp_status run_layers(probe *p)
 {
 	const fp_allocation_request *request = p->request;
 	fp_context *ctx = p->be->ctx;
@@ -230,10 +231,10 @@ static fp_status walk(probe *p)
 		fp_report_progress(ctx, "measuring sensitivity", index, layers);
 		FP_TRY(fp_check_interrupt(ctx));
 		FP_TRY(fp_layer_load(&layer, request->model, index));
-		for (int64_t i = 0; i < p->begun; i++)
+		for (int64_t i = 0; i < p->started; i++)
 			FP_TRY(forward(p, layer, p->streams[i]));
 		if (index >= request->first && index < request->end)
-			FP_TRY(begin_streams(p, layer));
+			FP_TRY(start_streams(p, layer));
 		FP_TRY(forward(p, layer, p->base));
 		fp_layer_free(layer);
 		layer = NULL;
@@ -254,8 +255,8 @@ static fp_status mean_loss(const probe *p, fp_matrix hidden, double *out)
 	return status;
 }
 
-/* allocation->share from the streams at the model's end */
-static fp_status share_out(const probe *p, fp_allocation *allocation)
+/* allocation->share ← the shares that follow from the losses of the streams at the end of the model */
+static fp_status set_shares(const probe *p, fp_allocation *allocation)
 {
 	const fp_allocation_request *request = p->request;
 	fp_context *ctx = p->be->ctx;
@@ -282,7 +283,7 @@ static fp_status share_out(const probe *p, fp_allocation *allocation)
 				allocation->share[at] = -1;
 			} else if (pass == 0) {
 				entries[i++] = tensor->elements;
-			} else { /* half an entry more, so that the pattern's floor gives the count */
+			} else { /* half an entry more, so that rounding down gives the exact count */
 				allocation->share[at] = ((double)zeros[i] + 0.5) / (double)entries[i];
 				fp_log(ctx, FP_LOG_INFO, "layer %lld %s: loss %+.4f, share %.4f", (long long)layer, fp_role_name(role),
 					   loss[i], (double)zeros[i] / (double)entries[i]);
@@ -310,18 +311,19 @@ fp_status fp_allocation_new(fp_allocation **out, const fp_allocation_request *re
 	*out = NULL;
 	if (request->pattern.group > 0)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE,
-					   "allocate %g: N:M leaves nothing to spread; use 0, or a share such as --pattern 50%%",
+					   "allocate %g: N:M has the same sparsity everywhere; use allocate=0, or a pattern such as 50%%",
 					   request->settings->allocate));
 	if (request->windows->count < 1 || request->windows->length < 2)
-		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "allocate %g: needs calibration text to measure the loss on, or 0",
+		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE,
+					   "allocate %g: needs calibration text to measure the loss; give some, or use allocate=0",
 					   request->settings->allocate));
 	FP_TRY(FP_NEW(ctx, &allocation, 1));
 	allocation->first = request->first;
 	allocation->end = request->end;
 	FP_TRY(FP_NEW(ctx, &allocation->share, (request->end - request->first) * FP_ROLE_COUNT));
 	FP_TRY(probe_new(&p));
-	FP_TRY(walk(&p));
-	FP_TRY(share_out(&p, allocation));
+	FP_TRY(run_layers(&p));
+	FP_TRY(set_shares(&p, allocation));
 cleanup:
 	probe_free(&p);
 	fp_stage_enter(ctx, stage);

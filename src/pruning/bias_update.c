@@ -8,8 +8,8 @@ typedef struct bias_space {
 	fp_backend *be;
 	fp_matrix before; /* b */
 	fp_matrix lost;   /* (W − V)m* */
-	fp_matrix drift;  /* Wd; zero where the two streams are one */
-	fp_matrix output; /* Wm */
+	fp_matrix drift;  /* Wd; zero if X = X* */
+	fp_matrix output; /* W(m* + d), the mean of WX */
 	fp_matrix narrow; /* c in the checkpoint's type */
 } bias_space;
 
@@ -33,7 +33,7 @@ cleanup:
 	return status;
 }
 
-/* The means of the outputs, from those of the inputs */
+/* The means of the outputs, from the means of the inputs */
 static fp_status multiply_means(bias_space *space, const fp_bias_target *target, fp_matrix V)
 {
 	fp_backend *be = space->be;
@@ -51,7 +51,7 @@ cleanup:
 	return status;
 }
 
-/* bias ← c, through the checkpoint's type */
+/* bias ← c, rounded to the checkpoint's type */
 static fp_status set_bias(bias_space *space, const fp_bias_target *target, const fp_tensor_info *tensor, fp_matrix bias)
 {
 	fp_backend *be = space->be;
@@ -66,13 +66,13 @@ static fp_status set_bias(bias_space *space, const fp_bias_target *target, const
 	FP_TRY(be->memory->copy(be, bias, space->narrow));
 	FP_TRY(be->linear->finite(be, bias, &finite));
 	if (!finite)
-		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "%s: an updated bias is beyond the range of %s", tensor->name,
+		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "%s: an updated bias exceeds the range of %s", tensor->name,
 						 tensor->dtype_name);
 cleanup:
 	return status;
 }
 
-/* The mean of VX* + c − (WX + b) is (c − b) − (W − V)m* − Wd. */
+/* Adds the means' part to the squared error: the mean of VX* + c1ᵀ − (WX + b1ᵀ) is (c − b) − (W − V)m* − Wd. */
 static fp_status measure(bias_space *space, double tokens, fp_matrix bias, fp_operator_result *result)
 {
 	fp_backend *be = space->be;

@@ -7,23 +7,23 @@
 
 struct fp_dense_statistics {
 	int64_t layers;
-	int64_t room, used; /* bytes */
-	fp_statistics *all; /* layers × groups; without a backend: not kept */
+	int64_t limit, used; /* bytes */
+	fp_statistics *all;  /* layers × groups; be is NULL for those not kept */
 };
 
-static fp_statistics *place(const fp_dense_statistics *kept, int64_t layer, int group)
+static fp_statistics *slot(const fp_dense_statistics *kept, int64_t layer, int group)
 {
 	return &kept->all[layer * FP_GROUP_COUNT + group];
 }
 
-fp_status fp_dense_statistics_new(fp_dense_statistics **out, fp_context *ctx, int64_t layers, int64_t room)
+fp_status fp_dense_statistics_new(fp_dense_statistics **out, fp_context *ctx, int64_t layers, int64_t limit)
 {
 	fp_dense_statistics *kept = NULL;
 	fp_status status;
 	FP_TRY(FP_NEW(ctx, &kept, 1));
 	FP_TRY(FP_NEW(ctx, &kept->all, layers * FP_GROUP_COUNT));
 	kept->layers = layers;
-	kept->room = room;
+	kept->limit = limit;
 cleanup:
 	if (status != FP_OK)
 		fp_free(kept);
@@ -51,7 +51,7 @@ const fp_statistics *fp_dense_statistics_find(const fp_dense_statistics *kept, i
 {
 	if (!kept || layer >= kept->layers)
 		return NULL;
-	const fp_statistics *found = place(kept, layer, group);
+	const fp_statistics *found = slot(kept, layer, group);
 	return found->be ? found : NULL;
 }
 
@@ -68,9 +68,9 @@ void fp_dense_statistics_keep(fp_dense_statistics *kept, int64_t layer, int grou
 {
 	int64_t bytes = fp_matrix_size(statistics->A) * (int64_t)sizeof(float);
 	if (!kept || layer >= kept->layers || fp_dense_statistics_find(kept, layer, group) ||
-		bytes > kept->room - kept->used)
+		bytes > kept->limit - kept->used)
 		return;
 	kept->used += bytes;
-	*place(kept, layer, group) = *statistics;
+	*slot(kept, layer, group) = *statistics;
 	memset(statistics, 0, sizeof *statistics);
 }

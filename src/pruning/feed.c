@@ -23,7 +23,7 @@ bool fp_feed_chains_layers(fp_feed feed)
 
 bool fp_group_is_corrected(const fp_settings *settings, int group)
 {
-	/* until something of an independent layer is pruned, both of its streams are the dense model's */
+	/* with FP_FEED_INTRA both streams are equal until the layer's first group is pruned */
 	fp_feed feed = fp_feed_of(settings);
 	return feed == FP_FEED_CROSS || (feed == FP_FEED_INTRA && group > 0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fit_pruned_layer.c: what a layer fit reads from the streams, and what follows from its result. */
+/* fit_pruned_layer.c: runs the layer fit on the streams and outputs its result. */
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
 
@@ -24,9 +24,9 @@ cleanup:
 	return status;
 }
 
-/* Called with both streams at the layer's end. *target ← the stream that holds the output that the fitted layer should
- * give: the dense stream, which holds the dense layer's output for the same input; but if errors of earlier layers are
- * repaired too, a mixture of that and the dense model's output, made in place of the pruned stream. */
+/* *target ← the stream with the output that the fitted layer should give. Both streams are at the end of the layer. The
+ * target is the dense stream, unless the feed is FP_FEED_CROSS: then it is a mixture of the dense model's output and the
+ * dense layer's output for the pruned model's input, which overwrites the pruned stream. */
 static fp_status fit_target(const fp_layer_job *job, int *target)
 {
 	fp_streams *streams = job->task->streams;
@@ -47,7 +47,7 @@ typedef struct fit_reader {
 	const fp_layer_task *task;
 	int target;
 	int64_t layer;
-	fp_matrix gradients; /* the layer's, where hidden states are kept in memory too */
+	fp_matrix gradients; /* of the layer; absent if hidden states are on disk, and gradients are read as needed */
 } fit_reader;
 
 static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_matrix target)
@@ -75,7 +75,7 @@ static fp_status open_gradients(fit_reader *reader, fp_fit_task *fit)
 	fp_status status = FP_OK;
 	fit->read_gradients = read_gradients;
 	fit->gradient_windows = windows;
-	if (streams->residence == FP_PARKED)
+	if (streams->residence == FP_ON_DISK)
 		return FP_OK;
 	FP_TRY(fp_matrix_new(task->be, &reader->gradients, windows * streams->length,
 						 fp_model_get_config(task->model)->hidden, FP_F32));
@@ -84,7 +84,7 @@ cleanup:
 	return status;
 }
 
-/* Hands the operators, biases and the fit's result to the task's output. */
+/* Passes the operators, biases and the fit's result to the task's output. */
 static fp_status finish(fp_layer_job *job, const fp_fit_result *result)
 {
 	const fp_layer_task *task = job->task;
@@ -119,14 +119,14 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 					   .length = streams->length,
 					   .batch = streams->batch};
 	FP_TRY(fit_target(job, &reader.target));
-	if (streams->residence != FP_RESIDENT) { /* the dense layer is not needed any more */
+	if (streams->residence != FP_RESIDENT) { /* memory is short, and the dense layer is no longer needed */
 		fp_layer_free(job->dense);
 		job->dense = NULL;
 	}
 	if (task->gradients)
 		FP_TRY(open_gradients(&reader, &fit));
 	FP_TRY(fp_fit_layer(&fit, &result));
-	fp_matrix_free(task->be, &reader.gradients); /* before the stream needs its work space */
+	fp_matrix_free(task->be, &reader.gradients); /* before fp_streams_forward() allocates its workspace */
 	FP_TRY(finish(job, &result));
 	if (!task->last && fp_feed_chains_layers(job->feed)) {
 		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_LAYER_INPUT));

@@ -9,22 +9,22 @@
 typedef struct fp_layer_job {
 	const fp_layer_task *task;
 	fp_feed feed;
-	bool corrected; /* fp_feed_is_corrected(feed): both streams run through the layer */
+	bool corrected; /* fp_feed_is_corrected(feed): both streams pass through the layer */
 	fp_layer *dense, *pruned;
-	int dense_past; /* groups that the dense stream has passed */
+	int dense_past; /* number of groups that the dense stream has passed */
 	fp_row_importance importance;
 	fp_operator_result results[FP_ROLE_COUNT];
 } fp_layer_job;
 
 /* --- layer_passes.c: passes over all batches of the streams ------------------------------------------------------- */
 
-/* With correction: moves both streams past the group before `group` (none for the first) and folds the inputs of
- * `group` into the statistics. */
+/* With correction: moves both streams past the group before `group` (if there is one) and accumulates the inputs of
+ * `group` in the statistics. */
 fp_status fp_pass_group(fp_layer_job *job, int group, fp_statistics *statistics);
 /* With correction: moves both streams past the last group. */
 fp_status fp_pass_end(fp_layer_job *job);
-/* Without correction nothing depends on what is pruned: one pass folds the inputs of all groups (statistics: one for
- * each) and moves the dense stream past the layer. */
+/* Without correction no input depends on what is pruned in the layer: one pass accumulates the inputs of all groups
+ * (statistics: one for each) and moves the dense stream past the layer. */
 fp_status fp_pass_uncorrected(fp_layer_job *job, fp_statistics *statistics);
 
 /* --- fit_pruned_layer.c ------------------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job);
 
 /* --- prune_layer.c ------------------------------------------------------------------------------------------------ */
 
-/* Hands a changed bias, already rounded to the checkpoint's type, to the task's output. */
+/* Passes a changed bias, already rounded to the checkpoint's type, to the task's output. */
 fp_status fp_finish_bias(const fp_layer_job *job, fp_role role);
 
 #endif

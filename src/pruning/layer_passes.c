@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_passes.c: passes over all batches of the streams, which fold the inputs of a layer's groups into statistics. */
+/* layer_passes.c: passes over all batches of the streams, which accumulate the statistics of a layer's groups. */
 #include "base/clock.h"
 #include "pruning/layer_job.h"
 
-/* The weights that a stream runs through. */
+/* The weights that a stream passes through. */
 static const fp_layer *layer_of(const fp_layer_job *job, int stream)
 {
 	return stream == FP_PRUNED ? job->pruned : job->dense;
@@ -20,9 +20,9 @@ static fp_status advance(const fp_layer_job *job, int stream, int group, int64_t
 	return status == FP_OK ? fp_layer_advance(layer, group, input, &state, streams->workspace[stream]) : status;
 }
 
-/* Folds the inputs of `group` for one batch of both streams. The dense stream then moves past the group at once, since
- * its inputs are at hand and pruning does not change them; but not past the first group, because attention's outputs
- * would have to be kept for all batches. */
+/* Accumulates the inputs of `group` for one batch of both streams. The dense stream then moves past the group in the same
+ * pass, since pruning does not change its inputs; except past the first group, whose attention outputs would have to be
+ * kept for all batches. */
 static fp_status fold(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
@@ -45,11 +45,11 @@ cleanup:
 	return status;
 }
 
-/* What a pass does with each batch of windows; `statistics`: one, or one for each group. */
+/* What a pass does with each batch of windows. statistics: one, or one for each group. */
 typedef fp_status (*batch_step)(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics);
 
-/* True when a pass over the inputs of `group` changes the hidden states of a stream: the dense stream moves past the
- * group, the pruned one past the group before. */
+/* True if a pass over the inputs of `group` changes the hidden states of a stream: the dense stream moves past the group,
+ * the pruned one past the group before it. Only the output and down groups write to the residual stream. */
 static bool changes(const fp_layer_job *job, int group, int stream, bool folds)
 {
 	const int output = fp_role_group(FP_OUTPUT), down = fp_role_group(FP_DOWN);
@@ -60,7 +60,7 @@ static bool changes(const fp_layer_job *job, int group, int stream, bool folds)
 	return folds && (group == output || group == down);
 }
 
-/* Runs a pass over both streams with correction, else over the dense one. */
+/* Runs a pass over both streams with correction, or over the dense stream without. */
 static fp_status each_batch(const fp_layer_job *job, batch_step step, int group, fp_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
@@ -94,16 +94,16 @@ cleanup:
 	return status;
 }
 
-/* Recomputes the pruned stream's attention outputs, the input of `group`, where they are not kept between passes. */
-static fp_status renew_context(const fp_layer_job *job, int group, int64_t first)
+/* Recomputes the pruned stream's attention outputs, the input of `group`, if they are not kept between passes. */
+static fp_status recompute_context(const fp_layer_job *job, int group, int64_t first)
 {
 	if (group != fp_role_group(FP_OUTPUT) || job->task->streams->residence == FP_RESIDENT)
 		return FP_OK;
 	return advance(job, FP_PRUNED, group - 1, first);
 }
 
-/* One batch of fp_pass_group() or, without statistics, of fp_pass_end(). Past the layer the pruned stream is needed
- * only if the next layer reads it. */
+/* One batch of fp_pass_group() or, without statistics, of fp_pass_end(). The pruned stream moves past the end of the
+ * layer only if the next layer reads it. */
 static fp_status pass_batch(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics)
 {
 	bool pruned = group < FP_GROUP_COUNT || (job->feed == FP_FEED_CROSS && !fp_layer_is_fitted(job->task));
@@ -111,7 +111,7 @@ static fp_status pass_batch(const fp_layer_job *job, int group, int64_t first, f
 	if (job->dense_past < group)
 		FP_TRY(advance(job, FP_DENSE, group - 1, first));
 	if (group > 0 && pruned) {
-		FP_TRY(renew_context(job, group - 1, first));
+		FP_TRY(recompute_context(job, group - 1, first));
 		FP_TRY(advance(job, FP_PRUNED, group - 1, first));
 	}
 	if (statistics)

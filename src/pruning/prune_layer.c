@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prune_layer.c: the order in which a layer's groups are measured, solved, fitted and left behind. */
+/* prune_layer.c: the order of work in a layer: statistics, solve, fit, and the streams' way to the next layer. */
 #include "pruning/prune_layer.h"
 
 #include "base/clock.h"
@@ -29,7 +29,7 @@ static int group_operators(const fp_layer_job *job, int group, fp_matrix *first)
 	return count;
 }
 
-/* True when biases are fitted with the weights: asked for, and every operator of the group has one. */
+/* True if biases are fitted with the weights: the settings say so, and every operator of the group has one. */
 static bool updates_biases(const fp_layer_job *job, int group)
 {
 	if (!job->task->settings->bias_update || !job->task->streams)
@@ -58,7 +58,7 @@ cleanup:
 	return status;
 }
 
-/* own: the same statistics if nothing needs them after this group, else NULL. */
+/* own: the same statistics if nothing needs them afterwards, else NULL. */
 static fp_status solve_group(fp_layer_job *job, int group, const fp_statistics *statistics, fp_statistics *own)
 {
 	const fp_layer_task *task = job->task;
@@ -89,7 +89,7 @@ static fp_status solve_group(fp_layer_job *job, int group, const fp_statistics *
 	return status;
 }
 
-/* What is folded of the group's inputs. */
+/* What to accumulate for the group. */
 static fp_statistics_plan statistics_plan(const fp_layer_job *job, int group)
 {
 	const fp_layer_task *task = job->task;
@@ -126,7 +126,7 @@ cleanup:
 	return status;
 }
 
-/* statistics[group] ← those of all groups, from one pass over the text or, without text, A = I */
+/* statistics[group] ← from one pass over the text, or A = I without text; for all groups */
 static fp_status measure_uncorrected(fp_layer_job *job, fp_statistics statistics[FP_GROUP_COUNT])
 {
 	fp_status status = FP_OK;
@@ -151,7 +151,7 @@ static fp_status prune_uncorrected(fp_layer_job *job)
 	const fp_layer_task *task = job->task;
 	int64_t index = job->dense->index;
 	fp_statistics own[FP_GROUP_COUNT] = {{0}};
-	/* the first layer's inputs are always the dense model's; but centred statistics are not kept */
+	/* the first layer's inputs are always the dense model's; centred statistics are not kept */
 	bool dense = (job->feed == FP_FEED_NONE || index == 0) && !task->settings->bias_update;
 	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1);
 	fp_status status = FP_OK;
@@ -178,7 +178,7 @@ static fp_status load(fp_layer **out, const fp_layer_task *task, int64_t index)
 	return status;
 }
 
-/* *out ← the layer that was loaded ahead, if it is this one, else from the checkpoint. */
+/* *out ← the layer loaded in advance if it is this one, else the layer from the checkpoint. */
 static fp_status take(fp_layer **out, const fp_layer_task *task, int64_t index)
 {
 	fp_layer *ahead = task->ahead ? *task->ahead : NULL;
@@ -198,7 +198,7 @@ static int pruned_stream(const fp_streams *streams)
 	return streams->count == 1 ? FP_DENSE : FP_PRUNED;
 }
 
-/* The streams as the layer's feed needs them at its beginning. */
+/* Sets up the streams as the feed needs them at the start of the layer. */
 static fp_status prepare_streams(const fp_layer_job *job)
 {
 	fp_streams *streams = job->task->streams;
@@ -213,8 +213,8 @@ cleanup:
 	return status;
 }
 
-/* Moves the streams past a layer that is not fitted, and uploads the next layer's weights meanwhile: in the same stage,
- * since a change of stages waits for the device. */
+/* Moves the streams past a layer that is not fitted, and uploads the next layer's weights at the same time. Both are in
+ * one stage, since a change of stage waits for the device. */
 static fp_status leave_layer(fp_layer_job *job)
 {
 	const fp_layer_task *task = job->task;
@@ -285,9 +285,9 @@ fp_status fp_pass_layer(const fp_layer_task *task, int64_t index, const fp_overl
 	fp_status status = FP_OK;
 	if (feed != FP_FEED_CROSS)
 		fp_streams_forget(task->streams, feed == FP_FEED_SEQUENTIAL ? FP_DENSE : FP_PRUNED);
-	if (feed != FP_FEED_SEQUENTIAL) /* there each layer begins with a copy of the pruned stream */
+	if (feed != FP_FEED_SEQUENTIAL) /* with which each layer begins with a copy of the pruned stream */
 		FP_TRY(pass_stream(task, index, FP_DENSE, NULL));
-	if (fp_feed_chains_layers(feed)) /* otherwise each layer begins with a copy of the dense one */
+	if (fp_feed_chains_layers(feed)) /* otherwise each layer begins with a copy of the dense stream */
 		FP_TRY(pass_stream(task, index, FP_PRUNED, pruned));
 cleanup:
 	return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prune_layer.h: prune one decoder layer, group by group. The inputs of each operator have already passed through the
- * pruned operators before it.
+ * prune_layer.h: prunes one decoder layer, group by group. The settings' feed (feed.h) says which pruned operators the
+ * inputs have passed through.
  */
 #ifndef FP_PRUNING_PRUNE_LAYER_H
 #define FP_PRUNING_PRUNE_LAYER_H
@@ -14,12 +14,12 @@
 #include "pruning/streams.h"
 #include "solver/problem.h"
 
-/* The result of pruning one operator. Its error is that of the solve; a layer fit comes later. */
+/* The result of pruning one operator. The error is that of the solve, before a layer fit. */
 typedef struct fp_operator_result {
 	const fp_tensor_info *tensor; /* borrowed */
 	int64_t layer;
 	fp_role role;
-	double squared_error;  /* ‖W*X* − WX‖², the change of the bias included */
+	double squared_error;  /* ‖W*X* − WX‖², including the change of the bias */
 	double squared_output; /* ‖WX‖² */
 	int64_t zeros;
 	bool bias_updated;
@@ -30,8 +30,9 @@ typedef struct fp_operator_result {
 
 /* Where results go. Every function may be NULL. */
 typedef struct fp_layer_output {
-	/* *out ← memory for the bytes of one operator, which operator_done() then gets. Asked for once per operator, with
-	 * the size of the layer's largest: pinned memory is expensive to allocate. NULL: the layer allocates its own. */
+	/* *out ← memory for the bytes of one operator, which are then passed to operator_done(). Called once per operator,
+	 * always with the size of the layer's largest, since pinned memory is expensive to allocate. NULL: the layer
+	 * allocates its own. */
 	fp_status (*space)(void *data, int64_t bytes, char **out);
 	/* Called with each finished operator and its new bytes (the tensor's type and shape), valid during the call. */
 	fp_status (*operator_done)(void *data, const fp_operator_result *result, const void *bytes);
@@ -49,22 +50,22 @@ typedef struct fp_layer_task {
 	const fp_settings *settings;
 	fp_pattern pattern;
 	const fp_allocation *allocation; /* each operator's own share of zeros; NULL: the same for all */
-	fp_streams *streams;             /* NULL: no calibration text (magnitude), so errors are those of the weights; or
+	fp_streams *streams;             /* NULL: no calibration text (magnitude), and errors are those of the weights; or
 										all statistics are in `kept` */
 	fp_dense_statistics *kept;       /* of the same windows; read and added to; may be NULL */
 	const fp_token_gradients *gradients; /* for the fit's metric; NULL: the plain metric */
 	bool last;                           /* the streams are not needed after this layer */
-	fp_layer **ahead; /* *ahead ← the next layer, loaded while the streams pass through this one; may be NULL */
+	fp_layer **ahead; /* *ahead ← the next layer, uploaded while the streams pass this one; may be NULL */
 	fp_layer_output output;
 } fp_layer_task;
 
-/* True when the layer is fitted after its groups are pruned; its operators are finished only then. */
+/* True if the layer is fitted after its groups are pruned; its operators are output after the fit. */
 bool fp_layer_is_fitted(const fp_layer_task *task);
 
-/* Prunes layer `index` and moves the streams on to the next layer. */
+/* Prunes layer `index` and moves the streams to the next layer. */
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index);
-/* Moves the streams past a layer that is not pruned now: the dense stream through its dense weights, the pruned one
- * through those with the overlay (NULL: the dense weights). Only streams that the next layer needs are moved. */
+/* Moves the streams past a layer that is not pruned in this run: the dense stream through the dense weights, the pruned
+ * one through those of the overlay (NULL: the dense weights). Only streams that the next layer needs are moved. */
 fp_status fp_pass_layer(const fp_layer_task *task, int64_t index, const fp_overlay *pruned);
 
 #endif

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prune_operator.c: the target of one operator, its solve, and its way into the checkpoint's number type.
+ * prune_operator.c: the target of one operator, its solve, and the result in the checkpoint's number type.
  *
- *     T = W(αX + (1 − α)X*) + rρ      C = WA + R      R = α·drift + r·residual
- * (statistics.h names the matrices.) α = 1 and r = 0 give the paper's target WX. The error that is reported is always
- * ‖W*X* − WX‖, whatever the target was. With centred statistics all of these are centred; bias_update.c has the means.
+ *     T = W(αX + (1 − α)X*) + rE
+ *     R = α·WΔX*ᵀ + r·EX*ᵀ
+ *     C = WA + R
+ *
+ * with Δ = X − X* and E = h − h* (statistics.h). α = 1 and r = 0 give the paper's target WX. The reported error is
+ * ‖W*X* − WX‖ for every target. With centred statistics all of these are centred, and bias_update.c handles the means.
  */
 #include "pruning/prune_operator.h"
 
@@ -17,9 +20,9 @@
 
 typedef struct operator_space {
 	fp_backend *be;
-	fp_matrix W, V;        /* the layer's as F32, where that holds others */
-	fp_matrix C, R;        /* of the target; R may be the drift itself */
-	fp_drift drift;        /* its energy: ‖WX* − WX‖² */
+	fp_matrix W, V;        /* F32 copies of the layer's, if that holds another type */
+	fp_matrix C, R;        /* of the target; R may be drift.product */
+	fp_drift drift;        /* drift.energy = ‖WX* − WX‖² */
 	fp_matrix work[2];     /* m × n */
 	double target_error;   /* ‖WX* − T‖² */
 	double squared_output; /* ‖WX‖² */
@@ -35,7 +38,7 @@ static void space_free(operator_space *space)
 	fp_drift_free(space->be, &space->drift);
 }
 
-/* The drift and ‖WX‖² from the statistics; C ← WA on the way */
+/* The drift and ‖WX‖², from the statistics; C ← WA */
 static fp_status measure_output(operator_space *space, const fp_statistics *statistics, fp_matrix W)
 {
 	fp_backend *be = space->be;
@@ -53,7 +56,7 @@ cleanup:
 	return status;
 }
 
-/* C, R and ‖WX* − T‖² of the target from what measure_output() left */
+/* C, R and ‖WX* − T‖² of the target, from the results of measure_output() */
 static fp_status make_target(operator_space *space, const fp_statistics *statistics, double mix, double residual)
 {
 	fp_backend *be = space->be;
@@ -63,7 +66,8 @@ static fp_status make_target(operator_space *space, const fp_statistics *statist
 	fp_status status = FP_OK;
 	space->target_error = mix * mix * drift->energy;
 	if (repairs)
-		space->target_error += 2.0 * mix * residual * drift->residual + residual * residual * statistics->residual_energy;
+		space->target_error +=
+			2.0 * mix * residual * drift->residual + residual * residual * statistics->residual_energy;
 	if (!drifts && !repairs)
 		return FP_OK;
 	if (drifts && !repairs && mix == 1.0) {
@@ -81,7 +85,7 @@ cleanup:
 	return status;
 }
 
-/* How much of the residual stream's error the operator is asked to repair. */
+/* r: the share of the residual stream's error that the operator corrects. */
 static double residual_share(const fp_settings *settings, fp_role role)
 {
 	if (role == FP_DOWN)
@@ -89,10 +93,10 @@ static double residual_share(const fp_settings *settings, fp_role role)
 	return role == FP_OUTPUT ? settings->residual_output : 0.0;
 }
 
-/* −0.0 becomes +0.0 in `count` elements of a weight type; returns how many zeros there are. */
+/* Replaces −0.0 by +0.0 in `count` elements of a weight type; returns the number of zeros. */
 static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count, int threads)
 {
-	(void)threads; /* where the build has no OpenMP */
+	(void)threads; /* unused without OpenMP */
 	int64_t zeros = 0;
 	if (dtype == FP_F32) {
 		uint32_t *words = bytes;
@@ -114,15 +118,14 @@ static int64_t clean_zeros(void *bytes, fp_dtype dtype, int64_t count, int threa
 	return zeros;
 }
 
-/* A finished operator on its way to the host. */
+/* A finished operator that is being copied to the host. */
 typedef struct outgoing {
-	char *bytes;      /* the tensor's, in the space of task->output or in `own` */
-	char *own;        /* where there is no such space */
-	fp_matrix narrow; /* what is sent, while it is under way */
+	char *bytes;      /* the tensor's, in the buffer of task->output or in `own` */
+	char *own;        /* NULL if task->output provides a buffer */
+	fp_matrix narrow; /* the source of the copy, until it is complete */
 } outgoing;
 
-/* Room for an operator's bytes. The largest of the layer is asked for at once: memory that a device reaches is dear to
- * take. */
+/* A buffer for the operator's bytes, as large as the layer's largest operator: pinned memory is expensive to allocate. */
 static fp_status take_space(const fp_layer_task *task, const fp_operator_result *result, outgoing *out)
 {
 	int64_t most = 0;
@@ -137,7 +140,7 @@ static fp_status take_space(const fp_layer_task *task, const fp_operator_result 
 	return status;
 }
 
-/* V through the checkpoint's type and back, and the bytes, by a backend that leaves them to the host. */
+/* Rounds V to the checkpoint's type, copies its bytes to the host and counts the zeros there. */
 static fp_status round_on_host(fp_backend *be, fp_matrix V, fp_operator_result *result, outgoing *out, int *finite)
 {
 	const fp_tensor_info *tensor = result->tensor;
@@ -152,7 +155,7 @@ cleanup:
 	return status;
 }
 
-/* Waits for the bytes. */
+/* Waits until the bytes have arrived. */
 static fp_status end_output(fp_backend *be, outgoing *out)
 {
 	fp_status status = FP_OK;
@@ -166,8 +169,8 @@ static fp_status end_output(fp_backend *be, outgoing *out)
 	return status;
 }
 
-/* V through the checkpoint's type and back, so that everything after it, the error too, sees what the checkpoint holds;
- * its bytes are on their way then. */
+/* Rounds V to the checkpoint's type, so that everything after it, including the error, uses the weights that the
+ * checkpoint will hold, and starts copying its bytes to the host. */
 static fp_status begin_output(const fp_layer_task *task, fp_matrix V, fp_operator_result *result, outgoing *out)
 {
 	fp_backend *be = task->be;
@@ -183,7 +186,7 @@ static fp_status begin_output(const fp_layer_task *task, fp_matrix V, fp_operato
 	else
 		FP_TRY(round_on_host(be, V, result, out, &finite));
 	if (!finite)
-		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight is beyond the range of %s", tensor->dtype_name));
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "a pruned weight exceeds the range of %s", tensor->dtype_name));
 	if (async && task->output.space)
 		FP_TRY(be->transfer->begin_download(be, out->bytes, out->narrow));
 	else if (async)
@@ -193,7 +196,7 @@ cleanup:
 	return status;
 }
 
-/* At the end of everything, well or not. */
+/* Cleans up, after success or failure. */
 static void drop_output(fp_backend *be, outgoing *out)
 {
 	(void)end_output(be, out);

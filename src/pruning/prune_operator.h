@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prune_operator.h: from a group's statistics to one operator's pruned weights, rounded to the checkpoint's type. */
+/* prune_operator.h: prunes one operator, given its group's statistics, and rounds it to the checkpoint's type. */
 #ifndef FP_PRUNING_PRUNE_OPERATOR_H
 #define FP_PRUNING_PRUNE_OPERATOR_H
 
@@ -8,21 +8,19 @@
 
 /* An operator's matrices on the device. */
 typedef struct fp_operator {
-	fp_matrix W, V;                           /* dense, and pruned; as the layers hold them */
-	fp_matrix bias;                           /* the pruned layer's */
-	fp_matrix importance, inverse_importance; /* of its rows (row_importance.h); absent: all alike */
+	fp_matrix W, V;                           /* dense and pruned weights, in the type that the layers hold */
+	fp_matrix bias;                           /* of the pruned layer */
+	fp_matrix importance, inverse_importance; /* of its rows (row_importance.h); absent: all equal */
 } fp_operator;
 
-/* V ← the pruned W, exactly as the checkpoint would hold it; result gets the rest, and so does
- * task->output unless a fit of the layer is still to come. gram belongs to the statistics' A and is shared by the group.
- * bias (as yet the dense one): with centred statistics ← the best for V, rounded likewise. last:
- * the same statistics where no other operator needs its target from them, so that what targets are made of can go; else
- * NULL.
- */
+/* own->V ← the pruned W, rounded to the checkpoint's type. With centred statistics own->bias, the dense one on entry, ←
+ * the best for V, rounded likewise. *result ← everything else. Unless a layer fit follows, the operator is passed to
+ * task->output. gram: of statistics->A, shared by the group. last: the same statistics if no other operator needs a
+ * target from them, so that the matrices for targets can be freed; else NULL. */
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
 							fp_gram *gram, const fp_operator *own, fp_operator_result *result);
 
-/* For an operator that a fit has changed since: V through the checkpoint's type, and its bytes to task->output. */
+/* For an operator that a fit has changed: rounds V to the checkpoint's type and passes its bytes to task->output. */
 fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result);
 
 #endif

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * row_importance.c: with y = Vx the output of an operator and h that of the layer, an error e in y moves h by Je, and
- * Σ‖Je‖² is about Σᵣ eᵣ²·‖J₊ᵣ‖² for errors whose entries have nothing to do with each other. The squared columns of J
- * need no J: for signs s drawn at random E[(Jᵀs)ᵣ²] = ‖J₊ᵣ‖², and Jᵀs is what a backward pass makes of s. One pass
- * makes it for all operators of the layer, through attention, rotation, norms and activations; the mean is over some
- * tokens of the calibration text.
+ * row_importance.c: J is the Jacobian of the layer's output by the output y = Vx of an operator. An error e in y changes
+ * the layer's output by Je, and if the entries of e are uncorrelated,
+ *
+ *     E‖Je‖² = Σᵣ E[eᵣ²]·‖Jᵣ‖²      with Jᵣ the columns of J
+ *
+ * Hutchinson's estimator finds the norms without J: for a vector s of random signs
+ *
+ *     E[(Jᵀs)ᵣ²] = ‖Jᵣ‖²
+ *
+ * and a backward pass from s computes Jᵀs for all operators of the layer. The mean is taken over some tokens of the
+ * calibration text.
  */
 #include "pruning/row_importance.h"
 
@@ -15,12 +21,12 @@
 #include <math.h>
 
 enum {
-	PASS_TOKENS = 1024, /* at a time */
+	PASS_TOKENS = 1024, /* per pass */
 	PASSES = 8,
 };
-static const double FLOOR = 0.0025; /* of the mean square: nothing is wholly without importance */
+static const double FLOOR = 0.0025; /* added to each square, relative to the mean square, so that none is zero */
 
-/* So much of each window, and so many windows, at a time. */
+/* Tokens per window, and windows per pass. */
 static int64_t part_length(int64_t length)
 {
 	return length < PASS_TOKENS ? length : PASS_TOKENS;
@@ -56,7 +62,7 @@ static void space_free(fp_backend *be, space *s)
 	fp_matrix_free(be, &s->window);
 }
 
-/* Signs from a generator of 64 bits at a time (Vigna's splitmix64); the same for every layer, device and rank. */
+/* Random signs by Vigna's splitmix64, 64 at a time; the same for every layer, device and rank. */
 static fp_status draw_signs(fp_backend *be, fp_matrix out)
 {
 	float *signs = NULL;
@@ -93,7 +99,7 @@ cleanup:
 	return status;
 }
 
-/* Adds up the energies over windows that lie evenly in the text. */
+/* Sums the squares of Jᵀs over windows at equal distances in the text. */
 static fp_status add_energies(space *s, const fp_layer *dense, fp_streams *streams, fp_matrix energies[FP_ROLE_COUNT])
 {
 	fp_backend *be = fp_model_backend(dense->model);
@@ -116,7 +122,7 @@ cleanup:
 	return status;
 }
 
-/* weight and inverse ← the roots of the energies, and one over them. */
+/* weight ← the square roots of the energies relative to their mean; inverse ← the reciprocals. */
 static fp_status take_roots(fp_backend *be, fp_matrix energy, fp_matrix *weight, fp_matrix *inverse)
 {
 	float *host = NULL, *over = NULL;
@@ -128,7 +134,7 @@ static fp_status take_roots(fp_backend *be, fp_matrix energy, fp_matrix *weight,
 	FP_TRY(be->memory->download(be, host, FP_F32, count, energy));
 	for (int64_t i = 0; i < count; i++)
 		mean += host[i] / (double)count;
-	if (!isfinite(mean) || mean <= 0) /* the layer does not hear the operator at all: all rows alike */
+	if (!isfinite(mean) || mean <= 0) /* the operator has no effect on the layer's output: no weights */
 		goto cleanup;
 	for (int64_t i = 0; i < count; i++) {
 		host[i] = (float)sqrt((host[i] / mean + FLOOR) / (1 + FLOOR));

@@ -8,12 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Enough to keep a GEMM at its peak, and on a device to make the passes over A cheap beside it; more only takes memory.
- */
+/* Enough tokens for GEMMs at full speed and, on a device, for products that cost more than adding them to A. More tokens
+ * would only take memory. */
 enum { BATCH_TOKENS = 4096, DEVICE_BATCH_TOKENS = 16384 };
-static const int64_t MOST_WORKSPACE = (int64_t)3 << 30; /* bytes: wide models take fewer tokens at a time */
+static const int64_t MOST_WORKSPACE = (int64_t)3 << 30; /* bytes; wide models get smaller batches */
 
-/* What stands between two products: 16 bits where they round it anyway. Hidden states are floats. */
+/* The type of activations between two products: 16 bits if products round them anyway. Hidden states are always F32. */
 static fp_dtype activation_type(const fp_model *model)
 {
 	return fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) ? FP_BF16 : FP_F32;
@@ -35,8 +35,8 @@ static int64_t context_width(const fp_model *model)
 	return config->heads * config->head_dim;
 }
 
-/* Attention's outputs of all batches. The dense stream goes from attention past the operator behind it within a batch;
- * the pruned one stops between them. */
+/* True if the attention outputs of all batches are kept. The dense stream needs them only within a batch: it moves from
+ * attention past the output projection in one pass. The pruned stream stops between the two. */
 static bool keeps_context(fp_residence residence, int stream)
 {
 	return residence == FP_RESIDENT && stream == FP_PRUNED;
@@ -59,7 +59,7 @@ cleanup:
 	return status;
 }
 
-/* One for each slot in use. */
+/* Opens a file for each slot in use. */
 static fp_status open_files(fp_streams *streams, int count, const char *folder)
 {
 	fp_context *ctx = fp_model_backend(streams->model)->ctx;
@@ -94,11 +94,11 @@ fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *wi
 						.file = {-1, -1, -1},
 						.source = {-1, -1, -1},
 						.target = {-1, -1, -1}};
-	for (int s = 0; s < out->count && plan->residence != FP_PARKED; s++)
+	for (int s = 0; s < out->count && plan->residence != FP_ON_DISK; s++)
 		FP_TRY(fp_matrix_new(be, &out->hidden[s], tokens, fp_model_get_config(model)->hidden, FP_F32));
 	if (plan->residence == FP_RESIDENT && plan->both)
 		FP_TRY(fp_matrix_new(be, &out->context[FP_PRUNED], tokens, context_width(model), activation_type(model)));
-	if (plan->residence == FP_PARKED)
+	if (plan->residence == FP_ON_DISK)
 		FP_TRY(open_files(out, out->count + plan->fitted, plan->folder));
 	if (windows->ids)
 		FP_TRY(embed(out, windows));
@@ -110,7 +110,7 @@ cleanup:
 	return status;
 }
 
-/* What only a pass needs. */
+/* Frees what only a pass needs. */
 static void free_pass_space(fp_streams *streams)
 {
 	fp_backend *be = fp_model_backend(streams->model);
@@ -119,7 +119,7 @@ static void free_pass_space(fp_streams *streams)
 		streams->workspace[s] = NULL;
 		if (streams->residence != FP_RESIDENT)
 			fp_matrix_free(be, &streams->context[s]);
-		if (streams->residence == FP_PARKED)
+		if (streams->residence == FP_ON_DISK)
 			fp_matrix_free(be, &streams->hidden[s]);
 	}
 }
@@ -169,7 +169,7 @@ int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length,
 {
 	int64_t tokens = windows * length, hidden = fp_model_get_config(model)->hidden;
 	int64_t count = plan->both ? FP_STREAM_COUNT : 1;
-	if (plan->residence == FP_PARKED)
+	if (plan->residence == FP_ON_DISK)
 		return plan->batch * length * hidden * (int64_t)sizeof(float);
 	int64_t kept = keeps_context(plan->residence, FP_PRUNED) ? (count - 1) * context_width(model) : 0;
 	return tokens * (count * hidden * (int64_t)sizeof(float) + kept * fp_dtype_size(activation_type(model)));
@@ -181,7 +181,7 @@ int64_t fp_streams_pass_bytes(const fp_model *model, int64_t length, const fp_st
 	fp_dtype type = activation_type(model);
 	for (int s = 0; s < (plan->both ? FP_STREAM_COUNT : 1); s++) {
 		int64_t context = keeps_context(plan->residence, s) ? 0 : context_width(model);
-		int64_t hidden = plan->residence == FP_PARKED ? fp_model_get_config(model)->hidden : 0;
+		int64_t hidden = plan->residence == FP_ON_DISK ? fp_model_get_config(model)->hidden : 0;
 		bytes += fp_workspace_bytes_as(model, tokens, type) +
 				 tokens * (context * fp_dtype_size(type) + hidden * (int64_t)sizeof(float));
 	}
@@ -201,7 +201,7 @@ fp_layer_state fp_streams_batch(const fp_streams *streams, int stream, int64_t f
 	return (fp_layer_state){
 		.sequences = count,
 		.length = streams->length,
-		.hidden = fp_matrix_rows(streams->hidden[stream], streams->residence == FP_PARKED ? 0 : row, rows),
+		.hidden = fp_matrix_rows(streams->hidden[stream], streams->residence == FP_ON_DISK ? 0 : row, rows),
 		.context = fp_matrix_rows(streams->context[stream], keeps_context(streams->residence, stream) ? row : 0, rows),
 	};
 }
@@ -211,12 +211,12 @@ static int64_t file_offset(const fp_streams *streams, int64_t first)
 	return first * streams->length * fp_model_get_config(streams->model)->hidden * (int64_t)sizeof(float);
 }
 
-/* rows ← those of a slot's file from window `first` on */
+/* rows ← a slot's rows from window `first` on, if they are in a file */
 static fp_status fetch_rows(fp_streams *streams, int slot, int64_t first, fp_matrix rows)
 {
 	fp_backend *be = fp_model_backend(streams->model);
 	fp_status status;
-	if (streams->residence != FP_PARKED)
+	if (streams->residence != FP_ON_DISK)
 		return FP_OK;
 	FP_REQUIRE(be, streams->source[slot] >= 0);
 	FP_TRY(fp_read_at(be->ctx, streams->file[streams->source[slot]], "hidden states", streams->host,
@@ -243,13 +243,13 @@ static int unused_file(const fp_streams *streams)
 	return -1;
 }
 
-/* In place, or to another file where its own is read by one that does not move on in the same pass. There are as many
- * files as slots in use, so that one is free whenever two share one. */
+/* A stream is stored in place or, if another slot still reads its file after this pass, in an unused file. There are as
+ * many files as slots in use, so that one is unused whenever two slots share a file. */
 void fp_streams_begin_store(fp_streams *streams, int stream)
 {
 	int own = streams->source[stream];
 	bool shared = false;
-	if (streams->residence != FP_PARKED)
+	if (streams->residence != FP_ON_DISK)
 		return;
 	for (int slot = 0; slot < FP_SLOT_COUNT; slot++)
 		shared = shared || (slot != stream && streams->source[slot] == own && streams->target[slot] < 0);
@@ -261,7 +261,7 @@ fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first)
 	fp_backend *be = fp_model_backend(streams->model);
 	fp_matrix hidden = fp_streams_batch(streams, stream, first).hidden;
 	fp_status status;
-	if (streams->residence != FP_PARKED)
+	if (streams->residence != FP_ON_DISK)
 		return FP_OK;
 	FP_REQUIRE(be, streams->target[stream] >= 0);
 	FP_TRY(be->memory->download(be, streams->host, FP_F32, hidden.cols, hidden));
@@ -273,7 +273,7 @@ cleanup:
 
 void fp_streams_stored(fp_streams *streams, int stream)
 {
-	if (streams->residence != FP_PARKED)
+	if (streams->residence != FP_ON_DISK)
 		return;
 	streams->source[stream] = streams->target[stream];
 	streams->target[stream] = -1;
@@ -284,14 +284,14 @@ void fp_streams_forget(fp_streams *streams, int stream)
 	streams->source[stream] = -1;
 }
 
-/* Parked streams share a file until one of them is stored again. */
+/* On disk, streams share a file until one of them is stored again. */
 fp_status fp_streams_copy(fp_streams *streams, int to, int from)
 {
 	fp_backend *be = fp_model_backend(streams->model);
 	fp_matrix hidden = streams->hidden[from];
 	fp_status status = FP_OK;
 	streams->source[to] = streams->source[from];
-	if (streams->residence == FP_PARKED)
+	if (streams->residence == FP_ON_DISK)
 		return FP_OK;
 	if (fp_matrix_is_absent(streams->hidden[to]))
 		FP_TRY(fp_matrix_new(be, &streams->hidden[to], hidden.rows, hidden.cols, FP_F32));
@@ -304,7 +304,7 @@ fp_status fp_streams_read(fp_streams *streams, int slot, int64_t window, fp_matr
 {
 	fp_backend *be = fp_model_backend(streams->model);
 	fp_status status = fetch_rows(streams, slot, window, out);
-	if (streams->residence != FP_PARKED)
+	if (streams->residence != FP_ON_DISK)
 		status =
 			be->memory->copy(be, out, fp_matrix_rows(streams->hidden[slot], window * streams->length, streams->length));
 	return status;

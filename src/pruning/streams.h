@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * streams.h: the hidden states of all calibration windows between two steps, for the dense model and for the pruned
- * one, and the walk over them in batches.
+ * streams.h: the hidden states of all calibration windows, for the dense model and for the pruned one, and the batches in
+ * which passes process them.
  *
- * Where memory is short they are not all there: attention's outputs are made again instead of being kept, and the
- * hidden states of all but one batch wait in a file without a name. Neither changes a bit of the result.
+ * If memory is short, attention outputs are recomputed instead of kept, and then hidden states are kept in an unnamed
+ * temporary file, with one batch in memory. The result is the same to the bit.
  */
 #ifndef FP_PRUNING_STREAMS_H
 #define FP_PRUNING_STREAMS_H
@@ -12,14 +12,14 @@
 #include "model/layer.h"
 #include "text/windows.h"
 
-/* The two streams, and what the pruned one was before a layer, which a fit of the layer reads. */
+/* The two streams, and the pruned stream's state before the layer, which a layer fit reads. */
 enum { FP_DENSE, FP_PRUNED, FP_STREAM_COUNT, FP_LAYER_INPUT = FP_STREAM_COUNT, FP_SLOT_COUNT };
 
-/* What is kept in the backend's memory, from much to little. */
+/* What is kept in the backend's memory, from most to least. */
 typedef enum fp_residence {
-	FP_RESIDENT,  /* hidden states of all windows, and attention's outputs of the pruned stream */
-	FP_RECOMPUTE, /* hidden states of all windows; work space only while it is in use */
-	FP_PARKED     /* those of one batch; the rest is in a file */
+	FP_RESIDENT,  /* hidden states of all windows, attention outputs of the pruned stream, and workspaces */
+	FP_RECOMPUTE, /* hidden states of all windows; workspaces only during a pass */
+	FP_ON_DISK    /* hidden states of one batch; the others are in a file */
 } fp_residence;
 
 typedef struct fp_streams_plan {
@@ -27,7 +27,7 @@ typedef struct fp_streams_plan {
 	bool fitted; /* FP_LAYER_INPUT is needed too */
 	int64_t batch;
 	fp_residence residence;
-	const char *folder; /* of the files; borrowed */
+	const char *folder; /* for the temporary files; borrowed */
 } fp_streams_plan;
 
 typedef struct fp_streams {
@@ -36,47 +36,47 @@ typedef struct fp_streams {
 	int64_t batch; /* windows in a batch */
 	fp_residence residence;
 	int count;                                /* of streams */
-	fp_matrix hidden[FP_SLOT_COUNT];          /* tokens × hidden; parked: of one batch */
-	fp_matrix context[FP_STREAM_COUNT];       /* attention's outputs, between two groups: of a batch, or kept */
+	fp_matrix hidden[FP_SLOT_COUNT];          /* tokens × hidden; on disk: of one batch */
+	fp_matrix context[FP_STREAM_COUNT];       /* attention outputs of a batch, or of all tokens if they are kept */
 	fp_workspace *workspace[FP_STREAM_COUNT]; /* for one batch */
-	int file[FP_SLOT_COUNT];                  /* parked: −1 or open */
-	int source[FP_SLOT_COUNT]; /* parked: the file that it is in, maybe with others; −1: it is nowhere */
-	int target[FP_SLOT_COUNT]; /* parked: the file that it is being stored to, or −1 */
-	float *host;               /* parked: a batch on its way */
+	int file[FP_SLOT_COUNT];                  /* on disk: file descriptors; −1: not open */
+	int source[FP_SLOT_COUNT];                /* on disk: the slot's file, maybe shared with others; −1: none */
+	int target[FP_SLOT_COUNT];                /* on disk: the file that the slot is being stored to; −1: none */
+	float *host;                              /* on disk: a batch in transfer */
 } fp_streams;
 
-/* Embeds the windows into the dense stream; with `both` into the pruned one too. Windows without ids leave the streams
- * as they are. Freed with fp_streams_free(). */
+/* Embeds the windows into the dense stream, and with `both` into the pruned one. Windows without ids leave the streams
+ * undefined. Freed with fp_streams_free(). */
 fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *windows, bool both);
-/* The same by a plan. */
+/* The same, according to a plan. */
 fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *windows, const fp_streams_plan *plan);
 void fp_streams_free(fp_streams *streams);
-/* Windows in a batch where memory is no concern. */
+/* Windows in a batch if memory is plentiful. */
 int64_t fp_streams_usual_batch(const fp_model *model, int64_t windows, int64_t length);
-/* Bytes that the streams take for as long as they live, and beside it while a pass goes over them; for planning. */
+/* Estimates: bytes that the streams hold all the time, and additional bytes during a pass. */
 int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length, const fp_streams_plan *plan);
 int64_t fp_streams_pass_bytes(const fp_model *model, int64_t length, const fp_streams_plan *plan);
-/* Most tokens in one batch. */
+/* The maximum number of tokens in a batch. */
 int64_t fp_streams_batch_tokens(const fp_streams *streams);
 
-/* Around every pass over the batches: the work space is there in between. */
+/* Call before and after every pass over the batches; workspaces exist in between. */
 fp_status fp_streams_begin_pass(fp_streams *streams);
 void fp_streams_end_pass(fp_streams *streams);
-/* Before and after the use of a stream's batch. A pass that stores one batch stores all, with fp_streams_begin_store()
- * before it and fp_streams_stored() at its end, and fetches a batch from all streams that it reads before it stores it.
- */
+/* Call before and after the use of a stream's batch. A pass that stores one batch stores all of them, between
+ * fp_streams_begin_store() and fp_streams_stored(), and fetches a batch of all streams that it reads before it stores
+ * that batch. */
 fp_status fp_streams_fetch(fp_streams *streams, int stream, int64_t first);
 void fp_streams_begin_store(fp_streams *streams, int stream);
 fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first);
 void fp_streams_stored(fp_streams *streams, int stream);
 
-/* The batch that starts at window `first`, as a layer's state. Its views point into the stream. */
+/* The batch that starts at window `first`, as a layer's state; its matrices are views of the stream. */
 fp_layer_state fp_streams_batch(const fp_streams *streams, int stream, int64_t first);
-/* One stream's (or FP_LAYER_INPUT's) hidden states ← the other's. */
+/* Copies the hidden states of one stream or FP_LAYER_INPUT to another. */
 fp_status fp_streams_copy(fp_streams *streams, int to, int from);
 /* out ← the hidden states of one window. */
 fp_status fp_streams_read(fp_streams *streams, int slot, int64_t window, fp_matrix out);
-/* A stream that is not read before it is written again. */
+/* Declares that a stream will not be read before it is written again. */
 void fp_streams_forget(fp_streams *streams, int stream);
 /* hidden ← layer(hidden) for a whole stream. */
 fp_status fp_streams_forward(fp_streams *streams, int stream, const fp_layer *layer);

@@ -175,7 +175,7 @@ static double fit_bytes(const fp_prune_task *task, const sizes *s, const fp_stre
 		fit += (double)fp_streams_pass_bytes(task->model, length, plan);
 	else
 		fit -= (double)s->held; /* the dense layer has gone */
-	if (plan->residence != FP_PARKED && metric)
+	if (plan->residence != FP_ON_DISK && metric)
 		fit += (double)(fp_token_gradients_windows(task->model, task->windows) * length * hidden) * sizeof(float);
 	return fit + fit_product_bytes(task, s, plan, metric);
 }
@@ -205,7 +205,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 		group_floats(task, s, group, plan, bytes);
 	if (windows > 0)
 		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
-	if (fitted && plan->residence != FP_PARKED)
+	if (fitted && plan->residence != FP_ON_DISK)
 		fixed += (double)(windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
 	bytes[PHASE_STATISTICS] = bytes[PHASE_STATISTICS] * sizeof(float) + fixed;
 	bytes[PHASE_SOLVE] = bytes[PHASE_SOLVE] * sizeof(float) + fixed;
@@ -237,7 +237,7 @@ static void log_phases(fp_context *ctx, const double bytes[PHASE_COUNT])
 static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, const sizes *s, int64_t limit,
 					  double bytes[PHASE_COUNT])
 {
-	for (int residence = FP_RESIDENT; residence <= (int)FP_PARKED; residence++) {
+	for (int residence = FP_RESIDENT; residence <= (int)FP_ON_DISK; residence++) {
 		out->streams.residence = (fp_residence)residence;
 		out->bytes = peak_bytes(task, s, &out->streams, bytes);
 		if (out->bytes <= limit)
@@ -282,7 +282,7 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 		out->streams.batch = batch;
 		out->bytes = peak_bytes(task, &s, &out->streams, bytes);
 	}
-	if (out->streams.residence == FP_PARKED)
+	if (out->streams.residence == FP_ON_DISK)
 		fp_log(be->ctx, FP_LOG_INFO, "hidden states wait on the disk: %.1f GiB are free, keeping them needs more",
 			   (double)available / 1073741824.0);
 cleanup:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The zeros of a model spread over its operators: counts, limits and the optimum; and on a trained model. */
+/* The distribution of zeros over operators: counts, limits and optimality; and on a trained model. */
 #include "real_layer.h"
 
 #include "run/prune_model.h"
@@ -36,9 +36,9 @@ static void zeros_are_exact_and_within_the_limit(void **unused)
 		}
 }
 
-/* Where no limit holds it, an operator's share falls with the logarithm of its loss per entry, at the same rate for
- * all: then no zero can move from one operator to another and lower the sum of the losses. */
-static void no_zero_could_move_for_the_better(void **unused)
+/* Between the limits, an operator's share falls with the logarithm of its loss per entry, at the same rate for all. Then
+ * moving a zero from one operator to another cannot lower the sum of the losses. */
+static void the_distribution_is_optimal(void **unused)
 {
 	(void)unused;
 	double loss[] = {0.01, 0.02, 0.04, 0.03, 0.01, 1000};
@@ -55,8 +55,8 @@ static void no_zero_could_move_for_the_better(void **unused)
 	assert_true(fabs(share[5] - 0.3) < 2e-3); /* at the limit */
 }
 
-/* Which operators the loss feels was measured outside, by transformers with each operator alone at 70%: the first
- * layer's fc1 by far the most, the queries the least. */
+/* Measured with Transformers, each operator alone pruned to 70%: the first layer's fc1 raises the loss by far the most,
+ * the queries least. */
 static void sensitive_operators_keep_more(void **unused)
 {
 	(void)unused;
@@ -135,8 +135,7 @@ static void close_tiny(tiny_run *run)
 	close_fixture(&run->f);
 }
 
-/* The whole model has the zeros that were asked for, whichever layers are pruned, and no two operators need the same.
- */
+/* The pruned layers together have the requested zeros, whichever layers they are, with different shares per operator. */
 static void a_pruned_model_has_the_zeros_it_should(void **unused)
 {
 	(void)unused;
@@ -165,14 +164,14 @@ static void a_pruned_model_has_the_zeros_it_should(void **unused)
 		}
 }
 
-static void what_cannot_be_spread_is_refused(void **unused)
+static void unusable_requests_are_refused(void **unused)
 {
 	(void)unused;
 	const char *const structured[] = {"allocate=0.1", "pattern=2:4", NULL};
 	const char *const blind[] = {"allocate=0.1", "method=magnitude", NULL};
 	tiny_run run;
 	open_tiny(&run, "llama-gqa", structured);
-	assert_fails(run.f.ctx, FP_ERROR_USAGE, "nothing to spread", fp_prune_model(&run.result, &run.task));
+	assert_fails(run.f.ctx, FP_ERROR_USAGE, "same sparsity everywhere", fp_prune_model(&run.result, &run.task));
 	close_tiny(&run);
 	open_tiny(&run, "llama-gqa", blind);
 	fp_windows none = {.length = run.windows.length};
@@ -209,10 +208,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(zeros_are_exact_and_within_the_limit),
-		cmocka_unit_test(no_zero_could_move_for_the_better),
+		cmocka_unit_test(the_distribution_is_optimal),
 		cmocka_unit_test(sensitive_operators_keep_more),
 		cmocka_unit_test(a_pruned_model_has_the_zeros_it_should),
-		cmocka_unit_test(what_cannot_be_spread_is_refused),
+		cmocka_unit_test(unusable_requests_are_refused),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layers pruned by the pipeline, walked once more from outside: both streams are run here group by group with the bytes
- * that came out, and the reported errors are compared with ‖W*X* − WX‖ of the activations in double.
+ * Pruned layers, verified independently: the test runs both streams through the layer with the bytes that were output,
+ * and compares the reported errors with ‖W*X* − WX‖ computed from the activations in double.
  */
 #include "real_layer.h"
 
@@ -109,7 +109,7 @@ static float *download(layer_run *run, fp_matrix matrix)
 	return out;
 }
 
-/* Two streams of one layer, run from outside. */
+/* Two streams of one layer, run by the test. */
 typedef struct walk {
 	fp_layer *layer[FP_STREAM_COUNT];
 	fp_layer_state state[FP_STREAM_COUNT];
@@ -117,7 +117,7 @@ typedef struct walk {
 	fp_matrix input[FP_STREAM_COUNT];
 } walk;
 
-/* hidden: what each stream brings to layer `index` */
+/* hidden: the streams' hidden states before layer `index` */
 static void walk_start(layer_run *run, walk *w, int64_t index, fp_matrix hidden[FP_STREAM_COUNT])
 {
 	const fp_model_config *c = fp_model_get_config(run->f.model);
@@ -152,7 +152,7 @@ static float *pruned_weights(layer_run *run, walk *w, int role)
 	return download(run, weight);
 }
 
-/* What the solve added to each bias of a role, in double; zeros where it left it alone. */
+/* What the solve added to a role's bias, in double; zeros if it did not change it. */
 static double *bias_change(layer_run *run, walk *w, int role)
 {
 	fp_matrix bias = w->layer[FP_PRUNED]->bias[role];
@@ -246,7 +246,7 @@ static void walk_layer(layer_run *run, int64_t index, const char *what, operator
 		assert_ok(ctx, fp_prune_layer(&run->task, run->layer));
 		forget(run);
 	}
-	/* without correction the layer reads one stream; alone, Wanda and SparseGPT read the pruned model's */
+	/* without correction the layer reads one stream; the methods Wanda and SparseGPT read the pruned model's */
 	fp_matrix dense = run->streams.hidden[FP_DENSE];
 	fp_matrix starred = feed == FP_FEED_CROSS || feed == FP_FEED_SEQUENTIAL ? run->streams.hidden[FP_PRUNED] : dense;
 	fp_matrix hidden[FP_STREAM_COUNT] = {feed == FP_FEED_SEQUENTIAL ? starred : dense, starred};
@@ -261,7 +261,7 @@ static void walk_layer(layer_run *run, int64_t index, const char *what, operator
 		for (int s = 0; s < FP_STREAM_COUNT; s++)
 			assert_ok(ctx, fp_layer_advance(w.layer[s], group, w.input[s], &w.state[s], w.workspace[s]));
 	}
-	/* and the streams that the next layer reads are where this walk is */
+	/* the streams that the next layer reads equal the test's */
 	for (int s = 0; s < (feed == FP_FEED_CROSS ? FP_STREAM_COUNT : 1); s++) {
 		int from = feed == FP_FEED_SEQUENTIAL ? FP_PRUNED : s;
 		float *a = download(run, run->streams.hidden[from]);
@@ -330,7 +330,7 @@ static void check_intercept(layer_run *run, walk *w, int role, int corrected, co
 		}
 	verify_inner(A, X, X, p, wide, wide);
 	verify_inner(C, target, X, p, ROWS, wide);
-	for (int64_t j = 0; j < wide; j++) /* as good as nothing, but the support may hold inputs that never fire */
+	for (int64_t j = 0; j < wide; j++) /* tiny, but needed: the support may include inputs that are always zero */
 		A[j * wide + j] += 1e-9 * A[n * wide + n];
 	verify_least_squares(best, A, C, mask, ROWS, wide);
 	double energy = verify_dot(target, target, p * ROWS);
@@ -339,7 +339,7 @@ static void check_intercept(layer_run *run, walk *w, int role, int corrected, co
 	if (!(got <= 1.002 * least + 1e-9 * energy))
 		fail_msg("%s %s: squared error %.7g, with an intercept it could be %.7g", what, fp_role_name((fp_role)role),
 				 got, least);
-	for (int64_t i = 0; i < ROWS; i++) { /* the intercept is the best for these weights: their errors have mean zero */
+	for (int64_t i = 0; i < ROWS; i++) { /* the best intercept leaves errors of mean zero */
 		double mean = 0, square = 0;
 		for (int64_t t = 0; t < p; t++) {
 			double error = verify_dot(V + i * wide, X + t * wide, wide) - target[t * ROWS + i];
@@ -384,8 +384,8 @@ static void an_updated_bias_is_the_best_intercept(void **unused)
 	assert_int_equal(seen, 2);
 }
 
-/* A bias changes only where the model has one, every operator of the group has, and the settings ask for it. */
-static void only_biases_that_are_there_change(void **unused)
+/* A bias changes only if every operator of the group has one and the settings ask for it. */
+static void only_existing_biases_change(void **unused)
 {
 	(void)unused;
 	static const struct {
@@ -446,7 +446,7 @@ static void every_feed_reports_the_direct_error(void **unused)
 			}
 }
 
-/* Real layers at 20% and 90%: where cancellation in the Gram form would show. */
+/* Real layers at 20% and 90%, where cancellation in the Gram form would show. */
 static void check_real_layers(const real_source *sources, int count)
 {
 	static const char *const variants[][4] = {{"pattern=20%", "preset=paper", "iterations=5"},
@@ -476,7 +476,7 @@ static void a_shared_model_reports_the_direct_error(void **unused)
 	check_real_layers(&shared_source, 1);
 }
 
-/* With nothing to prune the layer's bytes stay, the errors are rounding, and the two streams stay one. */
+/* With nothing to prune the layer's bytes do not change, errors are rounding errors, and the streams remain equal. */
 static void nothing_to_prune_changes_nothing(void **unused)
 {
 	(void)unused;
@@ -489,7 +489,7 @@ static void nothing_to_prune_changes_nothing(void **unused)
 				all[j + 1] = feeds[k][j];
 			open_tiny(&run, models[i]);
 			start(&run, all);
-			/* SparseGPT drops the weights of inputs that never fire */
+			/* SparseGPT drops the weights of inputs that are always zero */
 			bool drops = fp_is(run.settings->method, "sparsegpt");
 			for (int64_t index = 0; index < 2; index++) {
 				fp_layer *layer;
@@ -547,7 +547,7 @@ static void skipping_a_layer_leaves_the_streams_identical(void **unused)
 	close_tiny(&run);
 }
 
-/* Fails each allocation in turn: an error, nothing lost, nothing touched twice (under AddressSanitizer). */
+/* Fails each allocation in turn: an error, no leak and no double free (under AddressSanitizer). */
 static void every_allocation_may_fail(void **unused)
 {
 	(void)unused;
@@ -585,7 +585,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(every_feed_reports_the_direct_error),
 		cmocka_unit_test(real_layers_report_the_direct_error),
 		cmocka_unit_test(an_updated_bias_is_the_best_intercept),
-		cmocka_unit_test(only_biases_that_are_there_change),
+		cmocka_unit_test(only_existing_biases_change),
 		cmocka_unit_test(nothing_to_prune_changes_nothing),
 		cmocka_unit_test(skipping_a_layer_leaves_the_streams_identical),
 		cmocka_unit_test(every_allocation_may_fail),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the rows of an operator are found to do to the layer's output is what a change of them does. */
+/* The estimated row importance against the measured effect of a change in each row. */
 #include "model_fixture.h"
 
 #include "pruning/row_importance.h"
@@ -9,7 +9,7 @@
 
 enum { WINDOWS = 96 };
 
-/* Many windows of the model's own tokens, so that the mean over random signs is near what it stands for. */
+/* Many windows of the model's own tokens, so that the mean over random signs is close to its expectation. */
 static fp_windows many_windows(const fp_model *model, int64_t length)
 {
 	fp_windows windows = {.count = WINDOWS, .length = length};
@@ -20,7 +20,7 @@ static fp_windows many_windows(const fp_model *model, int64_t length)
 	return windows;
 }
 
-/* The first layer of a model, the text before it, and its rows' importance. */
+/* The first layer of a model, its inputs, and the importance of its rows. */
 typedef struct weighed_layer {
 	model_fixture f;
 	fp_windows windows;
@@ -62,7 +62,7 @@ static float *forward(weighed_layer *w)
 	return out;
 }
 
-/* ‖change of the layer's output‖² when an operator's bias grows by a little at one output */
+/* ‖change of the layer's output‖² for a small change of one entry of an operator's bias */
 static double change_of(weighed_layer *w, fp_role role, int64_t output, const float *before)
 {
 	model_fixture *f = &w->f;
@@ -83,8 +83,8 @@ static double change_of(weighed_layer *w, fp_role role, int64_t output, const fl
 	return square;
 }
 
-/* Of the operators behind attention, where a change of a bias is an error of one size in every token. */
-static void is_what_a_change_does(void **unused)
+/* For the operators after attention, where a change of a bias is the same error in every token. */
+static void equals_the_effect_of_a_change(void **unused)
 {
 	(void)unused;
 	static const char *const models[] = {"opt-plain", "opt-350m"};
@@ -114,7 +114,7 @@ static void is_what_a_change_does(void **unused)
 			}
 			print_message("%s, %s: off by %.3f, spread %.3f\n", models[m], fp_role_name(roles[r]), sqrt(off),
 						  sqrt(spread));
-			/* a small change of a bias drowns in 16 bits */
+			/* 16 bits would round the small change of a bias away */
 			assert_true(sqrt(off) < (fp_backend_rounds(w.f.be, FP_USE_ACTIVATION) ? 0.2 : 0.06));
 			free(weight);
 			free(inverse);
@@ -125,7 +125,7 @@ static void is_what_a_change_does(void **unused)
 	}
 }
 
-/* Every family's every operator has one, of mean square 1. */
+/* Every operator of every model family gets one, with mean square 1. */
 static void every_operator_has_one(void **unused)
 {
 	(void)unused;
@@ -150,7 +150,7 @@ static void every_operator_has_one(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(is_what_a_change_does),
+		cmocka_unit_test(equals_the_effect_of_a_change),
 		cmocka_unit_test(every_operator_has_one),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wherever hidden states are kept, the pruned layers are the same to the bit; and plans keep to a limit. */
+/* Wherever hidden states are kept, pruned layers are the same to the bit. Memory plans respect the limit. */
 #include "model_fixture.h"
 
 #include "base/settings.h"
@@ -35,7 +35,7 @@ static fp_status take_fit(void *data, const fp_fit_result *fit)
 	return FP_OK;
 }
 
-/* All layers of a model; the first is passed by, as after a resume. */
+/* Prunes all layers of a model but the first, which is skipped as in a resumed run. */
 static outcome prune_all(const char *name, const char *const *assignments, fp_residence residence)
 {
 	model_fixture f;
@@ -70,7 +70,7 @@ static outcome prune_all(const char *name, const char *const *assignments, fp_re
 	return o;
 }
 
-static void the_place_changes_no_bit(void **unused)
+static void residence_does_not_change_the_result(void **unused)
 {
 	(void)unused;
 	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m"};
@@ -89,7 +89,7 @@ static void the_place_changes_no_bit(void **unused)
 		for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++) {
 			outcome whole = prune_all(models[m], recipes[r], FP_RESIDENT);
 			assert_true(whole.operators > 0);
-			for (int residence = FP_RECOMPUTE; residence <= FP_PARKED; residence++) {
+			for (int residence = FP_RECOMPUTE; residence <= FP_ON_DISK; residence++) {
 				outcome other = prune_all(models[m], recipes[r], (fp_residence)residence);
 				assert_int_equal(other.operators, whole.operators);
 				if (other.digest != whole.digest)
@@ -98,13 +98,13 @@ static void the_place_changes_no_bit(void **unused)
 		}
 }
 
-static void plans_keep_to_the_limit(void **unused)
+static void plans_respect_the_limit(void **unused)
 {
 	(void)unused;
 	model_fixture f;
 	fp_settings *settings;
 	static const char *const recipe[] = {"preset=fast", NULL};
-	fp_windows windows = {.count = 4096, .length = 16}; /* of no text: only counted */
+	fp_windows windows = {.count = 4096, .length = 16}; /* no text: only the counts are used */
 	open_fixture(&f, "llama-gqa");
 	settings = resolved_settings(f.ctx, "llama", recipe);
 	const fp_prune_task task = {.be = f.be, .ctx = f.ctx, .model = f.model, .settings = settings, .windows = &windows};
@@ -123,11 +123,11 @@ static void plans_keep_to_the_limit(void **unused)
 		}
 		assert_true(plan.bytes <= limit);
 		assert_true((int)plan.streams.residence >= last && plan.streams.batch <= batch);
-		assert_true(plan.streams.batch == batch || plan.streams.residence == FP_PARKED);
+		assert_true(plan.streams.batch == batch || plan.streams.residence == FP_ON_DISK);
 		last = (int)plan.streams.residence;
 		batch = plan.streams.batch;
 	}
-	assert_int_equal(last, FP_PARKED);
+	assert_int_equal(last, FP_ON_DISK);
 	assert_true(batch < free_plan.streams.batch);
 	fp_settings_free(settings);
 	close_fixture(&f);
@@ -136,8 +136,8 @@ static void plans_keep_to_the_limit(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_place_changes_no_bit),
-		cmocka_unit_test(plans_keep_to_the_limit),
+		cmocka_unit_test(residence_does_not_change_the_result),
+		cmocka_unit_test(plans_respect_the_limit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
