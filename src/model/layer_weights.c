@@ -91,3 +91,13 @@ void fp_layer_free(fp_layer *layer)
 		fp_matrix_free(fp_model_backend(layer->model), parts[i].matrix);
 	fp_free(layer);
 }
+
+int64_t fp_layer_bytes(const fp_model *model, int64_t index)
+{
+	int64_t bytes = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *tensor = fp_model_operator(model, index, (fp_role)role);
+		bytes += tensor ? tensor->elements * fp_dtype_size(fp_model_held_type(model, tensor)) : 0;
+	}
+	return bytes;
+}

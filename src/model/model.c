@@ -222,3 +222,10 @@ cleanup:
 	fp_free(rows);
 	return status;
 }
+
+int64_t fp_model_embedding_bytes(const fp_model *model)
+{
+	int64_t positions = model->positions ? model->positions->elements : 0;
+	int64_t projection = model->project_in ? model->project_in->elements : 0;
+	return (positions + projection) * (int64_t)sizeof(float);
+}

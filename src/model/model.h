@@ -76,6 +76,8 @@ fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t seque
 
 /* out [sequences·length × hidden] ← the hidden states before the first layer; positions are 0…length−1. */
 fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out);
+/* Bytes that it leaves on the device for later calls, for planning. */
+int64_t fp_model_embedding_bytes(const fp_model *model);
 
 /* losses[i] (host) ← −log p(targets[i]) from the hidden states after the last layer; target −1 gives 0.
  * argmax (host) may be NULL. The head is loaded on first use and kept until fp_model_drop_head(). */

@@ -34,3 +34,26 @@ bool fp_group_repairs(const fp_settings *settings, int group)
 		return settings->residual > 0 && fp_group_is_corrected(settings, group);
 	return group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && fp_feed_of(settings) == FP_FEED_CROSS;
 }
+
+fp_statistics_plan fp_group_statistics_plan(const fp_model *model, const fp_settings *settings, int64_t layer,
+											int group, int64_t batch)
+{
+	fp_statistics_plan plan = {.batch = batch,
+							   .two_streams = fp_group_is_corrected(settings, group),
+							   .centred = settings->bias_update, /* if every operator has a bias */
+							   .residual_outputs =
+								   fp_group_repairs(settings, group) ? fp_model_get_config(model)->hidden : 0};
+	int count = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *tensor = fp_model_operator(model, layer, (fp_role)role);
+		if (!tensor || fp_role_group((fp_role)role) != group)
+			continue;
+		plan.centred = plan.centred && fp_model_operator_bias(model, layer, (fp_role)role);
+		plan.inputs = tensor->shape[1];
+		plan.only = (fp_matrix){.rows = tensor->shape[0], .cols = tensor->shape[1]};
+		count++;
+	}
+	if (count != 1)
+		plan.only = (fp_matrix){0};
+	return plan;
+}

@@ -5,6 +5,7 @@
 
 #include "model/layer.h"
 #include "solver/method.h"
+#include "statistics/statistics.h"
 
 /* The feed of the settings' method. */
 fp_feed fp_feed_of(const fp_settings *settings);
@@ -19,5 +20,9 @@ bool fp_feed_chains_layers(fp_feed feed);
 bool fp_group_is_corrected(const fp_settings *settings, int group);
 /* True if the targets of the group's operators include the residual stream's error E = h − h*. */
 bool fp_group_repairs(const fp_settings *settings, int group);
+/* What to accumulate for the group's operators, with at most `batch` tokens at a time. `only` gets a shape but no
+ * buffer. */
+fp_statistics_plan fp_group_statistics_plan(const fp_model *model, const fp_settings *settings, int64_t layer,
+											int group, int64_t batch);
 
 #endif

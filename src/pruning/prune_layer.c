@@ -19,25 +19,12 @@ static bool in_group(const fp_layer_job *job, int role, int group)
 	return fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]);
 }
 
-/* The number of operators in the group; unless first is NULL, *first ← the weights of the first one. */
-static int group_operators(const fp_layer_job *job, int group, fp_matrix *first)
+static int group_operators(const fp_layer_job *job, int group)
 {
 	int count = 0;
 	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (in_group(job, role, group) && count++ == 0 && first)
-			*first = job->dense->weight[role];
+		count += in_group(job, role, group);
 	return count;
-}
-
-/* True if biases are fitted with the weights: the settings say so, and every operator of the group has one. */
-static bool updates_biases(const fp_layer_job *job, int group)
-{
-	if (!job->task->settings->bias_update || !job->task->streams)
-		return false;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (in_group(job, role, group) && fp_matrix_is_absent(job->dense->bias[role]))
-			return false;
-	return true;
 }
 
 fp_status fp_finish_bias(const fp_layer_job *job, fp_role role)
@@ -64,7 +51,7 @@ static fp_status solve_group(fp_layer_job *job, int group, const fp_statistics *
 	const fp_layer_task *task = job->task;
 	fp_gram gram = {0};
 	fp_status status = fp_gram_new(&gram, task->be, statistics->A);
-	int left = group_operators(job, group, NULL);
+	int left = group_operators(job, group);
 	gram.shared = left > 1;
 	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
 		if (!in_group(job, role, group))
@@ -93,15 +80,13 @@ static fp_status solve_group(fp_layer_job *job, int group, const fp_statistics *
 static fp_statistics_plan statistics_plan(const fp_layer_job *job, int group)
 {
 	const fp_layer_task *task = job->task;
-	fp_matrix first = {0};
-	bool alone = group_operators(job, group, &first) == 1;
-	return (fp_statistics_plan){
-		.inputs = first.cols,
-		.batch = task->streams ? fp_streams_batch_tokens(task->streams) : 0,
-		.two_streams = fp_group_is_corrected(task->settings, group),
-		.centred = updates_biases(job, group),
-		.residual_outputs = fp_group_repairs(task->settings, group) ? fp_model_get_config(task->model)->hidden : 0,
-		.only = alone ? first : (fp_matrix){0}};
+	int64_t batch = task->streams ? fp_streams_batch_tokens(task->streams) : 0;
+	fp_statistics_plan plan = fp_group_statistics_plan(task->model, task->settings, job->dense->index, group, batch);
+	plan.centred = plan.centred && task->streams;
+	for (int role = 0; role < FP_ROLE_COUNT && plan.only.rows > 0; role++)
+		if (in_group(job, role, group))
+			plan.only = job->dense->weight[role];
+	return plan;
 }
 
 /* With correction: a group's inputs depend on the pruned groups before it. */

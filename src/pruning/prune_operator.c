@@ -286,3 +286,17 @@ cleanup:
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
+
+double fp_operator_floats(const fp_backend *be, const fp_settings *settings, const fp_statistics_plan *plan,
+						  fp_solve_size size, bool narrow)
+{
+	double mn = (double)size.entries, targets = fp_statistics_floats(plan).targets;
+	bool drifts = plan->two_streams && !fp_statistics_by_outputs(plan); /* else the drift is in the statistics */
+	bool own_R = plan->residual_outputs > 0 ||
+				 (plan->two_streams && fp_feed_of(settings) == FP_FEED_CROSS && settings->mix != 1);
+	size.has_R = plan->two_streams || own_R;
+	double target = (1 + drifts + own_R) * mn; /* C, WΔX*ᵀ, R */
+	double making = targets + target + drifts * mn + fp_product_floats(be, FP_USE_REFINEMENT, &size);
+	double solving = target + fp_solve_floats(be, settings, &size) + (size.operators > 1 ? targets : 0);
+	return fmax(making, solving) + (narrow ? 2 * mn : 0); /* W and V in F32 */
+}

@@ -23,4 +23,10 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 /* For an operator that a fit has changed: rounds V to the checkpoint's type and passes its bytes to task->output. */
 fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result);
 
+/* Estimate: floats that fp_prune_operator() holds at its peak for the largest operator of a group, including the
+ * statistics' matrices for targets, which it may free. plan: of the statistics; size->has_R need not be set; narrow: the
+ * layers hold weights in 16 bits. */
+double fp_operator_floats(const fp_backend *be, const fp_settings *settings, const fp_statistics_plan *plan,
+						  fp_solve_size size, bool narrow);
+
 #endif

@@ -14,6 +14,7 @@
  */
 #include "pruning/row_importance.h"
 
+#include "backend/work_space.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "model/layer_backward.h"
@@ -46,7 +47,9 @@ bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pat
 int64_t fp_row_importance_bytes(const fp_model *model, int64_t length)
 {
 	int64_t tokens = pass_windows(length) * part_length(length), hidden = fp_model_get_config(model)->hidden;
-	return fp_tape_bytes(model, tokens) + (2 * tokens + length) * hidden * (int64_t)sizeof(float);
+	fp_attention_shape shape = fp_model_attention_shape(model, 1, length);
+	return fp_tape_bytes(model, tokens) + (2 * tokens + length) * hidden * (int64_t)sizeof(float) +
+		   fp_attention_backward_bytes(fp_model_backend(model), &shape);
 }
 
 typedef struct space {

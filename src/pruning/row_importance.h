@@ -21,7 +21,7 @@ bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pat
 /* For the dense layer whose inputs are in the dense stream. */
 fp_status fp_row_importance_new(fp_row_importance *out, const fp_layer *dense, fp_streams *streams);
 void fp_row_importance_free(fp_backend *be, fp_row_importance *importance); /* may be all zero, and is afterwards */
-/* Bytes that fp_row_importance_new() uses at its peak, without attention's workspace; an estimate. */
+/* Bytes that fp_row_importance_new() uses at its peak; an estimate. */
 int64_t fp_row_importance_bytes(const fp_model *model, int64_t length);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pruning/streams.h"
 
+#include "backend/work_space.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -186,6 +188,21 @@ int64_t fp_streams_pass_bytes(const fp_model *model, int64_t length, const fp_st
 				 tokens * (context * fp_dtype_size(type) + hidden * (int64_t)sizeof(float));
 	}
 	return bytes;
+}
+
+int64_t fp_streams_product_bytes(const fp_model *model, int64_t length, const fp_streams_plan *plan, int64_t inputs,
+								 int64_t outputs, int64_t rounded)
+{
+	const fp_backend *be = fp_model_backend(model);
+	fp_attention_shape shape = fp_model_attention_shape(model, plan->batch, length);
+	int64_t tokens = plan->batch * length;
+	bool split = fp_operand_bytes(be, FP_USE_ACTIVATION) > 2; /* otherwise activations already have 16 bits */
+	int64_t left = split ? tokens * inputs : 0, results = split ? 0 : tokens * outputs;
+	/* one after the other: attention, an operator, the statistics */
+	int64_t most = fp_attention_bytes(be, &shape);
+	most = fp_larger(fp_product_bytes(be, FP_USE_ACTIVATION, left, rounded), most);
+	most = fp_larger(fp_product_bytes(be, FP_USE_ACTIVATION, left, left), most);
+	return fp_larger(fp_product_bytes(be, FP_USE_ACTIVATION, results, 0), most);
 }
 
 int64_t fp_streams_batch_tokens(const fp_streams *streams)

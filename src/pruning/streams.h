@@ -56,6 +56,10 @@ int64_t fp_streams_usual_batch(const fp_model *model, int64_t windows, int64_t l
 /* Estimates: bytes that the streams hold all the time, and additional bytes during a pass. */
 int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length, const fp_streams_plan *plan);
 int64_t fp_streams_pass_bytes(const fp_model *model, int64_t length, const fp_streams_plan *plan);
+/* Additional bytes for the products of a pass over a group with `inputs` inputs, whose operators have at most `outputs`
+ * outputs. rounded: the entries of the largest operator that is not in BF16. */
+int64_t fp_streams_product_bytes(const fp_model *model, int64_t length, const fp_streams_plan *plan, int64_t inputs,
+								 int64_t outputs, int64_t rounded);
 /* The maximum number of tokens in a batch. */
 int64_t fp_streams_batch_tokens(const fp_streams *streams);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memory_plan.h: how much memory a prune takes, and what of the hidden states is kept there so that it stays within a
- * limit. What costs no bits is given up first (streams.h); smaller batches, which sum in another order, come last.
+ * memory_plan.h: estimates the memory of a run and chooses where hidden states are kept (streams.h), so that the run
+ * stays within a limit. Smaller batches are the last resort: they change the order of sums and so the last bits.
  */
 #ifndef FP_RUN_MEMORY_PLAN_H
 #define FP_RUN_MEMORY_PLAN_H
@@ -9,16 +9,15 @@
 #include "run/prune_model.h"
 
 typedef struct fp_memory_plan {
-	fp_streams_plan streams; /* without a folder */
-	int64_t bytes;           /* at the peak: the device's, or the process's where that is the same */
+	fp_streams_plan streams; /* `folder` is not set */
+	int64_t bytes;           /* at the peak: of the device, or of the process on a CPU */
 } fp_memory_plan;
 
-/* By the setting `memory`, or else by what is free now. onward: the streams are also sent to another rank. Fails when
- * the setting is too small for any way. */
-fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool onward);
+/* The limit is the setting `memory` or, without one, the free memory. sends_streams: hidden states are also sent to
+ * another rank. Fails if the setting is too small for any plan. */
+fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool sends_streams);
 
-/* For --verbose: the most device memory that each stage held since this was called last, in one line; nothing where the
- * memory is the host's. */
+/* For --verbose: logs the peak device memory of each stage since the last call, in one line; nothing on a CPU. */
 void fp_memory_log_stages(fp_backend *be, const char *what);
 
 #endif

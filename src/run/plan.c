@@ -1,25 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan.c: what a prune would take. Only products of matrices are counted; with tokens p, an operator m × n and k GEMMs
- * of its solver: forward 2pmn a pass,  statistics p·n² (A) and with correction what statistics.h says,  solver k·2mn²
+ * plan.c: estimates the operations and the memory of a run. Only matrix products are counted. For p tokens, an operator
+ * m × n and k products of its solver:
+ *
+ *     forward pass   2pmn
+ *     statistics     p · fp_statistics_flops()
+ *     solver         k · 2mn²
  */
 #include "run/memory_plan.h"
 
-#include <math.h>
 #include <string.h>
 
-/* What the statistics of a group take for a token beside A: the drift and what the residual's error adds. role: of the
- * group's first operator */
-static double target_products(const fp_settings *settings, fp_role role, int64_t outputs, int64_t inputs)
+static double statistics_flops(const fp_prune_task *task, int64_t layer, int group)
 {
-	double mn = (double)outputs * (double)inputs, square = (double)inputs * (double)inputs;
-	bool only = role == FP_OUTPUT || role == FP_DOWN;
-	bool repairs = fp_group_repairs(settings, fp_role_group(role));
-	if (!fp_group_is_corrected(settings, fp_role_group(role)))
-		return 0;
-	if (only && fp_drift_by_outputs(outputs, inputs, repairs))
-		return (repairs ? 6 : 4) * mn;
-	return 3 * square + (repairs ? 4 : 0) * mn;
+	fp_statistics_plan plan = fp_group_statistics_plan(task->model, task->settings, layer, group, 0);
+	return fp_statistics_flops(&plan);
 }
 
 fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
@@ -52,22 +47,21 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		flops += (both ? 2 : 1) * (corrected && fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
 		if (!shares)
 			flops +=
-				tokens * (n * n + target_products(task->settings, (fp_role)role, tensor->shape[0], tensor->shape[1])) +
-				products.gram * 2 * n * n * n;
-		flops += (products.operators + 2) * 2 * m * n * n; /* and WA, and the error of the result */
+				tokens * statistics_flops(task, first, fp_role_group((fp_role)role)) + products.gram * 2 * n * n * n;
+		flops += (products.operators + 2) * 2 * m * n * n; /* the 2: WA, and the error of the result */
 	}
 	out->layers = end - first;
 	out->tokens = (int64_t)tokens;
 	out->flops = flops * (double)out->layers;
 	out->forward_flops = 2 * tokens * (double)weights;
 	if (task->windows->count > 0 && task->settings->fit_steps > 0) {
-		/* forward, backward by the inputs, backward by the weights */
+		/* forward, gradients by the inputs, gradients by the weights */
 		int64_t windows = task->windows->count, length = task->windows->length;
 		double drawn = (double)(fp_fit_steps(task->settings, windows, length) *
 								fp_fit_batch(task->settings, windows, length) * length);
 		out->flops += (double)out->layers * 6 * drawn * (double)weights;
 		if (fp_token_gradients_wanted(task->settings, task->windows)) {
-			/* through the layers forward twice and back once, by the inputs; through the head forward and back */
+			/* through the layers twice forward and once backward by the inputs; through the head once each */
 			double seen = (double)(fp_token_gradients_windows(task->model, task->windows) * length);
 			double head = (double)(config->vocabulary * config->embedding);
 			out->flops += seen * (6 * (double)config->layers * (double)weights + 4 * head);

@@ -17,7 +17,7 @@ static fp_status new_drift(fp_statistics *out, const fp_statistics_plan *plan)
 	int64_t inputs = plan->inputs, residual = plan->residual_outputs;
 	bool rounds = fp_backend_rounds(be, FP_USE_ACTIVATION);
 	fp_status status;
-	if (!fp_matrix_is_absent(plan->only) && fp_drift_by_outputs(plan->only.rows, inputs, residual > 0)) {
+	if (fp_statistics_by_outputs(plan)) {
 		out->W = plan->only;
 		out->drift.borrowed = true;
 		FP_TRY(new_zero(be, &out->drift.product, out->W.rows, inputs));
@@ -354,4 +354,41 @@ void fp_drift_free(fp_backend *be, fp_drift *drift)
 	if (!drift->borrowed)
 		fp_matrix_free(be, &drift->product);
 	memset(drift, 0, sizeof *drift);
+}
+
+bool fp_statistics_by_outputs(const fp_statistics_plan *plan)
+{
+	return plan->two_streams && plan->only.rows > 0 &&
+		   fp_drift_by_outputs(plan->only.rows, plan->inputs, plan->residual_outputs > 0);
+}
+
+fp_statistics_memory fp_statistics_floats(const fp_statistics_plan *plan)
+{
+	double n = (double)plan->inputs, batch = (double)plan->batch, residual = (double)plan->residual_outputs;
+	fp_statistics_memory memory = {.kept = n * n,           /* A */
+								   .targets = residual * n, /* EX*ᵀ */
+								   .workspace = batch * residual};
+	if (plan->two_streams)
+		memory.workspace += batch * n; /* Δ; in BF16, Δ and X* */
+	if (fp_statistics_by_outputs(plan)) {
+		double m = (double)plan->only.rows;
+		memory.kept += m * n; /* WΔX*ᵀ */
+		memory.workspace += batch * m;
+	} else if (plan->two_streams) {
+		memory.targets += 2 * n * n + residual * n; /* ΔX*ᵀ, ΔΔᵀ and EΔᵀ */
+	}
+	if (plan->centred)
+		memory.workspace += batch * n; /* X* shifted */
+	return memory;
+}
+
+double fp_statistics_flops(const fp_statistics_plan *plan)
+{
+	double n = (double)plan->inputs, m = (double)plan->only.rows, residual = (double)plan->residual_outputs;
+	double flops = n * n + 2 * residual * n; /* A and EX*ᵀ */
+	if (fp_statistics_by_outputs(plan))
+		flops += 4 * m * n; /* WΔ and WΔX*ᵀ */
+	else if (plan->two_streams)
+		flops += 3 * n * n + 2 * residual * n; /* ΔX*ᵀ, ΔΔᵀ and EΔᵀ */
+	return flops;
 }

@@ -114,4 +114,18 @@ fp_status fp_statistics_finish(fp_statistics *statistics);
 fp_status fp_statistics_drift(const fp_statistics *statistics, fp_matrix W, fp_drift *out);
 void fp_drift_free(fp_backend *be, fp_drift *drift);
 
+/* Estimates from a plan. `plan->only` needs a shape but no buffer. */
+
+/* Whether the drift is computed by outputs. */
+bool fp_statistics_by_outputs(const fp_statistics_plan *plan);
+/* Floats that the statistics hold, without vectors. */
+typedef struct fp_statistics_memory {
+	double kept;      /* until fp_statistics_free() */
+	double targets;   /* until fp_statistics_forget_targets() */
+	double workspace; /* until fp_statistics_finish() */
+} fp_statistics_memory;
+fp_statistics_memory fp_statistics_floats(const fp_statistics_plan *plan);
+/* Operations per token, of products only. */
+double fp_statistics_flops(const fp_statistics_plan *plan);
+
 #endif
