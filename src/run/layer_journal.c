@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_BYTES ((int64_t)64 << 20) /* of a file that is read; records have a few thousand bytes */
+#define MOST_BYTES ((int64_t)64 << 20) /* limit for files that are read; records have a few thousand bytes */
 
 struct fp_layer_journal {
 	fp_context *ctx;
@@ -22,11 +22,14 @@ struct fp_layer_journal {
 };
 
 /*
- * A record is this head, then
- *     operators × fp_operator_result, fits × fp_fit_result,
- *     the index of each operator's tensor and of each replaced tensor, as int64_t,
- *     the digest of all that, as uint64_t.
- * Structures are stored as they are in memory: run.json keeps other versions of the program away, and the sizes in the
+ * A record consists of this head, then
+ *
+ *     operators × fp_operator_result
+ *     fits × fp_fit_result
+ *     the index of each operator's tensor and of each replaced tensor, as int64_t
+ *     the digest of all bytes before it, as uint64_t
+ *
+ * Structures are stored as they are in memory: run.json rules out other versions of the program, and the sizes in the
  * head are checked.
  */
 typedef struct record_head {
@@ -89,7 +92,7 @@ static fp_status read_record(char **out, const fp_layer_journal *journal, int64_
 		*out = bytes;
 		bytes = NULL;
 	} else {
-		fp_log(journal->ctx, FP_LOG_WARNING, "%s: is damaged; the layer is pruned again", path);
+		fp_log(journal->ctx, FP_LOG_WARNING, "%s: is damaged; the layer will be pruned again", path);
 	}
 cleanup:
 	fp_free(bytes);
@@ -112,7 +115,7 @@ cleanup:
 	return status;
 }
 
-/* Compares this run with the one that began the output; a new output gets the identity of this one. */
+/* Compares this run with the one that started the output, or records this run's identity in a new output. */
 static fp_status check_identity(const fp_layer_journal *journal, const fp_prune_task *task, bool begun)
 {
 	fp_context *ctx = journal->ctx;
@@ -131,7 +134,7 @@ static fp_status check_identity(const fp_layer_journal *journal, const fp_prune_
 	FP_TRY(fp_read_file(&text, &size, ctx, path, MOST_BYTES));
 	then = json_loadb(text, (size_t)size, 0, NULL);
 	if (!then)
-		FP_TRY(fp_fail(ctx, FP_ERROR_INPUT, "%s: is damaged; remove %s to begin anew", path, folder));
+		FP_TRY(fp_fail(ctx, FP_ERROR_INPUT, "%s: is damaged; delete %s to start over", path, folder));
 	FP_TRY(fp_run_identity_compare(ctx, then, now, folder));
 cleanup:
 	fp_free(text);
@@ -198,7 +201,7 @@ static const fp_tensor_info *tensor_at(const fp_layer_journal *journal, const ch
 static fp_status damaged(const fp_layer_journal *journal, int64_t layer)
 {
 	return fp_fail(journal->ctx, FP_ERROR_INPUT,
-				   "%s/" FP_FINISHED_PREFIX "%05lld: is damaged; remove it and run again with --resume",
+				   "%s/" FP_FINISHED_PREFIX "%05lld: is damaged; delete it and run again with --resume",
 				   fp_writer_folder(journal->writer), (long long)layer);
 }
 
@@ -268,7 +271,7 @@ cleanup:
 	return status;
 }
 
-/* Runs on the writing thread after the layer's tensors: they reach the disk before the record does. */
+/* Runs on the writing thread after the layer's tensors, which therefore reach the disk before the record. */
 static fp_status write_record(void *data, fp_context *ctx)
 {
 	layer_record *record = data;
@@ -278,7 +281,7 @@ static fp_status write_record(void *data, fp_context *ctx)
 	FP_TRY(record_path(&path, record->journal, ctx, record->layer));
 	FP_TRY(fp_write_file_atomic(ctx, path, record->bytes, record->size));
 	fp_writer_keep(record->journal->writer);
-	record->journal->finished[record->layer] = true; /* the other thread reads it after this one has ended */
+	record->journal->finished[record->layer] = true; /* the other thread reads it only after this thread has ended */
 cleanup:
 	fp_free(path);
 	fp_free(record->bytes);

@@ -20,7 +20,7 @@ __attribute__((format(printf, 2, 3))) static void append(line *out, const char *
 		out->used += (size_t)length;
 }
 
-/* The relative error over the operators of the layer, and the λ they ended with where the convex problem was solved. */
+/* The relative error over the layer's operators and, if FISTA ran, the range of their best λ. */
 static void append_operators(line *out, const fp_prune_result *result, int64_t layer)
 {
 	double error = 0, output = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_line.h: one line about a layer that is done: its errors, its λ, its fit, and how long the rest will take. */
+/* layer_line.h: logs one line for a finished layer: its error, λ and fit, and the time left. */
 #ifndef FP_RUN_LAYER_LINE_H
 #define FP_RUN_LAYER_LINE_H
 
 #include "run/prune_model.h"
 
-/* layers: of the model. seconds: this layer's; left: of the layers to come, by those that are done. */
+/* layers: of the model. seconds: for this layer. left: estimated seconds for the remaining layers. */
 void fp_log_layer(fp_context *ctx, const fp_prune_result *result, int64_t layer, int64_t layers, double seconds,
 				  double left);
 

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 
-/* Shares as large as a limit on the time allows; true when they hold all layers. */
+/* Gives each rank as many layers as it can finish within `limit`; true if that covers all layers. */
 static bool fill_shares(int64_t *first, int ranks, int64_t layers, double forward, const double *cost, double limit)
 {
 	int64_t layer = 0;
@@ -24,7 +24,7 @@ void fp_share_layers(int64_t *first, int ranks, int64_t layers, double forward, 
 	double low = 0, high = forward * (double)layers;
 	for (int64_t layer = 0; layer < layers; layer++)
 		high += cost[layer];
-	high *= 1.0 + 1e-9; /* sums in another order */
+	high *= 1.0 + 1e-9; /* fill_shares() sums in another order */
 	for (int i = 0; i < HALVINGS; i++) {
 		double middle = (low + high) / 2;
 		if (fill_shares(first, ranks, layers, forward, cost, middle))
@@ -62,7 +62,7 @@ static fp_status send_batch(const relay *r, int64_t first)
 	return r->comm->ops->send(r->comm, r->comm->rank + 1, r->host, fp_matrix_size(hidden) * (int64_t)sizeof(float));
 }
 
-/* One layer over all batches, each received before the first layer and sent on behind the last. */
+/* Runs one layer over all batches. Each batch is received before the first layer and sent after the last. */
 static fp_status relay_layer(const relay *r, const fp_layer *layer, bool receives, bool copies, bool sends)
 {
 	fp_streams *streams = r->streams;
@@ -100,7 +100,7 @@ cleanup:
 	return status;
 }
 
-fp_status fp_streams_relay(fp_streams *streams, fp_comm *comm, int64_t begin, int64_t end, bool onward)
+fp_status fp_streams_relay(fp_streams *streams, fp_comm *comm, int64_t begin, int64_t end, bool sends)
 {
 	fp_backend *be = fp_model_backend(streams->model);
 	relay r = {.streams = streams, .comm = comm};
@@ -110,9 +110,9 @@ fp_status fp_streams_relay(fp_streams *streams, fp_comm *comm, int64_t begin, in
 	bool receives = comm->rank > 0;
 	fp_status status;
 	FP_TRY(FP_NEW(be->ctx, &r.host, fp_streams_batch_tokens(streams) * fp_model_get_config(streams->model)->hidden));
-	if (!onward && receives)
+	if (!sends && receives)
 		FP_TRY(relay_layer(&r, NULL, true, false, false));
-	for (int64_t index = begin; onward && index < end; index++) {
+	for (int64_t index = begin; sends && index < end; index++) {
 		FP_TRY(fp_layer_load(&layer, streams->model, index));
 		FP_TRY(relay_layer(&r, layer, receives && index == begin, index == begin, index + 1 == end));
 		fp_layer_free(layer);

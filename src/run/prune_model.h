@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prune_model.h: prune a model layer by layer, one layer in memory at a time, and hand each finished operator on. */
+/* prune_model.h: prunes a model layer by layer, with one layer in memory at a time. */
 #ifndef FP_RUN_PRUNE_MODEL_H
 #define FP_RUN_PRUNE_MODEL_H
 
@@ -34,21 +34,20 @@ typedef struct fp_prune_task {
 	const fp_settings *settings;   /* resolved */
 	const fp_windows *windows;     /* count 0: none, for magnitude */
 	fp_writer *writer;             /* NULL: nothing is written */
-	fp_comm *comm;                 /* NULL: alone */
-	fp_layer_journal *journal;     /* needed where there are several ranks; NULL: a run that is killed begins anew */
+	fp_comm *comm;                 /* NULL: one process */
+	fp_layer_journal *journal;     /* required with several ranks; NULL: the run cannot be resumed */
 	fp_overlay *overlay;           /* NULL: the new tensors are not kept in memory */
-	fp_dense_statistics *kept;     /* from prunes of this model on these windows, and for the next; may be NULL */
+	fp_dense_statistics *kept;     /* shared by runs on the same model and windows; may be NULL */
 	fp_operator_listener listener; /* may be NULL */
 	void *listener_data;
 } fp_prune_task;
 
-/* With several ranks each prunes its share, and rank 0's result has all layers in the end; the others' have their own.
- */
+/* With several ranks, each prunes its share. Rank 0's result has all layers in the end, the others' only their own. */
 fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task);
-/* Fails when the settings make layers depend on each other, so that several ranks cannot share them. */
+/* Fails if the settings make layers depend on each other, so that several ranks cannot share them. */
 fp_status fp_prune_check_ranks(const fp_prune_task *task);
 
-/* What a run would take, without running it. */
+/* Estimates for a run, without running it. */
 typedef struct fp_prune_plan {
 	int64_t layers, operators, tokens;
 	int64_t memory_bytes;

@@ -41,7 +41,7 @@ json_t *fp_report_settings(const fp_settings *settings, fp_context *ctx)
 	return all;
 }
 
-/* The layers that were fitted; losses are measured on the held-out windows. */
+/* The fitted layers, with losses on the held-out windows. */
 static json_t *report_fits(const fp_prune_result *result, bool with_times)
 {
 	json_t *layers = json_array();

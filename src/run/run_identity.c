@@ -22,7 +22,7 @@ void fp_windows_digest(char *out, size_t size, const fp_windows *windows)
 	snprintf(out, size, "%s", text);
 }
 
-/* Each file with its size and time of change: reading all of a large model again would take minutes. */
+/* A digest of each file's size and modification time: reading all of a large model would take minutes. */
 static json_t *model_files(const fp_checkpoint *checkpoint, fp_context *ctx)
 {
 	int shards = fp_checkpoint_shard_count(checkpoint);
@@ -57,7 +57,7 @@ json_t *fp_run_identity(const fp_prune_task *task)
 	return identity;
 }
 
-/* Settings that change how the work is done, and the last bits of the result at most. */
+/* Settings that change at most the last bits of the result. */
 static bool changes_last_bits_only(const char *setting)
 {
 	return fp_is(setting, "threads") || fp_is(setting, "memory") || fp_is(setting, "device");
@@ -77,7 +77,7 @@ static void name_program(char *out, size_t size, const json_t *identity)
 			 commit, commit[0] ? ", " : "", build[0] ? build : "unknown");
 }
 
-/* The same sources give the same build, whatever the commit is. */
+/* Commits may differ: the same sources give the same build. */
 static fp_status compare_programs(fp_context *ctx, const json_t *then, const json_t *now, const char *where,
 								  const char *way_out)
 {
@@ -87,7 +87,7 @@ static fp_status compare_programs(fp_context *ctx, const json_t *then, const jso
 		return FP_OK;
 	name_program(before, sizeof before, then);
 	name_program(present, sizeof present, now);
-	return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun by %s, and this is %s; %s", where, before, present, way_out);
+	return fp_fail(ctx, FP_ERROR_USAGE, "%s: was started by %s, but this is %s; %s", where, before, present, way_out);
 }
 
 fp_status fp_run_identity_compare(fp_context *ctx, const json_t *then, const json_t *now, const char *where)
@@ -96,31 +96,33 @@ fp_status fp_run_identity_compare(fp_context *ctx, const json_t *then, const jso
 	json_t *value;
 	const json_t *settings = json_object_get(now, "settings"), *earlier = json_object_get(then, "settings");
 	const json_t *files = json_object_get(now, "files");
-	const char *way_out = "use the same, or remove that folder to begin anew";
+	const char *way_out = "use the same, or delete that directory to start over";
 	fp_status status = compare_programs(ctx, then, now, where, way_out);
 	if (status != FP_OK)
 		return status;
 	json_object_foreach((json_t *)settings, key, value)
 	{
 		if (!changes_last_bits_only(key) && strcmp(text_at(earlier, key), json_string_value(value)) != 0)
-			return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun with the setting %s '%s', and now it is '%s'; %s", where,
-						   key, text_at(earlier, key), json_string_value(value), way_out);
+			return fp_fail(ctx, FP_ERROR_USAGE, "%s: was started with the setting %s '%s', but now it is '%s'; %s",
+						   where, key, text_at(earlier, key), json_string_value(value), way_out);
 	}
 	json_object_foreach((json_t *)files, key, value)
 	{
 		if (strcmp(text_at(json_object_get(then, "files"), key), json_string_value(value)) != 0)
-			return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun with another model: %s has changed since; %s", where,
-						   key, way_out);
+			return fp_fail(ctx, FP_ERROR_USAGE, "%s: was started with another model: %s has changed since then; %s",
+						   where, key, way_out);
 	}
 	if (strcmp(text_at(then, "text"), text_at(now, "text")) != 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun with another calibration text; %s", where, way_out);
+		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was started with another calibration text; %s", where, way_out);
 	if (strcmp(text_at(then, "device"), text_at(now, "device")) != 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was begun on the device %s, and this is %s; %s", where,
+		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was started on the device %s, but this is %s; %s", where,
 					   text_at(then, "device"), text_at(now, "device"), way_out);
 	if (strcmp(text_at(then, "processor"), text_at(now, "processor")) != 0 ||
 		strcmp(text_at(earlier, "memory"), text_at(settings, "memory")) != 0)
-		fp_log(ctx, FP_LOG_WARNING,
-			   "the run was begun with other threads, memory or another processor (%s): the last bits may differ",
-			   text_at(then, "processor"));
+		fp_log(
+			ctx, FP_LOG_WARNING,
+			"the run was started with other threads, another memory limit or another processor (%s): the last bits may "
+			"differ",
+			text_at(then, "processor"));
 	return FP_OK;
 }

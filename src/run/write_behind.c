@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-/* What the thread does next: writes a tensor, or calls `work`. */
+/* The thread's next job: to write a tensor or to call `work`. */
 typedef struct behind_job {
 	const fp_tensor_info *tensor; /* NULL: calls `work` */
 	const char *bytes;
@@ -20,12 +20,12 @@ struct fp_write_behind {
 	fp_writer *writer;      /* borrowed, or NULL */
 	char *space[2];         /* the two buffers */
 	int64_t capacity[2];    /* their sizes */
-	int filling;            /* which of them is the caller's */
-	bool started;           /* there is a thread */
+	int filling;            /* index of the caller's buffer */
+	bool started;           /* the thread exists */
 	pthread_t thread;
 	pthread_mutex_t lock;   /* protects what follows */
 	pthread_cond_t changed; /* `busy` or `stop` has changed */
-	bool busy;              /* the thread has `job` to do */
+	bool busy;              /* `job` is not finished */
 	behind_job job;
 	fp_status status; /* of the first job that failed; its message is in thread_ctx */
 	bool stop;
@@ -33,7 +33,7 @@ struct fp_write_behind {
 
 static fp_status do_job(fp_write_behind *behind)
 {
-	const behind_job *job = &behind->job; /* stays as it is while `busy` is set */
+	const behind_job *job = &behind->job; /* does not change while `busy` is set */
 	return job->tensor ? fp_writer_replace(behind->writer, behind->thread_ctx, job->tensor, job->bytes)
 					   : job->work(job->work_data, behind->thread_ctx);
 }
@@ -97,7 +97,7 @@ fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *
 		if (!behind->thread_ctx)
 			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the thread that writes the checkpoint"));
 		if (pthread_create(&behind->thread, NULL, run, behind) != 0)
-			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "no thread could be started to write the checkpoint"));
+			FP_TRY(fp_fail(ctx, FP_ERROR_MEMORY, "cannot start the thread that writes the checkpoint"));
 		behind->started = true;
 	}
 	*out = behind;
@@ -136,7 +136,7 @@ void fp_write_behind_free(fp_write_behind *behind)
 	fp_free(behind);
 }
 
-/* A larger buffer of memory that the device reaches itself. The old contents are not needed. */
+/* Allocates a larger buffer of pinned memory. The old contents are lost. */
 static fp_status replace_host_buffer(fp_write_behind *behind, int which, int64_t bytes)
 {
 	fp_backend *be = behind->be;
@@ -178,7 +178,7 @@ fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *ten
 fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void *data)
 {
 	if (!behind->started)
-		return fp_fail(behind->ctx, FP_ERROR_INTERNAL, "there is no thread that writes, since there is no writer");
+		return fp_fail(behind->ctx, FP_ERROR_INTERNAL, "the writing thread needs a writer");
 	return hand_over(behind, (behind_job){.work = work, .work_data = data});
 }
 

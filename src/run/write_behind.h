@@ -16,10 +16,9 @@
 typedef struct fp_write_behind fp_write_behind;
 
 /* `be` and `writer` are borrowed; failures are reported to be->ctx. Without a writer (NULL) nothing is written, but the
- * buffers can be used: where `be` downloads asynchronously they are memory that the device reaches itself. Freed with
- * fp_write_behind_free(). */
+ * buffers can be used. If `be` downloads asynchronously, they are pinned memory. Freed with fp_write_behind_free(). */
 fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *writer);
-/* *out ← the caller's buffer, of at least `bytes`. It stays the same until fp_write_behind_put(), unless a later call
+/* *out ← the caller's buffer, of at least `bytes`. It remains the same until fp_write_behind_put(), unless a later call
  * asks for more: then its contents may be lost. */
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out);
 /* Hands the caller's buffer over as the new bytes of `tensor`. Waits until the thread has written the other buffer. */

@@ -50,10 +50,10 @@ expect 2 "another calibration text" prune "$model" -o killed --calibration "$sou
 	--samples 16 --resume
 cp .killed.partial/run.json run.json
 sed 's/"build": "[0-9a-f]*"/"build": "0123456789abcdef"/; s/"commit": "[^"]*"/"commit": "abc123"/' run.json >.killed.partial/run.json
-expect 2 "begun by fistapruner.*commit abc123, build 0123456789abcdef.*and this is" prune "$model" -o killed --calibration "$text" \
+expect 2 "started by fistapruner.*commit abc123, build 0123456789abcdef.*but this is" prune "$model" -o killed --calibration "$text" \
 	--preset fast --threads 1 --samples 16 --resume
 grep -v '"build"' run.json >.killed.partial/run.json
-expect 2 "begun by fistapruner.*build unknown.*and this is" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 \
+expect 2 "started by fistapruner.*build unknown.*but this is" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 \
 	--samples 16 --resume
 cp run.json .killed.partial/run.json
 cp -r "$model" other

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs that end early are resumed: after a failed allocation, a failed write or an interrupt. The final bytes are those
- * of an undisturbed run, and until then nothing is under the final name. */
+/* Resuming runs that ended early by a failed allocation, a failed write or an interrupt. The final bytes equal those of
+ * an uninterrupted run, and until then the final name does not exist. */
 #include "model_fixture.h"
 
 #include "base/settings.h"
@@ -20,7 +20,7 @@ typedef struct journal_run {
 	fp_settings *settings;
 	char *folder;
 	char output[4200], partial[4200];
-	int heard, stop_after; /* operators; 0: never */
+	int finished, stop_after; /* operators; 0: never */
 	volatile int flag;
 } journal_run;
 
@@ -28,7 +28,7 @@ static void listen(void *data, const fp_operator_result *result)
 {
 	journal_run *run = data;
 	(void)result;
-	if (++run->heard == run->stop_after)
+	if (++run->finished == run->stop_after)
 		run->flag = 1;
 }
 
@@ -53,7 +53,7 @@ static void close_run(journal_run *run)
 	free(run->folder);
 }
 
-/* What one process does: resumes or begins the output, prunes, commits. */
+/* What one process does: starts or resumes the output, prunes, commits. */
 static fp_status attempt(journal_run *run)
 {
 	fp_context *ctx = run->f.ctx;
@@ -69,7 +69,7 @@ static fp_status attempt(journal_run *run)
 						  .windows = &run->windows,
 						  .listener = listen,
 						  .listener_data = run};
-	run->heard = 0;
+	run->finished = 0;
 	FP_TRY(fp_writer_resume(&writer, ctx, run->f.checkpoint, run->output, &begun));
 	task.writer = writer;
 	FP_TRY(fp_layer_journal_open(&journal, &task, begun));
@@ -141,7 +141,7 @@ static void an_interrupted_run_is_resumed(void **unused)
 			journal_run run;
 			open_run(&run, models[m], recipes[r]);
 			assert_ok(run.f.ctx, attempt(&run));
-			int operators = run.heard;
+			int operators = run.finished;
 			output_bytes whole = take_output(&run);
 			for (int stop = 1; stop<operators; stop += m> 0 ? 11 : 4) {
 				run.stop_after = stop;
@@ -149,7 +149,7 @@ static void an_interrupted_run_is_resumed(void **unused)
 				assert_int_not_equal(access(run.output, F_OK), 0);
 				run.stop_after = run.flag = 0;
 				assert_ok(run.f.ctx, attempt(&run));
-				assert_int_equal(run.heard, operators); /* the listener gets restored operators too */
+				assert_int_equal(run.finished, operators); /* the listener gets restored operators too */
 				assert_same_output(&run, &whole);
 			}
 			free_output(&whole);
@@ -187,7 +187,7 @@ static void failing_allocations_lose_nothing(void **unused)
 	}
 }
 
-/* Each limit on the size of files lets another write fail. */
+/* Each limit on the file size makes another write fail. */
 static void failing_writes_lose_nothing(void **unused)
 {
 	(void)unused;

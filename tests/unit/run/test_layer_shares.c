@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank gets which layers: all of them, in order, and no other division is done earlier. */
+/* The shares cover all layers in order, and no other division finishes earlier. */
 #include "support.h"
 
 #include "comm/comm.h"
@@ -10,7 +10,7 @@
 
 enum { MOST = 24 };
 
-/* When the last rank is done. */
+/* The time at which the last rank finishes. */
 static double makespan(const int64_t *first, int ranks, double forward, const double *cost)
 {
 	double latest = 0;
@@ -25,7 +25,7 @@ static double makespan(const int64_t *first, int ranks, double forward, const do
 	return latest;
 }
 
-/* The earliest end over all divisions, by trying every one. */
+/* The earliest finish over all divisions, by trying every one. */
 static double best(int64_t *first, int rank, int ranks, int64_t layers, double forward, const double *cost)
 {
 	double found = INFINITY;
@@ -63,7 +63,7 @@ static void no_division_is_better(void **unused)
 	}
 }
 
-static void early_ranks_have_more(void **unused)
+static void early_ranks_get_more_layers(void **unused)
 {
 	(void)unused;
 	int64_t first[5];
@@ -77,7 +77,7 @@ static void early_ranks_have_more(void **unused)
 		assert_int_equal(first[rank + 1] - first[rank], 20);
 }
 
-static void alone_there_is_nobody_to_talk_to(void **unused)
+static void a_single_process_has_no_other_rank(void **unused)
 {
 	(void)unused;
 	fp_context *ctx = fp_context_new();
@@ -98,7 +98,7 @@ static void alone_there_is_nobody_to_talk_to(void **unused)
 	setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
 	setenv("FISTAPRUNER_MPI_MODULE", "/nowhere/module.so", 1);
 	assert_fails(ctx, FP_ERROR_DEVICE, "FISTAPRUNER_MPI_MODULE", fp_comm_open(&comm, ctx, true));
-	assert_ok(ctx, fp_comm_open(&comm, ctx, false)); /* who does not share is alone */
+	assert_ok(ctx, fp_comm_open(&comm, ctx, false)); /* a command that does not share work runs as one process */
 	fp_comm_close(comm, false);
 	unsetenv("OMPI_COMM_WORLD_SIZE");
 	unsetenv("FISTAPRUNER_MPI_MODULE");
@@ -109,8 +109,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_division_is_better),
-		cmocka_unit_test(early_ranks_have_more),
-		cmocka_unit_test(alone_there_is_nobody_to_talk_to),
+		cmocka_unit_test(early_ranks_get_more_layers),
+		cmocka_unit_test(a_single_process_has_no_other_rank),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

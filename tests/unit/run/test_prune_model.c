@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole tiny models through fp_prune_model(): order, --layers, sums, the same bytes twice, interruption, failures. */
+/* fp_prune_model() on tiny models: order, --layers, sums, reproducibility, interruption, failures. */
 #include "model_fixture.h"
 
 #include "base/settings.h"
@@ -16,8 +16,8 @@ typedef struct model_run {
 	fp_settings *settings;
 	fp_prune_task task;
 	fp_prune_result result;
-	int heard;
-	int stop_after; /* set the flag when so many operators are done; 0: never */
+	int finished;
+	int stop_after; /* set the flag after this many operators; 0: never */
 	volatile int flag;
 } model_run;
 
@@ -25,7 +25,7 @@ static void listen(void *data, const fp_operator_result *result)
 {
 	model_run *run = data;
 	(void)result;
-	if (++run->heard == run->stop_after)
+	if (++run->finished == run->stop_after)
 		run->flag = 1;
 }
 
@@ -72,7 +72,7 @@ static void every_operator_comes_once_and_in_order(void **unused)
 			int per_layer = c->gated ? 7 : 6;
 			assert_ok(run.f.ctx, fp_prune_model(&run.result, &run.task));
 			assert_int_equal(run.result.count, c->layers * per_layer);
-			assert_int_equal(run.heard, run.result.count);
+			assert_int_equal(run.finished, run.result.count);
 			for (int64_t k = 0; k < run.result.count; k++) {
 				const fp_operator_result *one = &run.result.operators[k];
 				assert_int_equal(one->layer, k / per_layer);
@@ -104,7 +104,7 @@ static void layers_chooses_and_changes_nothing_else(void **unused)
 	assert_ok(whole.f.ctx, fp_prune_model(&whole.result, &whole.task));
 	assert_ok(part.f.ctx, fp_prune_model(&part.result, &part.task));
 	assert_int_equal(part.result.count, 7);
-	for (int k = 0; k < 7; k++) { /* layers are independent: the second comes out the same without the first */
+	for (int k = 0; k < 7; k++) { /* layers are independent: the second is the same without the first */
 		const fp_operator_result *a = &whole.result.operators[7 + k], *b = &part.result.operators[k];
 		assert_int_equal(b->layer, 1);
 		assert_true(a->squared_error == b->squared_error && a->zeros == b->zeros);
@@ -117,20 +117,20 @@ static void layers_chooses_and_changes_nothing_else(void **unused)
 	close_run(&part);
 }
 
-/* A stand-in for what only a device has, that counts the stages it is called in. */
-static int brought[FP_STAGE_COUNT];
+/* Imitates a device's asynchronous upload and counts the calls by stage. */
+static int uploads[FP_STAGE_COUNT];
 
 static fp_status upload_async(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols, fp_dtype type,
 							  const void *host, fp_dtype dtype)
 {
-	brought[be->ctx->stopwatch->current]++;
+	uploads[be->ctx->stopwatch->current]++;
 	fp_status status = fp_matrix_new(be, out, rows, cols, type);
 	return status == FP_OK ? be->memory->upload(be, *out, host, dtype, cols) : status;
 }
 
-/* Where a device can take a layer in beside its work, all but the first come while the one before is passed, and
- * nothing else changes. */
-static void layers_come_in_ahead(void **unused)
+/* If a device uploads asynchronously, each layer but the first is uploaded during the forward pass through the one before,
+ * and results do not change. */
+static void layers_are_uploaded_in_advance(void **unused)
 {
 	(void)unused;
 	static const char *const recipes[][4] = {{"preset=paper", "iterations=3"},
@@ -145,7 +145,7 @@ static void layers_come_in_ahead(void **unused)
 		const fp_transfer_operations transfer = {.upload_async = upload_async};
 		async.f.be->transfer = &transfer;
 		async.f.be->capabilities |= FP_CAN_UPLOAD_ASYNC;
-		memset(brought, 0, sizeof brought);
+		memset(uploads, 0, sizeof uploads);
 		assert_ok(async.f.ctx, fp_prune_model(&async.result, &async.task));
 		assert_int_equal(async.result.count, plain.result.count);
 		for (int64_t k = 0; k < plain.result.count; k++) {
@@ -153,8 +153,8 @@ static void layers_come_in_ahead(void **unused)
 			assert_true(a->squared_error == b->squared_error && a->zeros == b->zeros);
 		}
 		int64_t layers = fp_model_get_config(async.f.model)->layers;
-		if (r < 3) /* a fit ends in a wait, so the next layer is loaded in its turn */
-			assert_int_equal(brought[FP_STAGE_FORWARD], (layers - 1) * brought[FP_STAGE_LOAD]);
+		if (r < 3) /* a fit waits for the device, so the next layer is not uploaded early */
+			assert_int_equal(uploads[FP_STAGE_FORWARD], (layers - 1) * uploads[FP_STAGE_LOAD]);
 		close_run(&plain);
 		close_run(&async);
 	}
@@ -192,7 +192,7 @@ static void an_interrupt_ends_it_in_order(void **unused)
 			open_run(&run, "llama-gqa", recipes[r]);
 			run.stop_after = after;
 			assert_fails(run.f.ctx, FP_ERROR_INTERRUPTED, "interrupted", fp_prune_model(&run.result, &run.task));
-			assert_int_equal(run.heard, after); /* at the next operator */
+			assert_int_equal(run.finished, after); /* at the next operator */
 			assert_int_equal(run.result.count, 0);
 			assert_null(run.result.operators);
 			close_run(&run);
@@ -204,7 +204,7 @@ static void an_interrupt_ends_it_in_order(void **unused)
 	close_run(&run);
 }
 
-/* Magnitude needs no text; its errors are then those of the weights. */
+/* Magnitude needs no text; errors are then those of the weights. */
 static void magnitude_works_without_text(void **unused)
 {
 	(void)unused;
@@ -248,7 +248,7 @@ static void an_estimate_is_made_without_running(void **unused)
 	assert_int_equal(plan.layers, 1);
 	assert_int_equal(plan.operators, 7);
 	assert_int_equal(plan.tokens, run.windows.count * run.windows.length);
-	assert_true(plan.memory_bytes > 0 && plan.flops > 0 && run.heard == 0);
+	assert_true(plan.memory_bytes > 0 && plan.flops > 0 && run.finished == 0);
 	close_run(&run);
 }
 
@@ -281,7 +281,7 @@ static void fitted_layers_are_reported(void **unused)
 		assert_ok(run.f.ctx, fp_overlay_new(&run.task.overlay, run.f.ctx));
 		assert_ok(run.f.ctx, fp_prune_model(&run.result, &run.task));
 		json_t *report = fp_report_result(&run.task, &run.result, "model", true);
-		for (int64_t i = 0; i < run.result.fit_count; i++) { /* biases come along where the fit was kept */
+		for (int64_t i = 0; i < run.result.fit_count; i++) { /* biases change if the fit was kept */
 			const fp_fit_result *fit = &run.result.fits[i];
 			const fp_tensor_info *bias = fp_model_operator_bias(run.f.model, fit->layer, FP_DOWN);
 			assert_int_equal(fp_overlay_data(run.task.overlay, bias) != NULL, fit->steps > 0);
@@ -304,8 +304,8 @@ static void fitted_layers_are_reported(void **unused)
 	}
 }
 
-/* What is kept of the dense model changes no figure, however much there is room for; with everything kept magnitude
- * makes no pass over the text any more. */
+/* Kept dense statistics do not change results, whatever the memory limit. With all of them kept, magnitude makes no pass
+ * over the text. */
 static void kept_statistics_change_nothing(void **unused)
 {
 	(void)unused;
@@ -316,7 +316,7 @@ static void kept_statistics_change_nothing(void **unused)
 											 {"preset=paper", "iterations=3", "correction=none"},
 											 {"preset=fast", "search_steps=6"},
 											 {"method=magnitude", "pattern=2:4"}};
-	static const int64_t rooms[] = {0, 20000, (int64_t)1 << 30};
+	static const int64_t limits[] = {0, 20000, (int64_t)1 << 30};
 	enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 	for (int backwards = 0; backwards < 2; backwards++)
 		for (int i = 0; i < 3; i++) {
@@ -324,7 +324,7 @@ static void kept_statistics_change_nothing(void **unused)
 			const char *const nothing[] = {NULL};
 			fp_dense_statistics *kept;
 			open_run(&shared, "llama-gqa", nothing);
-			assert_ok(shared.f.ctx, fp_dense_statistics_new(&kept, shared.f.ctx, 2, rooms[i]));
+			assert_ok(shared.f.ctx, fp_dense_statistics_new(&kept, shared.f.ctx, 2, limits[i]));
 			for (int k = 0; k < RECIPES; k++) {
 				int r = backwards ? RECIPES - 1 - k : k;
 				model_run run;
@@ -338,7 +338,7 @@ static void kept_statistics_change_nothing(void **unused)
 					run.task.kept = t ? kept : NULL;
 					assert_ok(shared.f.ctx, fp_prune_model(&run.result, &run.task));
 					if (t && k == RECIPES - 1)
-						assert_int_equal(run.result.stopwatch.seconds[FP_STAGE_FORWARD] == 0, rooms[i] > 20000);
+						assert_int_equal(run.result.stopwatch.seconds[FP_STAGE_FORWARD] == 0, limits[i] > 20000);
 					json_t *report = fp_report_result(&run.task, &run.result, "model", false);
 					text[t] = json_dumps(report, JSON_INDENT(1));
 					json_decref(report);
@@ -361,7 +361,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_operator_comes_once_and_in_order),
 		cmocka_unit_test(layers_chooses_and_changes_nothing_else),
-		cmocka_unit_test(layers_come_in_ahead),
+		cmocka_unit_test(layers_are_uploaded_in_advance),
 		cmocka_unit_test(gives_the_same_twice),
 		cmocka_unit_test(an_interrupt_ends_it_in_order),
 		cmocka_unit_test(magnitude_works_without_text),

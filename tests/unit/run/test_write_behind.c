@@ -64,7 +64,7 @@ static fp_status failing_work(void *data, fp_context *ctx)
 	return fp_fail(ctx, FP_ERROR_IO, "disk: is full");
 }
 
-/* The caller's context keeps nothing of what it recorded before. */
+/* The message in the caller's context is that of the failure, not an earlier one. */
 static void a_failure_of_work_is_returned(void **state)
 {
 	(void)state;
@@ -138,7 +138,7 @@ static void nothing_is_written_without_a_writer(void **state)
 	memset(space, 1, 100);
 	assert_ok(ctx, fp_write_behind_put(behind, NULL));
 	assert_ok(ctx, fp_write_behind_finish(behind));
-	assert_fails(ctx, FP_ERROR_INTERNAL, "no writer", fp_write_behind_call(behind, failing_work, NULL));
+	assert_fails(ctx, FP_ERROR_INTERNAL, "needs a writer", fp_write_behind_call(behind, failing_work, NULL));
 	fp_write_behind_free(behind);
 	fp_write_behind_free(NULL);
 	fp_backend_close(be);
