@@ -110,15 +110,15 @@ static float *download(layer_run *run, fp_matrix matrix)
 }
 
 /* Two streams of one layer, run by the test. */
-typedef struct walk {
+typedef struct replay {
 	fp_layer *layer[FP_STREAM_COUNT];
 	fp_layer_state state[FP_STREAM_COUNT];
 	fp_workspace *workspace[FP_STREAM_COUNT];
 	fp_matrix input[FP_STREAM_COUNT];
-} walk;
+} replay;
 
 /* hidden: the streams' hidden states before layer `index` */
-static void walk_start(layer_run *run, walk *w, int64_t index, fp_matrix hidden[FP_STREAM_COUNT])
+static void replay_start(layer_run *run, replay *w, int64_t index, fp_matrix hidden[FP_STREAM_COUNT])
 {
 	const fp_model_config *c = fp_model_get_config(run->f.model);
 	fp_context *ctx = run->f.ctx;
@@ -133,7 +133,7 @@ static void walk_start(layer_run *run, walk *w, int64_t index, fp_matrix hidden[
 	}
 }
 
-static void walk_stop(layer_run *run, walk *w)
+static void replay_stop(layer_run *run, replay *w)
 {
 	for (int s = 0; s < FP_STREAM_COUNT; s++) {
 		fp_layer_free(w->layer[s]);
@@ -144,7 +144,7 @@ static void walk_stop(layer_run *run, walk *w)
 }
 
 /* The pruned weights of a role, as the checkpoint will hold them. */
-static float *pruned_weights(layer_run *run, walk *w, int role)
+static float *pruned_weights(layer_run *run, replay *w, int role)
 {
 	fp_matrix weight = w->layer[FP_PRUNED]->weight[role];
 	const fp_tensor_info *tensor = run->results[role].tensor;
@@ -153,7 +153,7 @@ static float *pruned_weights(layer_run *run, walk *w, int role)
 }
 
 /* What the solve added to a role's bias, in double; zeros if it did not change it. */
-static double *bias_change(layer_run *run, walk *w, int role)
+static double *bias_change(layer_run *run, replay *w, int role)
 {
 	fp_matrix bias = w->layer[FP_PRUNED]->bias[role];
 	double *change = calloc((size_t)w->layer[FP_PRUNED]->weight[role].rows, sizeof *change);
@@ -195,7 +195,7 @@ static double residual_with_change(const double *V, const double *Xstar, const d
 	return out;
 }
 
-static void check_operator(layer_run *run, walk *w, int role, int corrected, const char *what)
+static void check_operator(layer_run *run, replay *w, int role, int corrected, const char *what)
 {
 	fp_matrix weight = w->layer[FP_DENSE]->weight[role];
 	const fp_operator_result *result = &run->results[role];
@@ -233,15 +233,15 @@ static void check_operator(layer_run *run, walk *w, int role, int corrected, con
 	free(change);
 }
 
-typedef void (*operator_check)(layer_run *run, walk *w, int role, int corrected, const char *what);
+typedef void (*operator_check)(layer_run *run, replay *w, int role, int corrected, const char *what);
 
 /* Prunes layer `index` (those before it too) and checks every operator of it. */
-static void walk_layer(layer_run *run, int64_t index, const char *what, operator_check check)
+static void replay_layer(layer_run *run, int64_t index, const char *what, operator_check check)
 {
 	fp_feed feed = fp_feed_of(run->settings);
 	int corrected = feed == FP_FEED_INTRA || feed == FP_FEED_CROSS;
 	fp_context *ctx = run->f.ctx;
-	walk w = {0};
+	replay w = {0};
 	for (run->layer = 0; run->layer < index; run->layer++) {
 		assert_ok(ctx, fp_prune_layer(&run->task, run->layer));
 		forget(run);
@@ -250,7 +250,7 @@ static void walk_layer(layer_run *run, int64_t index, const char *what, operator
 	fp_matrix dense = run->streams.hidden[FP_DENSE];
 	fp_matrix starred = feed == FP_FEED_CROSS || feed == FP_FEED_SEQUENTIAL ? run->streams.hidden[FP_PRUNED] : dense;
 	fp_matrix hidden[FP_STREAM_COUNT] = {feed == FP_FEED_SEQUENTIAL ? starred : dense, starred};
-	walk_start(run, &w, index, hidden);
+	replay_start(run, &w, index, hidden);
 	assert_ok(ctx, fp_prune_layer(&run->task, index));
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
 		for (int s = 0; s < FP_STREAM_COUNT; s++)
@@ -271,16 +271,16 @@ static void walk_layer(layer_run *run, int64_t index, const char *what, operator
 		free(a);
 		free(b);
 	}
-	walk_stop(run, &w);
+	replay_stop(run, &w);
 }
 
 static void check_layer(layer_run *run, int64_t index, const char *what)
 {
-	walk_layer(run, index, what, check_operator);
+	replay_layer(run, index, what, check_operator);
 }
 
 /* The first rows of the target T + b, p × rows. */
-static double *direct_target(layer_run *run, walk *w, int role, int64_t rows)
+static double *direct_target(layer_run *run, replay *w, int role, int64_t rows)
 {
 	const fp_settings *settings = run->settings;
 	bool cross = fp_feed_of(settings) == FP_FEED_CROSS;
@@ -308,7 +308,7 @@ static double *direct_target(layer_run *run, walk *w, int role, int64_t rows)
 }
 
 /* Weights and bias together against least squares with an intercept on the same support, in double. */
-static void check_intercept(layer_run *run, walk *w, int role, int corrected, const char *what)
+static void check_intercept(layer_run *run, replay *w, int role, int corrected, const char *what)
 {
 	enum { ROWS = 6 };
 	int64_t n = w->layer[FP_DENSE]->weight[role].cols, p = w->input[FP_DENSE].rows, wide = n + 1;
@@ -373,7 +373,7 @@ static void an_updated_bias_is_the_best_intercept(void **unused)
 			layer_run run = {0};
 			open_real(&run.f, &run.windows, &real_sources[i], 8, 256);
 			start(&run, variants[v]);
-			walk_layer(&run, 1, real_sources[i].name, check_intercept);
+			replay_layer(&run, 1, real_sources[i].name, check_intercept);
 			for (int role = 0; role < FP_ROLE_COUNT; role++)
 				assert_int_equal(run.bytes[role] != NULL, run.biases[role] != NULL);
 			seen++;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* The result of the settings' steps without shrinkage from `start`, in float. */
-static double *walk(solver_fixture *f, const double *start)
+static double *run_steps(solver_fixture *f, const double *start)
 {
 	int64_t steps = 0;
 	double L;
@@ -32,7 +32,7 @@ static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
 	double *start = calloc((size_t)(m * n), sizeof *start);
 	for (int64_t k = 0; k < m * n; k++)
 		start[k] = k % 3 == 0 ? 0 : f.W[k];
-	double *here = walk(&f, start), *dense = walk(&f, f.W);
+	double *here = run_steps(&f, start), *dense = run_steps(&f, f.W);
 	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, &S));
 	assert_int_equal(S.dtype, FP_BF16);
 	assert_ok(f.ctx, fp_matrix_new(f.be, &wide, n, n, FP_F32));
