@@ -82,7 +82,7 @@ static int count_words(const char *list)
 /* How many cells a part runs for one model: method fista once per preset, the others once; the dense model first. */
 static int64_t count_cells(size_t part)
 {
-	char methods[METHODS_SIZE];
+	char methods[METHODS_SIZE] = "";
 	list_methods(methods, sizeof methods);
 	int others = parts[part].all_methods ? count_words(methods) - 1 : 0;
 	return (part == 0) + (int64_t)count_words(patterns) * (others + count_words(parts[part].presets));
@@ -196,7 +196,7 @@ static fp_status run_part(demo *d, size_t part)
 	char calibration_text[PATH_MAX + 32];
 	char text[PATH_MAX + 32];
 	char journal[PATH_MAX + 32];
-	char methods[METHODS_SIZE];
+	char methods[METHODS_SIZE] = "";
 	list_methods(methods, sizeof methods);
 	snprintf(model, sizeof model, "%s/%s", d->models, model_names[d->model]);
 	snprintf(calibration_text, sizeof calibration_text, "%s/calibration.jsonl", d->models);

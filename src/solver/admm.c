@@ -115,11 +115,10 @@ cleanup:
 static fp_status solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,
 					   fp_solution *solution)
 {
-	fp_backend *be = problem->gram->be;
-	fp_status status = be->memory->copy(be, V, problem->W);
-	if (status != FP_OK)
-		return status;
-	return fp_solve_scaled(problem, settings, settings->ridge, FP_SCALING_COLUMNS, solve_unit, V, mask, solution);
+	fp_status status = fp_warm_start(problem, "dense", settings, V, mask);
+	return status == FP_OK
+			   ? fp_solve_scaled(problem, settings, settings->ridge, FP_SCALING_COLUMNS, solve_unit, V, mask, solution)
+			   : status;
 }
 
 static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)

@@ -288,7 +288,7 @@ static void wrong_includes_are_refused(void **state)
 static void jumps_over_a_scope_are_refused(void **state)
 {
 	(void)state;
-	static const char *const good[] = {"{\n",     "	FP_PRODUCTS_FOR(be, use);\n",        "	FP_TRY(x);\n",
+	static const char *const good[] = {"{\n",     "	FP_PRODUCTS_FOR(be, use);\n",     "	FP_TRY(x);\n",
 									   "	{\n", "		FP_PRODUCTS_FOR(be, use);\n", "	}\n",
 									   "}\n"};
 	static const char *const wrong[] = {
