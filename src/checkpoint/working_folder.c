@@ -72,7 +72,7 @@ static fp_status make(fp_working_folder *folder)
 	if (errno != EEXIST)
 		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: cannot be created: %s", folder->path, strerror(errno));
 	if (lstat(folder->path, &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != geteuid())
-		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: is in the way and not a directory of yours; remove it",
+		return fp_fail(folder->ctx, FP_ERROR_IO, "%s: exists and is not a folder of this user; remove it",
 					   folder->path);
 	return FP_OK;
 }

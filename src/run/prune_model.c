@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* prune_model.c: the layers in order, with their journal and their ranks. */
 #include "run/prune_model.h"
 
 #include "base/memory.h"
@@ -17,29 +18,30 @@ typedef struct model_run {
 	const fp_prune_task *task;
 	fp_prune_result *result;
 	fp_write_behind *behind;
-	const fp_tensor_info **replaced; /* of the layer that is being pruned */
+	const fp_tensor_info **replaced; /* tensors of the current layer that have new bytes */
 	int64_t replaced_count, replaced_capacity;
 	fp_pattern pattern;
-	int64_t first, end;     /* the layers that are to be pruned, by all ranks */
-	int64_t begin, own_end; /* the layers of this rank; alone from 0 to `end` */
-	int64_t pending;        /* one past the last of its layers that is not finished; beyond it no stream is needed */
-	bool streamed;          /* hidden states are needed, as `plan` says */
+	int64_t first, end;     /* layers to prune, by all ranks */
+	int64_t begin, own_end; /* layers of this rank; with one rank 0 to `end` */
+	int64_t pending;        /* one past its last unfinished layer; after that no stream is needed */
+	bool streamed;          /* hidden states are needed; `plan` says how they are kept */
 	fp_memory_plan plan;
-	bool onward;          /* the rank after this one waits for the stream */
-	double layer_seconds; /* that the layers of this run took, which are `layer_count` */
+	bool sends_streams;   /* the next rank waits for the stream */
+	double layer_seconds; /* of the `layer_count` layers that this run pruned */
 	int64_t layer_count;
 	fp_allocation *allocation; /* NULL: one share for all operators */
 	fp_token_gradients *gradients;
 } model_run;
 
-/* A device works behind the host's back; its time belongs to the stage that asked for the work. */
+/* An asynchronous device is waited for when the stage changes, so that its time counts for the stage that queued the
+ * work. */
 static void wait_for_device(void *data)
 {
 	fp_backend *be = data;
-	(void)be->memory->synchronize(be); /* a failure comes again with the next operation */
+	(void)be->memory->synchronize(be); /* the next operation reports a failure too */
 }
 
-/* Takes note of a tensor whose new bytes are on their way. */
+/* Records a tensor that has new bytes, for the journal. */
 static fp_status note_replaced(model_run *run, const fp_tensor_info *tensor)
 {
 	fp_context *ctx = run->task->ctx;
@@ -132,7 +134,7 @@ static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 									  .data = run}};
 }
 
-/* A layer that an earlier run has finished: its results, and the streams past it. */
+/* Takes the results of a layer that an earlier run finished, and moves the streams past it. */
 static fp_status restore_layer(model_run *run, const fp_layer_task *layer_task, int64_t layer)
 {
 	const fp_prune_task *task = run->task;
@@ -222,7 +224,7 @@ fp_status fp_prune_check_ranks(const fp_prune_task *task)
 				   ranks, settings->method);
 }
 
-/* Rank 0 says which layers are whose: what is finished already costs a forward pass only. */
+/* Rank 0 divides the layers among the ranks. Finished layers cost a forward pass only. */
 static fp_status take_share(model_run *run)
 {
 	const fp_prune_task *task = run->task;
@@ -238,7 +240,7 @@ static fp_status take_share(model_run *run)
 		FP_TRY(FP_NEW(ctx, &shares, comm->size + 1));
 		FP_TRY(FP_NEW(ctx, &cost, run->end));
 		FP_TRY(fp_prune_estimate(&plan, task));
-		int64_t last = 0; /* what is finished behind the last open layer is nobody's: no stream need go there */
+		int64_t last = 0; /* finished layers after the last open one need no rank: no stream passes them */
 		for (int64_t layer = run->first; layer < run->end; layer++)
 			if (!fp_layer_journal_has(task->journal, layer)) {
 				cost[layer] = plan.flops / (double)plan.layers;
@@ -248,7 +250,7 @@ static fp_status take_share(model_run *run)
 		FP_TRY(comm->ops->broadcast(comm, shares, (comm->size + 1) * (int64_t)sizeof *shares));
 		run->begin = shares[comm->rank];
 		run->own_end = shares[comm->rank + 1];
-		run->onward = task->windows->count > 0 && run->own_end > run->begin && run->own_end < shares[comm->size];
+		run->sends_streams = task->windows->count > 0 && run->own_end > run->begin && run->own_end < shares[comm->size];
 		if (run->own_end > run->begin)
 			fp_log(ctx, FP_LOG_INFO, "rank %d of %d: layers %lld-%lld", comm->rank, comm->size, (long long)run->begin,
 				   (long long)run->own_end - 1);
@@ -265,14 +267,14 @@ cleanup:
 	return status;
 }
 
-/* On the disk of the output, which has more room than one for temporary files. */
+/* Scratch files go to the disk of the output, which is usually larger than that of temporary files. */
 static const char *scratch_folder(const fp_prune_task *task)
 {
 	const char *folder = task->writer ? fp_writer_folder(task->writer) : getenv("TMPDIR");
 	return folder ? folder : "/tmp";
 }
 
-/* What the fits of this rank's layers weigh errors by. */
+/* Token gradients for the fits of this rank's layers. */
 static fp_status make_gradients(model_run *run)
 {
 	const fp_prune_task *task = run->task;
@@ -286,26 +288,26 @@ static fp_status make_gradients(model_run *run)
 	return status;
 }
 
-/* Whether hidden states are needed, and how they are kept. Before anything that takes time: a limit of the memory that
- * no way keeps ends the run here. */
+/* Decides whether hidden states are needed and how they are kept. This comes before anything that takes time, so that a
+ * memory limit that cannot be met ends the run at once. */
 static fp_status plan_streams(model_run *run)
 {
 	const fp_prune_task *task = run->task;
 	const fp_settings *settings = task->settings;
-	bool wanted = run->onward || run->pending > run->begin;
+	bool wanted = run->sends_streams || run->pending > run->begin;
 	bool known = fp_feed_of(settings) == FP_FEED_NONE && settings->fit_steps == 0 && !settings->bias_update &&
 				 fp_dense_statistics_cover(task->kept, run->first, run->end);
 	fp_status status = FP_OK;
 	run->streamed = task->windows->count > 0 && wanted && !known;
 	if (!run->streamed)
 		return FP_OK;
-	FP_TRY(fp_memory_plan_make(&run->plan, task, task->comm && task->comm->size > 1)); /* the same for all ranks */
+	FP_TRY(fp_memory_plan_make(&run->plan, task, task->comm && task->comm->size > 1)); /* the same plan on all ranks */
 	run->plan.streams.folder = scratch_folder(task);
 cleanup:
 	return status;
 }
 
-/* The streams that this rank's layers need, where they need any. */
+/* Opens the streams that this rank's layers need, if any. */
 static fp_status open_streams(model_run *run, fp_streams *streams)
 {
 	const fp_prune_task *task = run->task;
@@ -314,16 +316,16 @@ static fp_status open_streams(model_run *run, fp_streams *streams)
 	if (!run->streamed)
 		return FP_OK;
 	if (run->begin > 0)
-		windows.ids = NULL; /* they come from the rank before */
+		windows.ids = NULL; /* the previous rank sends them */
 	task->be->frugal = run->plan.streams.residence != FP_RESIDENT;
 	FP_TRY(fp_streams_open(streams, task->model, &windows, &run->plan.streams));
 	if (task->comm && task->comm->size > 1)
-		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->onward));
+		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->sends_streams));
 cleanup:
 	return status;
 }
 
-/* When all ranks are done, rank 0 reads what the others have recorded. */
+/* When all ranks are done, rank 0 reads the results that the others recorded. */
 static fp_status collect_results(model_run *run)
 {
 	const fp_prune_task *task = run->task;

@@ -16,8 +16,8 @@
 
 #include <math.h>
 
-/* By then the range is halved beyond what double tells apart. Where a fit without any error exists (more inputs than
- * tokens) every round improves on the last, and only this ends the search. */
+/* After so many halvings the range is below double precision. If an exact fit exists (more inputs than tokens), every
+ * round improves on the last and only this limit ends the search. */
 enum { MOST_ROUNDS = 64 };
 
 typedef struct search_range {
@@ -51,15 +51,15 @@ static void next_lambda(search_range *range, bool up)
 		range->geometric && range->low > 0 ? sqrt(range->low * range->high) : 0.5 * (range->low + range->high);
 }
 
-/* What the rounds work with. */
+/* State of the rounds. */
 typedef struct search_space {
 	const fp_problem *problem;
 	const fp_settings *settings;
 	fp_delta delta;
 	double L;            /* λ_max */
-	fp_matrix candidate; /* absent with the near form, and so is `work` */
+	fp_matrix candidate; /* absent with the difference form (fista_delta.h), as is `work` */
 	fp_matrix work[2];
-	fp_matrix product; /* of the near form: (V − W)A of the best, which spares FISTA its first product */
+	fp_matrix product; /* of the difference form: (V − W)A of the best, which saves FISTA its first product */
 } search_space;
 
 static fp_status space_new(search_space *space, const fp_problem *problem, const fp_settings *settings)
@@ -90,14 +90,14 @@ static void space_free(search_space *space)
 	fp_matrix_free(be, &space->product);
 }
 
-/* *out ← ‖VX* − T‖². Coarse arithmetic will do: roundings of V − W are independent, and what they add to the error, a
- * share of about 10⁻⁵ in bf16, is the same for all that are compared. */
+/* *out ← ‖VX* − T‖². Low precision is enough: the roundings of V − W are independent and add about the same to all
+ * errors that are compared, a share of about 10⁻⁵ in bf16. */
 static fp_status measure(search_space *space, fp_matrix V, double *out)
 {
 	return fp_problem_error_for(space->problem, FP_USE_ACTIVATION, V, space->work, out);
 }
 
-/* *error ← ‖VX* − T‖ of the start; not finite where it has not got the pattern */
+/* *error ← ‖VX* − T‖ of the start; infinite if the start does not have the pattern */
 static fp_status begin(search_space *space, bool feasible, fp_matrix V, double *error)
 {
 	fp_delta *delta = &space->delta;
@@ -105,7 +105,7 @@ static fp_status begin(search_space *space, bool feasible, fp_matrix V, double *
 	fp_status status = FP_OK;
 	if (delta->used) {
 		FP_TRY(fp_delta_set(delta, V));
-		FP_TRY(fp_delta_error(delta, delta->rounded, &square)); /* where it is not feasible, for the product alone */
+		FP_TRY(fp_delta_error(delta, delta->rounded, &square)); /* an infeasible start needs the product only */
 		FP_TRY(fp_delta_keep(delta, &space->product));
 	} else if (feasible) {
 		FP_TRY(measure(space, V, &square));
@@ -116,9 +116,9 @@ cleanup:
 }
 
 /*
- * The same in the near form. The rule for λ asks only whether *before is below a share of *total, and FISTA's last step
- * knows a floor of it: where that is not below the share either, the floor serves as well as the error itself, which
- * would take a product. `best`: squared error, by which it is guessed whether the floor will do.
+ * try_lambda() in the difference form. The rule for λ only asks whether *before is below a share of *total. FISTA's last
+ * step gives a lower bound of *before; if the bound is not below the share, it decides, and the product that the exact
+ * error would take is saved. `best` (a squared error) serves to guess whether the bound will decide.
  */
 static fp_status try_delta(search_space *space, double lambda, double best, fp_matrix mask, int64_t *steps,
 						   double *before, double *total)
@@ -138,14 +138,14 @@ static fp_status try_delta(search_space *space, double lambda, double best, fp_m
 		*before = least;
 	} else if (!measured) {
 		FP_TRY(fp_delta_error(delta, delta->D, before));
-		FP_TRY(fp_delta_multiply(delta, delta->rounded)); /* which fp_delta_keep() takes along */
+		FP_TRY(fp_delta_multiply(delta, delta->rounded)); /* fp_delta_keep() keeps it too */
 	}
 cleanup:
 	return status;
 }
 
-/* The candidate ← FISTA's result from V for λ, rounded; *before and *total ← ‖VX* − T‖ of the two, *before as far as
- * the rule for λ looks at it. */
+/* The candidate ← FISTA's result from V for λ, rounded. *before and *total ← ‖VX* − T‖ before and after rounding;
+ * *before only as exactly as the rule for λ needs it. */
 static fp_status try_lambda(search_space *space, double lambda, double best, fp_matrix V, fp_matrix mask,
 							int64_t *steps, double *before, double *total)
 {
@@ -168,7 +168,7 @@ cleanup:
 	return status;
 }
 
-/* The candidate is the best so far. */
+/* Keeps the candidate as the best so far. */
 static fp_status keep(search_space *space, fp_matrix V)
 {
 	fp_backend *be = space->problem->gram->be;
@@ -211,7 +211,7 @@ fp_status fp_lambda_search(const fp_problem *problem, const fp_settings *setting
 	solution->error = best;
 	if (space.delta.used)
 		FP_TRY(fp_delta_get(&space.delta, V));
-	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last */
+	FP_TRY(fp_round(problem, V, mask)); /* the mask of the best, not of the last round */
 cleanup:
 	space_free(&space);
 	return status;

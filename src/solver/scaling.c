@@ -2,22 +2,27 @@
 /*
  * scaling.c: the problem in columns of unit norm.
  *
- *     S = diag(A + δI)^-½      A' = S(A + δI)S      W' = WS⁻¹      C' = (C + δW)S      R' = RS      V = V'S
- * λ_max falls from that of the largest outlier channel to a small number, and |V'| is |V|·‖x‖: Wanda's score, inside
- * the convex model. δ pulls towards the dense weights; since C + δW − W(A + δI) = C − WA, R does not change.
+ *     S  = diag(A + δI)^-½
+ *     A' = S(A + δI)S
+ *     W' = WS⁻¹
+ *     C' = (C + δW)S
+ *     R' = RS
+ *     V  = V'S
  *
- * Where the columns are to stay as they are, S is one number: one over the root of the mean diagonal for the support
- * search, whose ρ needs a scale, and else 1.
+ * λ_max falls from that of the largest outlier channel to a small number, and |V'| = |V|·‖x‖ is Wanda's score within
+ * the convex problem. δ pulls towards the dense weights. R needs no such term, since C + δW − W(A + δI) = C − WA.
+ *
+ * Without column scaling S is one number: one over the root of the mean diagonal for the support search, whose penalty ρ
+ * needs a scale, otherwise 1.
  */
 #include "base/memory.h"
 #include "solver/steps.h"
 
 #include <math.h>
 
-static const double SMALLEST_SHARE =
-	1e-8; /* of the mean diagonal: an input that never fires is treated as this small */
+static const double SMALLEST_SHARE = 1e-8; /* of the mean diagonal; for an input that is always zero */
 
-/* A' ← S(A + δI)S, given S as a 1 × n matrix and δ likewise */
+/* A' ← S(A + δI)S; S and δ are 1 × n */
 static fp_status scale_gram(fp_backend *be, fp_matrix A, fp_matrix delta, fp_matrix S, fp_matrix out)
 {
 	int64_t n = A.rows;
@@ -73,7 +78,7 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind)
 	FP_TRY(fp_gram_new(gram->scaled, be, scaled));
 	gram->scaled->shared = gram->shared;
 	gram->scaled->unit = kind == FP_SCALING_COLUMNS;
-	scaled = (fp_matrix){0}; /* belongs to gram->scaled now */
+	scaled = (fp_matrix){0}; /* gram->scaled owns it now */
 cleanup:
 	fp_free(diagonal);
 	fp_free(inverse);

@@ -67,7 +67,7 @@ diff -r plain killed >/dev/null || complain "the resumed run differs after refus
 
 # A directory that is not the working directory of a run is not written to.
 ln -s "$work" .linked.partial
-expect 1 "not a directory of yours" prune "$model" -o linked --calibration "$text" --samples 8 --sequence-length 32
+expect 1 "is not a folder of this user" prune "$model" -o linked --calibration "$text" --samples 8 --sequence-length 32
 
 python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 10 || complain "kill_and_resume.py"
 finish
