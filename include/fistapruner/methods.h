@@ -20,7 +20,7 @@ extern "C" {
 	X(sparsegpt, "SparseGPT", "column by column, the others compensate (Frantar and Alistarh 2023)")                   \
 	X(admm, "ADMM", "gradually sparser masks by ADMM (Boza 2024)")                                                     \
 	X(alps, "ALPS", "l0 support by ADMM, then conjugate gradients (Meng et al. 2024)")                                 \
-	X(fista, "FISTAPruner", "this program's own: what it runs depends on the preset")
+	X(fista, "FISTAPruner", "FISTAPruner (preset paper) or this program's variants (presets fast and best)")
 
 typedef struct fp_method_info {
 	const char *name, *title, *description;

@@ -45,7 +45,7 @@ extern "C" {
 	  "how calibration windows are drawn: packed: documents joined end to end; c4: as SparseGPT's and Wanda's "        \
 	  "scripts draw them")                                                                                             \
 	X(INT, samples, 128, 0, 1000000, "N", "pc", "number of calibration windows; 0: as many as the text has")           \
-	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens per window; 0: the model's own length")                 \
+	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens per window; 0: the model's own length, at most 8192")   \
 	X(INT, seed, 0, 0, 9007199254740991, "N", "pc",                                                                    \
 	  "seed of the calibration sample; 0 with packed: the first windows of the text")                                  \
 	X(TEXT, layers, "", 0, 0, "A-B", "p", "prune only these decoder layers, counted from 0; empty: all")               \

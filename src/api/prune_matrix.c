@@ -49,7 +49,7 @@ static fp_status check_request(fp_context *ctx, const float *result, const fp_ma
 		return fp_fail(ctx, FP_ERROR_USAGE, "%s is NULL: result, weights and gram must be given",
 					   !result ? "result" : (!problem->weights ? "weights" : "gram"));
 	if (problem->target && !(problem->energy >= 0 && isfinite(problem->energy)))
-		return fp_fail(ctx, FP_ERROR_USAGE, "energy %g: must be the square of a norm, ‖WX‖², beside a target",
+		return fp_fail(ctx, FP_ERROR_USAGE, "energy %g: must be the square of a norm, ‖WX‖², when a target is given",
 					   problem->energy);
 	return FP_OK;
 }

@@ -170,7 +170,7 @@ static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoi
 		FP_TRY(check_space(writer, companions.bytes));
 	status = prepare(writer, &companions, *begun);
 	if (status == FP_ERROR_INPUT && *begun) /* not after a full disk: the finished layers are good */
-		fp_fail_in(ctx, status, "%s cannot be resumed; remove it to begin anew", writer->folder.path);
+		fp_fail_in(ctx, status, "%s cannot be resumed; remove it to start over", writer->folder.path);
 	if (status != FP_OK)
 		goto cleanup;
 	*out = writer;

@@ -23,8 +23,8 @@ static const fp_cli_command command_table[] = {
 		.summary = "make a model sparse and write it as a new checkpoint",
 		.detail =
 			"Prunes every linear operator of MODEL's decoder layers to a pattern and writes the checkpoint DIR: the "
-			"files of MODEL with only those weights changed. The calibration text determines which inputs matter. N:M "
-			"means N kept of M consecutive entries of a row.",
+			"files of MODEL with only those weights changed, and with the presets fast and best their biases too. The "
+			"calibration text determines which inputs matter. N:M means N kept of M consecutive entries of a row.",
 		.run = fp_cli_prune,
 	},
 	{

@@ -18,7 +18,8 @@ static const struct own_flag {
 	const char *commands, *value, *help;
 } own_flags[] = {
 #define FIELD(name) offsetof(fp_cli_options, name)
-	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR", "directory for the pruned checkpoint; must not exist yet"},
+	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR",
+	 "directory for the pruned checkpoint; must not exist, or be empty"},
 	{"calibration", 0, FLAG_LIST, FIELD(calibration), "pc", "FILE",
 	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "ec", "FILE",
