@@ -28,9 +28,9 @@ extern "C" {
  */
 #define FP_SETTINGS_TABLE(X)                                                                                           \
 	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M", "p",                                                                  \
-	  "share of zeros in each matrix, or N:M: N entries kept of every M consecutive entries of a row")                 \
+	  "sparsity (share of zeros) of each matrix, or N:M: N entries kept of every M consecutive entries of a row")      \
 	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p",                                                             \
-	  "pruning method; fista runs what --preset says, the others run as their authors run them")                       \
+	  "pruning method; fista runs what --preset says, the others run with their authors' defaults")                    \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
 	  "what the method fista runs, described below; flags and --set override it in any order")                         \
 	X(CHOICE, warm_start, "wanda", 0, 0, "wanda|sparsegpt|magnitude|dense", "p",                                       \
@@ -40,7 +40,7 @@ extern "C" {
 	  "layers stay independent; cross: those of all layers before it too")                                             \
 	X(REAL, allocate, 0, 0, 0.5, "X", "p",                                                                             \
 	  "unstructured patterns: give operators to which the loss is sensitive fewer zeros, at most X away from "         \
-	  "the pattern's share; 0: the same share for each")                                                               \
+	  "the pattern's sparsity; 0: the same sparsity for each")                                                         \
 	X(CHOICE, sampler, "packed", 0, 0, "packed|c4", "pc",                                                              \
 	  "how calibration windows are drawn: packed: documents joined end to end; c4: as SparseGPT's and Wanda's "        \
 	  "scripts draw them")                                                                                             \
