@@ -18,8 +18,8 @@ import subprocess
 import sys
 
 TITLES = {"dense": "Dense", "sparsegpt": "SparseGPT", "wanda": "Wanda", "paper": "FISTAPruner (paper)",
-          "fast": "ADMM search + refit (fast)", "best": "... + layer fit (best)"}
-LINE = "{:<28} {:<26} {:>8} {:>10} {:>10}"
+          "fast": "ADMM search + refit (fast)", "best": "layer reconstruction (best)"}
+LINE = "{:<28} {:<27} {:>8} {:>10} {:>10}"
 
 
 def published():

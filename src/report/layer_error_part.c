@@ -10,7 +10,7 @@
 void fp_layer_error_heading(fp_html *html)
 {
 	fp_html_raw(html,
-				"<h2>Error by layer</h2><p class=\"soft\">‖h* − h‖ / ‖h‖ of a token's hidden state behind each decoder "
+				"<h2>Error by layer</h2><p class=\"soft\">‖h* − h‖ / ‖h‖ of a token's hidden state after each decoder "
 				"layer, as the root of its mean square over the tokens of a few windows: h* in the pruned model, h in "
 				"the dense model. The definition is the same for every method, so that lines can be compared. Layers "
 				"count from 0.</p>\n");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_error_part.h: the charts "Error by layer": how far the hidden state behind each layer is from the dense one. */
+/* layer_error_part.h: the charts "Error by layer": how far the hidden state after each layer is from the dense one. */
 #ifndef FP_REPORT_LAYER_ERROR_PART_H
 #define FP_REPORT_LAYER_ERROR_PART_H
 
