@@ -66,6 +66,10 @@ FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *
 /* Perplexity of `model` on the text file: perplexity, windows, tokens, sequence_length, protocol, model, seconds. */
 FP_API fp_status fp_evaluate(char **json, fp_context *ctx, const char *model, const char *text,
 							 const fp_settings *settings);
+/* The same, and how far its predictions are from those of `reference`, the dense model that was pruned: kl, kl_stderr,
+ * kl_median, kl_p99, top1, perplexity_ratio. reference NULL: as fp_evaluate(). */
+FP_API fp_status fp_evaluate_against(char **json, fp_context *ctx, const char *model, const char *reference,
+									 const char *text, const fp_settings *settings);
 
 /*
  * Zero-shot accuracy of `model` on tasks, each "NAME=FILE" (docs/cli.md lists the names and the files), by the prompts

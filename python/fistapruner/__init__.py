@@ -130,10 +130,15 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
         return session.document(library.fp_prune, ctypes.byref(request), session.settings)
 
 
-def evaluate(model: Path, text: Path, *, progress: Optional[Progress] = None, **settings: Any) -> Dict[str, Any]:
-    """The document that `fistapruner eval --json` prints: perplexity, windows, tokens, protocol, …"""
+def evaluate(model: Path, text: Path, *, reference: Optional[Path] = None, progress: Optional[Progress] = None,
+             **settings: Any) -> Dict[str, Any]:
+    """The document that `fistapruner eval --json` prints: perplexity, windows, tokens, protocol, …
+
+    With a reference (the dense model) also kl, kl_stderr, kl_median, kl_p99, top1 and perplexity_ratio.
+    """
     with Session(settings, progress) as session:
-        return session.document(library.fp_evaluate, encode(model), encode(text), session.settings)
+        return session.document(library.fp_evaluate_against, encode(model), None if reference is None else encode(reference),
+                                encode(text), session.settings)
 
 
 def perplexity(model: Path, text: Path, *, progress: Optional[Progress] = None, **settings: Any) -> float:

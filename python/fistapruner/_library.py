@@ -86,6 +86,7 @@ FUNCTIONS = {
     "fp_status_exit_code": (c_int, [c_int]),
     "fp_prune": (c_int, [POINTER(c_void_p), c_void_p, POINTER(PruneRequest), c_void_p]),
     "fp_evaluate": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_void_p]),
+    "fp_evaluate_against": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_char_p, c_void_p]),
     "fp_evaluate_tasks": (c_int, [POINTER(c_void_p), c_void_p, POINTER(TasksRequest), c_void_p]),
     "fp_compare": (c_int, [POINTER(c_void_p), c_void_p, POINTER(CompareRequest), c_void_p]),
     "fp_report_page": (c_int, [POINTER(c_void_p), c_void_p, c_char_p]),

@@ -122,6 +122,14 @@ class Checkpoint(unittest.TestCase):
         self.assertEqual(ours, theirs["perplexity"])
         self.assertEqual(fistapruner.evaluate(MATERIAL / "good", text, sequence_length=32, threads=1)["windows"], theirs["windows"])
 
+    def test_divergence_is_the_program_s(self):
+        text = MATERIAL / "documents.jsonl"
+        ours = fistapruner.evaluate(MATERIAL / "pruned", text, reference=MATERIAL / "good", sequence_length=32, threads=1)
+        theirs = program("eval", MATERIAL / "pruned", "--reference", MATERIAL / "good", "--text", text, "--sequence-length", 32,
+                         "--threads", 1)
+        for key in ("perplexity", "kl", "kl_stderr", "kl_median", "kl_p99", "top1", "perplexity_ratio"):
+            self.assertEqual(ours[key], theirs[key])
+
     def test_compare(self):
         document = fistapruner.compare(MATERIAL / "good", MATERIAL / "documents.jsonl", MATERIAL / "documents.jsonl",
                                        methods=["magnitude", "wanda"], patterns=["2:4"], samples=[8], seeds=[0], sequence_length=32,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* evaluate.c: fp_evaluate(): a model, a text, a protocol → perplexity. */
+/* evaluate.c: fp_evaluate() and fp_evaluate_against(): a model, a text, a protocol → perplexity; with a reference also
+ * the divergence from it. */
 #include "api/result_text.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/settings.h"
 #include "checkpoint/checkpoint.h"
+#include "evaluation/divergence.h"
 #include "evaluation/perplexity.h"
 #include "model/model.h"
 #include "text/windows.h"
@@ -12,6 +14,27 @@
 
 #include <fistapruner/fistapruner.h>
 #include <math.h>
+
+typedef struct evaluation {
+	fp_context *ctx;
+	const fp_settings *settings;
+	const char *model_name, *reference_name, *text; /* reference_name NULL: perplexity only */
+	fp_backend *backend;
+	fp_checkpoint *checkpoint, *reference_checkpoint;
+	fp_model *model, *reference;
+	fp_windows windows;
+	int64_t length, memory;
+} evaluation;
+
+static void close_all(evaluation *e)
+{
+	fp_windows_free(&e->windows);
+	fp_model_close(e->reference);
+	fp_model_close(e->model);
+	fp_backend_close(e->backend);
+	fp_checkpoint_close(e->reference_checkpoint);
+	fp_checkpoint_close(e->checkpoint);
+}
 
 static fp_status choose_length(int64_t *length, fp_context *ctx, const fp_settings *settings, const fp_model *model)
 {
@@ -22,46 +45,122 @@ static fp_status choose_length(int64_t *length, fp_context *ctx, const fp_settin
 	return fp_model_check_length(model, *length);
 }
 
-fp_status fp_evaluate(char **json, fp_context *ctx, const char *model_name, const char *text,
-					  const fp_settings *settings)
+/* The text in windows of the ids of one checkpoint's tokenizer. */
+static fp_status read_text(evaluation *e, const fp_checkpoint *checkpoint, fp_windows *out)
 {
 	fp_status status;
-	fp_checkpoint *checkpoint = NULL;
-	fp_backend *backend = NULL;
-	fp_model *model = NULL;
 	fp_tokenizer *tokenizer = NULL;
-	fp_windows windows = {0};
-	fp_perplexity_result result;
-	int64_t length;
-	int64_t memory;
-	double start = fp_clock();
-
-	*json = NULL;
-	FP_TRY(fp_parse_size(ctx, settings->memory, &memory));
-	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, model_name));
-	FP_TRY(fp_backend_open(&backend, ctx, settings->device, (int)settings->threads));
-	FP_TRY(fp_model_open(&model, backend, checkpoint));
-	FP_TRY(fp_backend_set_figure_precision(backend, settings->precision, fp_model_get_config(model)->hidden));
-	FP_TRY(choose_length(&length, ctx, settings, model));
-	FP_TRY(fp_tokenizer_open(&tokenizer, ctx, fp_checkpoint_directory(checkpoint)));
-	FP_TRY(fp_windows_evaluation(&windows, ctx, tokenizer, text, settings->protocol, length));
-	FP_TRY(fp_perplexity(&result, model, &windows, memory));
-	if (!isfinite(result.perplexity))
-		FP_TRY(fp_fail(ctx, FP_ERROR_NUMERIC, "%s: the perplexity is not finite (mean loss %g): the model is damaged",
-					   model_name, result.mean_loss));
-	FP_TRY(fp_result_text(json, ctx,
-						  json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model", model_name,
-									"architecture", fp_model_architecture(model), "text", text, "protocol",
-									settings->protocol, "sequence_length", (json_int_t)length, "windows",
-									(json_int_t)result.windows, "tokens", (json_int_t)result.tokens, "perplexity",
-									result.perplexity, "mean_loss", result.mean_loss, "device", backend->description,
-									"seconds", fp_clock() - start, "peak_memory_bytes", (json_int_t)fp_peak_memory())));
-
+	FP_TRY(fp_tokenizer_open(&tokenizer, e->ctx, fp_checkpoint_directory(checkpoint)));
+	FP_TRY(fp_windows_evaluation(out, e->ctx, tokenizer, e->text, e->settings->protocol, e->length));
 cleanup:
-	fp_windows_free(&windows);
 	fp_tokenizer_free(tokenizer);
-	fp_model_close(model);
-	fp_backend_close(backend);
-	fp_checkpoint_close(checkpoint);
 	return status;
+}
+
+/* Both models must read the same ids, else their predictions cannot be compared. */
+static fp_status check_reference_tokens(evaluation *e)
+{
+	fp_status status;
+	fp_windows other = {0};
+	const fp_windows *own = &e->windows;
+	int64_t at = 0, count;
+	FP_TRY(read_text(e, e->reference_checkpoint, &other));
+	count = (own->count < other.count ? own->count : other.count) * e->length;
+	while (at < count && own->ids[at] == other.ids[at])
+		at++;
+	if (at < count || own->count != other.count)
+		status =
+			fp_fail(e->ctx, FP_ERROR_INPUT,
+					"%s and the reference %s have different tokenizers: their ids of %s differ from token %lld on; the "
+					"reference must be the dense model that was pruned",
+					e->model_name, e->reference_name, e->text, (long long)at);
+cleanup:
+	fp_windows_free(&other);
+	return status;
+}
+
+static fp_status open_all(evaluation *e)
+{
+	fp_status status;
+	const fp_settings *settings = e->settings;
+	FP_TRY(fp_parse_size(e->ctx, settings->memory, &e->memory));
+	FP_TRY(fp_checkpoint_open(&e->checkpoint, e->ctx, e->model_name));
+	if (e->reference_name)
+		FP_TRY(fp_checkpoint_open(&e->reference_checkpoint, e->ctx, e->reference_name));
+	FP_TRY(fp_backend_open(&e->backend, e->ctx, settings->device, (int)settings->threads));
+	FP_TRY(fp_model_open(&e->model, e->backend, e->checkpoint));
+	if (e->reference_name)
+		FP_TRY(fp_model_open(&e->reference, e->backend, e->reference_checkpoint));
+	FP_TRY(fp_backend_set_figure_precision(e->backend, settings->precision, fp_model_get_config(e->model)->hidden));
+	FP_TRY(choose_length(&e->length, e->ctx, settings, e->model));
+	FP_TRY(read_text(e, e->checkpoint, &e->windows));
+	if (e->reference_name)
+		FP_TRY(check_reference_tokens(e));
+cleanup:
+	return status;
+}
+
+/* Adds the figures of eval --reference. */
+static fp_status add_divergence(evaluation *e, const fp_divergence_result *result, json_t *document)
+{
+	json_t *figures =
+		json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "reference", e->reference_name, "reference_perplexity",
+				  result->dense_perplexity, "perplexity_ratio", result->perplexity_ratio, "kl", result->kl, "kl_stderr",
+				  result->kl_stderr, "kl_median", result->kl_median, "kl_p99", result->kl_p99, "top1", result->top1);
+	bool good = figures && json_object_update(document, figures) == 0;
+	json_decref(figures);
+	return good ? FP_OK : fp_fail(e->ctx, FP_ERROR_MEMORY, "out of memory for the result");
+}
+
+static fp_status measure(evaluation *e, fp_perplexity_result *plain, fp_divergence_result *result)
+{
+	fp_status status;
+	fp_divergence *divergence = NULL;
+	if (!e->reference)
+		return fp_perplexity(plain, e->model, &e->windows, e->memory);
+	FP_TRY(fp_divergence_new(&divergence, e->reference, &e->windows, e->memory));
+	FP_TRY(fp_divergence_measure(result, divergence, e->model, NULL));
+	*plain = (fp_perplexity_result){.perplexity = result->perplexity,
+									.mean_loss = result->mean_loss,
+									.windows = result->windows,
+									.tokens = result->tokens};
+cleanup:
+	fp_divergence_free(divergence);
+	return status;
+}
+
+fp_status fp_evaluate_against(char **json, fp_context *ctx, const char *model, const char *reference, const char *text,
+							  const fp_settings *settings)
+{
+	fp_status status;
+	evaluation e = {.ctx = ctx, .settings = settings, .model_name = model, .reference_name = reference, .text = text};
+	fp_perplexity_result plain;
+	fp_divergence_result divergence;
+	json_t *document = NULL;
+	double start = fp_clock();
+	*json = NULL;
+	FP_TRY(open_all(&e));
+	FP_TRY(measure(&e, &plain, &divergence));
+	if (!isfinite(plain.perplexity))
+		FP_TRY(fp_fail(ctx, FP_ERROR_NUMERIC, "%s: the perplexity is not finite (mean loss %g): the model is damaged",
+					   model, plain.mean_loss));
+	document =
+		json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model", model, "architecture",
+				  fp_model_architecture(e.model), "text", text, "protocol", settings->protocol, "sequence_length",
+				  (json_int_t)e.length, "windows", (json_int_t)plain.windows, "tokens", (json_int_t)plain.tokens,
+				  "perplexity", plain.perplexity, "mean_loss", plain.mean_loss, "device", e.backend->description,
+				  "seconds", fp_clock() - start, "peak_memory_bytes", (json_int_t)fp_peak_memory());
+	if (document && reference)
+		FP_TRY(add_divergence(&e, &divergence, document));
+	status = fp_result_text(json, ctx, document);
+	document = NULL;
+cleanup:
+	json_decref(document);
+	close_all(&e);
+	return status;
+}
+
+fp_status fp_evaluate(char **json, fp_context *ctx, const char *model, const char *text, const fp_settings *settings)
+{
+	return fp_evaluate_against(json, ctx, model, NULL, text, settings);
 }

@@ -39,6 +39,8 @@ typedef struct fp_transformer_operations {
 	 * NULL, argmax[i] (host) ← the smallest index of the largest logit. */
 	fp_status (*cross_entropy)(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
 							   int32_t *argmax);
+	/* out[i] ← Σ p (log p − log q) ≥ 0 with p = softmax(P[i,:]), q = softmax(Q[i,:]); 0 for equal rows; out 1×rows. */
+	fp_status (*divergence)(fp_backend *be, fp_matrix P, fp_matrix Q, fp_matrix out);
 } fp_transformer_operations;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_eval.c: fistapruner eval MODEL --text FILE, or --task NAME=FILE… */
+/* cmd_eval.c: fistapruner eval MODEL --text FILE [--reference DENSE], or --task NAME=FILE… */
 #include "cli/commands.h"
 #include "cli/result.h"
 
@@ -14,6 +14,16 @@ static void render_end(const json_t *result)
 		   fp_cli_text_at(result, "device"));
 }
 
+static void render_divergence(const json_t *result)
+{
+	printf("reference   %s: perplexity %.4f, ratio %.4f\n", fp_cli_text_at(result, "reference"),
+		   fp_cli_number_at(result, "reference_perplexity"), fp_cli_number_at(result, "perplexity_ratio"));
+	printf("KL          %.5f ± %.5f per token; median %.5f, 99th percentile %.5f\n", fp_cli_number_at(result, "kl"),
+		   fp_cli_number_at(result, "kl_stderr"), fp_cli_number_at(result, "kl_median"),
+		   fp_cli_number_at(result, "kl_p99"));
+	printf("same top 1  %.2f%%\n", 100 * fp_cli_number_at(result, "top1"));
+}
+
 static void render(const json_t *result, const fp_cli_options *options)
 {
 	(void)options;
@@ -22,6 +32,8 @@ static void render(const json_t *result, const fp_cli_options *options)
 	printf("protocol    %s: %.0f windows of %.0f tokens\n", fp_cli_text_at(result, "protocol"),
 		   fp_cli_number_at(result, "windows"), fp_cli_number_at(result, "sequence_length"));
 	printf("perplexity  %.4f\n", fp_cli_number_at(result, "perplexity"));
+	if (json_object_get(result, "reference"))
+		render_divergence(result);
 	render_end(result);
 }
 
@@ -82,12 +94,15 @@ fp_status fp_cli_eval(fp_context *ctx, const fp_cli_options *options)
 		return fp_cli_error(FP_ERROR_USAGE, "eval needs a text or a task: --text FILE, or --task NAME=FILE");
 	if (options->text && options->task_count > 0)
 		return fp_cli_error(FP_ERROR_USAGE, "--text and --task are different measurements: give one at a time");
+	if (options->reference && options->task_count > 0)
+		return fp_cli_error(FP_ERROR_USAGE, "--reference works only with --text");
 	if (options->task_count > 0)
 		return evaluate_tasks(ctx, options);
 	if (options->metrics)
 		return fp_cli_error(FP_ERROR_USAGE, "--samples-file works only with --task");
 	char *json = NULL;
-	fp_status status = fp_evaluate(&json, ctx, options->operands[0], options->text, options->settings);
+	fp_status status =
+		fp_evaluate_against(&json, ctx, options->operands[0], options->reference, options->text, options->settings);
 	if (status == FP_OK)
 		status = fp_cli_print_result(options, json, render);
 	else

@@ -14,7 +14,7 @@ static value_kind kind_of(const char *value)
 		return VALUE_WORDS;
 	if (strncmp(value, "FILE", 4) == 0)
 		return VALUE_FILE;
-	if (strcmp(value, "DIR") == 0)
+	if (strcmp(value, "DIR") == 0 || strcmp(value, "DENSE") == 0)
 		return VALUE_DIRECTORY;
 	return strcmp(value, "name=value") == 0 ? VALUE_SETTING : VALUE_FREE;
 }

@@ -31,12 +31,13 @@ static const fp_cli_command command_table[] = {
 		.name = "eval",
 		.letter = 'e',
 		.operands = 1,
-		.usage = "MODEL --text FILE | --task NAME=FILE... [flags]",
+		.usage = "MODEL --text FILE [--reference DENSE] | --task NAME=FILE... [flags]",
 		.summary = "perplexity of a model on a text, or its zero-shot accuracy on tasks",
 		.detail =
 			"Prints the perplexity of MODEL on a text: exp(mean token cross-entropy) over windows that do not overlap. "
-			"Perplexities at different sequence lengths or by different protocols cannot be compared. With --task it "
-			"prints the zero-shot accuracy on tasks, with the prompts and rules of lm-evaluation-harness.",
+			"Perplexities at different sequence lengths or by different protocols cannot be compared. With --reference "
+			"it also compares MODEL's predictions with those of the dense model that it was pruned from. With --task "
+			"it prints the zero-shot accuracy on tasks, with the prompts and rules of lm-evaluation-harness.",
 		.run = fp_cli_eval,
 	},
 	{

@@ -24,6 +24,9 @@ static const struct own_flag {
 	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "ec", "FILE",
 	 "the text to score: plain text or JSON lines with a \"text\" key, also .gz and .zst"},
+	{"reference", 0, FLAG_TEXT, FIELD(reference), "e", "DENSE",
+	 "with --text: the dense model that MODEL was pruned from; also print the KL divergence of MODEL's predictions "
+	 "from its predictions, how often both rank the same token first, and the ratio of perplexities"},
 	{"task", 0, FLAG_TASK, 0, "e", "NAME=FILE",
 	 "zero-shot accuracy on a task's own file, as lm-evaluation-harness measures it: arc_easy, arc_challenge, "
 	 "winogrande, boolq, rte, qnli, wnli, hellaswag, piqa, openbookqa, lambada_openai, or multiple_choice for JSON "

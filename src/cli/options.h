@@ -29,7 +29,7 @@ struct fp_cli_options {
 	const fp_cli_command *command;
 	const char *operands[FP_CLI_MAX_OPERANDS];
 	int operand_count;
-	const char *output, *text, *pattern, *metrics, *progress, *report, *work, *completion;
+	const char *output, *text, *reference, *pattern, *metrics, *progress, *report, *work, *completion;
 	const char *recipe, *methods, *presets, *corrections, *patterns, *samples_list, *seeds; /* of compare */
 	const char *calibration[FP_CLI_MAX_FILES];
 	int calibration_count;

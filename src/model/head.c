@@ -78,11 +78,12 @@ cleanup:
 	return status;
 }
 
-static fp_status allocate_logits(fp_model *model)
+/* On first use. */
+static fp_status allocate_logits(fp_model *model, fp_matrix *logits)
 {
-	if (!fp_matrix_is_absent(model->logits))
+	if (!fp_matrix_is_absent(*logits))
 		return FP_OK;
-	return fp_matrix_new(model->be, &model->logits, block_rows(model), model->config.vocabulary, FP_F32);
+	return fp_matrix_new(model->be, logits, block_rows(model), model->config.vocabulary, FP_F32);
 }
 
 int64_t fp_model_head_bytes(const fp_model *model)
@@ -100,10 +101,29 @@ void fp_model_drop_head(fp_model *model)
 {
 	fp_matrix *all[] = {&model->norm_weight, &model->norm_bias,  &model->output_projection,
 						&model->head_weight, &model->normalised, &model->projected,
-						&model->logits,      &model->losses};
+						&model->logits,      &model->losses,     &model->dense_logits};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_matrix_free(model->be, all[i]);
 	model->head_loaded = false;
+}
+
+static fp_status check_losses(const fp_model *model, const float *losses, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++)
+		if (!isfinite(losses[i]))
+			return fp_fail(model->be->ctx, FP_ERROR_NUMERIC,
+						   "%s: the loss of token %lld of a batch is not finite: its logits contain NaN or infinity",
+						   fp_checkpoint_directory(model->checkpoint), (long long)i);
+	return FP_OK;
+}
+
+/* A block's losses and most likely tokens. */
+static fp_status block_scores(fp_model *model, fp_matrix logits, const int32_t *targets, float *losses, int32_t *argmax)
+{
+	fp_backend *be = model->be;
+	fp_matrix row_losses = fp_matrix_cols(model->losses, 0, logits.rows);
+	fp_status status = be->transformer->cross_entropy(be, logits, targets, row_losses, argmax);
+	return status == FP_OK ? be->memory->download(be, losses, FP_F32, logits.rows, row_losses) : status;
 }
 
 fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *targets, float *losses, int32_t *argmax)
@@ -113,23 +133,48 @@ fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *target
 	FP_REQUIRE(be, hidden.cols == model->config.hidden);
 	FP_TRY(load_head(model));
 	int64_t block = block_rows(model);
-	FP_TRY(allocate_logits(model));
+	FP_TRY(allocate_logits(model, &model->logits));
 	for (int64_t first = 0; first < hidden.rows; first += block) {
 		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows);
-		fp_matrix row_losses = fp_matrix_cols(model->losses, 0, rows);
 		FP_TRY(block_logits(model, fp_matrix_rows(hidden, first, rows), logits));
-		FP_TRY(be->transformer->cross_entropy(be, logits, targets + first, row_losses, argmax ? argmax + first : NULL));
-		FP_TRY(be->memory->download(be, losses + first, FP_F32, rows, row_losses));
+		FP_TRY(block_scores(model, logits, targets + first, losses + first, argmax ? argmax + first : NULL));
 	}
 	FP_TRY(be->memory->synchronize(be));
-	for (int64_t i = 0; i < hidden.rows; i++)
-		if (!isfinite(losses[i])) {
-			status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
-							 "%s: the loss of token %lld of a batch is not finite: its logits contain NaN or infinity",
-							 fp_checkpoint_directory(model->checkpoint), (long long)i);
-			break;
-		}
+	FP_TRY(check_losses(model, losses, hidden.rows));
+cleanup:
+	return status;
+}
+
+fp_status fp_model_divergence(fp_model *dense, fp_matrix dense_hidden, fp_model *pruned, fp_matrix pruned_hidden,
+							  const int32_t *targets, const fp_divergence_rows *out)
+{
+	fp_backend *be = pruned->be;
+	fp_status status;
+	int64_t all = pruned_hidden.rows;
+	FP_REQUIRE(be, dense->be == be && dense->config.vocabulary == pruned->config.vocabulary);
+	FP_REQUIRE(be, dense_hidden.cols == dense->config.hidden && pruned_hidden.cols == pruned->config.hidden);
+	FP_REQUIRE(be, dense_hidden.rows == all);
+	FP_TRY(load_head(dense));
+	FP_TRY(load_head(pruned));
+	FP_TRY(allocate_logits(pruned, &pruned->logits));
+	FP_TRY(allocate_logits(pruned, &pruned->dense_logits));
+	int64_t block = block_rows(pruned);
+	for (int64_t first = 0; first < all; first += block) {
+		int64_t rows = all - first < block ? all - first : block;
+		fp_matrix p = fp_matrix_rows(pruned->dense_logits, 0, rows), q = fp_matrix_rows(pruned->logits, 0, rows);
+		fp_matrix kl = fp_matrix_cols(pruned->losses, 0, rows);
+		FP_TRY(block_logits(dense, fp_matrix_rows(dense_hidden, first, rows), p));
+		FP_TRY(block_logits(pruned, fp_matrix_rows(pruned_hidden, first, rows), q));
+		FP_TRY(block_scores(dense, p, targets + first, out->losses[0] + first, out->argmax[0] + first));
+		FP_TRY(block_scores(pruned, q, targets + first, out->losses[1] + first, out->argmax[1] + first));
+		FP_TRY(be->transformer->divergence(be, p, q, kl));
+		FP_TRY(be->memory->download(be, out->kl + first, FP_F32, rows, kl));
+	}
+	FP_TRY(be->memory->synchronize(be));
+	FP_TRY(check_losses(dense, out->losses[0], all));
+	FP_TRY(check_losses(pruned, out->losses[1], all));
+	FP_TRY(check_losses(pruned, out->kl, all));
 cleanup:
 	return status;
 }
@@ -160,7 +205,7 @@ fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_
 	FP_REQUIRE(be, hidden.cols == model->config.hidden && gradient.cols == hidden.cols && gradient.rows == hidden.rows);
 	FP_TRY(load_head(model));
 	int64_t block = block_rows(model);
-	FP_TRY(allocate_logits(model));
+	FP_TRY(allocate_logits(model, &model->logits));
 	for (int64_t first = 0; first < hidden.rows; first += block) {
 		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows), part = fp_matrix_rows(hidden, first, rows);

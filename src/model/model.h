@@ -82,6 +82,16 @@ int64_t fp_model_embedding_bytes(const fp_model *model);
 /* losses[i] (host) ← −log p(targets[i]) from the hidden states after the last layer; target −1 gives 0.
  * argmax (host) may be NULL. The head is loaded on first use and kept until fp_model_drop_head(). */
 fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *targets, float *losses, int32_t *argmax);
+/* What two models predict for the same tokens: [0] the dense model, [1] the pruned one. On the host. */
+typedef struct fp_divergence_rows {
+	float *kl;          /* KL(dense‖pruned) of the distributions of the next token */
+	float *losses[2];   /* as of fp_model_loss() */
+	int32_t *argmax[2]; /* the most likely next token */
+} fp_divergence_rows;
+/* From the hidden states of the same tokens behind the last layers; both models may be the same one. Loads and keeps both
+ * heads, as fp_model_loss() does. The vocabularies must have the same size. */
+fp_status fp_model_divergence(fp_model *dense, fp_matrix dense_hidden, fp_model *pruned, fp_matrix pruned_hidden,
+							  const int32_t *targets, const fp_divergence_rows *out);
 /* gradient [rows × hidden] ← the gradient of the sum of losses with respect to `hidden`. Needs a
  * backend with gradients. */
 fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_t *targets, fp_matrix gradient);

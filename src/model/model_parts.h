@@ -30,6 +30,7 @@ struct fp_model {
 	fp_matrix norm_weight, norm_bias, output_projection, head_weight;
 	/* The head's workspace for one block of rows. */
 	fp_matrix normalised, projected, logits, losses;
+	fp_matrix dense_logits; /* those of the model that fp_model_divergence() compares with */
 };
 
 /* Finds every tensor that the config requires and checks its type and shape. */

@@ -132,6 +132,11 @@ def bad_models(root):
     os.remove(os.path.join(root, "no-tokenizer", "tokenizer_config.json"))
     write(os.path.join(model(root, "tokenizer-not-json", whole), "tokenizer.json"), '{"model":')
     os.makedirs(os.path.join(root, "empty-folder"))
+    rows = ["F32", [VOCABULARY + 1, HIDDEN], good["model.embed_tokens.weight"][2] + b"\0" * 4 * HIDDEN]
+    model(root, "large-vocabulary", safetensors({**good, "model.embed_tokens.weight": rows}),
+          {**CONFIG, "vocab_size": VOCABULARY + 1})
+    write(os.path.join(model(root, "other-tokenizer", whole), "tokenizer.json"),
+          json.dumps({**tokenizer(), "post_processor": None}))
 
     evil = model(root, "forbidden-pickle", None)
     with zipfile.ZipFile(os.path.join(evil, "pytorch_model.bin"), "w", zipfile.ZIP_STORED) as archive:

@@ -24,6 +24,15 @@ two=$("$program" eval good --text documents.jsonl.gz --json 2>/dev/null | grep '
 expect_json "abs(d['perplexity'] - float('${one#*: }'.rstrip(','))) < 1e-5 * d['perplexity']" \
 	eval good --text documents.jsonl --memory 1M
 
+# with a reference: the same perplexity, and the divergence from the reference
+expect_json "d['kl'] == 0 and d['kl_stderr'] == 0 and d['kl_median'] == 0 and d['kl_p99'] == 0 and d['top1'] == 1 and \
+d['perplexity_ratio'] == 1 and d['reference'] == 'good'" eval good --text documents.jsonl --reference good
+expect_json "d['perplexity'] == float('${one#*: }'.rstrip(','))" eval good --text documents.jsonl --reference pruned
+expect_json "0 < d['kl_median'] < d['kl'] < d['kl_p99'] and 0 < d['kl_stderr'] < d['kl'] and 0 < d['top1'] < 1 and \
+abs(d['perplexity_ratio'] - d['perplexity'] / d['reference_perplexity']) < 1e-9" \
+	eval pruned --text documents.jsonl --reference good --memory 1M
+expect_output "^KL +0\.[0-9]{5} ± 0\.[0-9]{5} per token" eval pruned --text documents.jsonl --reference good
+
 # progress and log go to stderr
 "$program" eval good --text documents.jsonl -q >"$work/out" 2>"$work/err"
 [ -s "$work/err" ] && complain "-q prints on stderr"

@@ -31,6 +31,11 @@ expect 2 "one at a time" eval good --text plain.txt --task rte=plain.txt
 expect 2 "no task 'arc_esay'.*arc_easy, arc_challenge" eval good --task arc_esay=plain.txt
 expect 2 "NAME=FILE" eval good --task arc_easy
 expect 2 "only with --task" eval good --text plain.txt --samples-file samples.jsonl
+expect 2 "reference.*only with --text" eval good --task arc_easy=plain.txt --reference good
+expect 3 "vocabulary of 258 .*reference.*259" eval good --text plain.txt --sequence-length 32 --reference large-vocabulary
+expect 3 "different tokenizers.*plain.txt.*token 0 " eval good --text plain.txt --sequence-length 32 --reference other-tokenizer
+expect 3 "tokenizer" eval good --text plain.txt --sequence-length 32 --reference no-tokenizer
+expect 3 "no-such-model" eval good --text plain.txt --reference no-such-model
 expect 3 "line 1: not valid JSON" eval good --task arc_easy=plain.txt
 expect 3 "missing.jsonl" eval good --task arc_easy=missing.jsonl
 expect 2 "unexpected argument 'good'" inspect good good

@@ -218,6 +218,68 @@ static void test_cross_entropy(void **state)
 	check_cross_entropy(c, 6, 50272, 5);
 }
 
+/* log Σ exp(x) */
+static double log_sum_exp(const double *x, int64_t count)
+{
+	double largest = x[0], sum = 0;
+	for (int64_t k = 1; k < count; k++)
+		largest = fmax(largest, x[k]);
+	for (int64_t k = 0; k < count; k++)
+		sum += exp(x[k] - largest);
+	return largest + log(sum);
+}
+
+/* Q = P + noise·normal; with noise 0 the divergence is exactly 0 */
+static void check_divergence(contract *c, int64_t rows, int64_t cols, double scale, double noise)
+{
+	double *values = new_doubles(rows * cols);
+	for (int64_t k = 0; k < rows * cols; k++)
+		values[k] = scale * (double)random_normal(&c->seed);
+	sample P = sample_from(c, rows, cols, values), out = sample_normal(c, 1, rows);
+	for (int64_t k = 0; k < rows * cols; k++)
+		values[k] = P.value[k] + noise * (double)random_normal(&c->seed);
+	sample Q = sample_from(c, rows, cols, values);
+	double *want = new_doubles(rows), *bound = new_doubles(rows);
+	for (int64_t i = 0; i < rows; i++) {
+		const double *x = P.value + i * cols, *y = Q.value + i * cols;
+		double p_sum = log_sum_exp(x, cols), q_sum = log_sum_exp(y, cols), spread = 0;
+		for (int64_t k = 0; k < cols; k++) {
+			double difference = (x[k] - p_sum) - (y[k] - q_sum);
+			want[i] += exp(x[k] - p_sum) * difference;
+			spread += exp(x[k] - p_sum) * fabs(difference);
+		}
+		/* the relative errors of cross_entropy()'s exponentials, in the two logarithms and in the sum */
+		bound[i] = noise == 0 ? 0 : FLOAT_EPSILON * (100 + 100 * spread);
+		want[i] = noise == 0 ? 0 : want[i];
+	}
+	assert_ok(c->ctx, c->be->transformer->divergence(c->be, P.view, Q.view, out.view));
+	sample_expect_within(c, &out, want, bound, "divergence");
+	double *got = sample_read(c, &out);
+	for (int64_t i = 0; i < rows; i++)
+		assert_true(got[i] >= 0);
+	free(got);
+	free(want);
+	free(bound);
+	free(values);
+	sample_free(c, &P);
+	sample_free(c, &Q);
+	sample_free(c, &out);
+}
+
+static void test_divergence(void **state)
+{
+	contract *c = *state;
+	static const double noises[] = {0, 1e-4, 0.3, 4};
+	for (int i = 0; i < 4; i++) {
+		check_divergence(c, 0, 5, 1, noises[i]);
+		check_divergence(c, 3, 1, 1, noises[i]);
+		check_divergence(c, 9, 7, 1, noises[i]);
+		check_divergence(c, 5, 33, 30, noises[i]);
+		check_divergence(c, 13, 1000, 3, noises[i]);
+		check_divergence(c, 6, 50272, 5, noises[i]);
+	}
+}
+
 CONTRACT_TESTS(transformer, cmocka_unit_test(test_norm), cmocka_unit_test(test_add_bias),
 			   cmocka_unit_test(test_activate), cmocka_unit_test(test_activate_gated), cmocka_unit_test(test_rotate),
-			   cmocka_unit_test(test_cross_entropy));
+			   cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_divergence));

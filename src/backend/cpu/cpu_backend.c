@@ -57,6 +57,7 @@ static const fp_transformer_operations cpu_transformer = {
 	.rotate = fp_cpu_rotate,
 	.attention = fp_cpu_attention,
 	.cross_entropy = fp_cpu_cross_entropy,
+	.divergence = fp_cpu_divergence,
 };
 
 static const fp_pruning_operations cpu_pruning = {

@@ -142,6 +142,7 @@ fp_status fp_cpu_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G,
 fp_status fp_cpu_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
 fp_status fp_cpu_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
 							   int32_t *argmax);
+fp_status fp_cpu_divergence(fp_backend *be, fp_matrix P, fp_matrix Q, fp_matrix out);
 /* cpu_attention.c */
 fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 						   fp_matrix out);

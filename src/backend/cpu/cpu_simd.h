@@ -16,6 +16,8 @@ typedef struct fp_cpu_loops {
 	float (*maximum)(const float *x, int64_t n);               /* −inf if n is 0; may be NaN if x has one */
 	double (*exp_sum)(const float *x, int64_t n, float shift); /* Σ exp(x − shift) */
 	double (*exp_store)(float *x, int64_t n, float shift);     /* the same, and x ← exp(x − shift) */
+	/* Σ exp(x − shift)·(x − y), and *sum ← Σ exp(x − shift); both added in double */
+	double (*exp_dot)(const float *x, const float *y, int64_t n, float shift, double *sum);
 
 	/* --- linear */
 	void (*scale)(float *y, const float *x, int64_t n, float factor);            /* y ← factor·x */

@@ -87,6 +87,19 @@ TARGET static double LOOP(exp_store)(float *x, int64_t n, float shift)
 	return total;
 }
 
+TARGET static double LOOP(exp_dot)(const float *x, const float *y, int64_t n, float shift, double *sum)
+{
+	double total = 0, product = 0;
+#pragma omp simd reduction(+ : total, product)
+	for (int64_t i = 0; i < n; i++) {
+		double value = (double)LOOP(exponential)(x[i] - shift);
+		total += value;
+		product += value * ((double)x[i] - (double)y[i]);
+	}
+	*sum = total;
+	return product;
+}
+
 /* --- linear ----------------------------------------------------------------------------------------------------- */
 
 TARGET static void LOOP(scale)(float *y, const float *x, int64_t n, float factor)
@@ -501,6 +514,7 @@ static const fp_cpu_loops LOOP(table) = {
 	.maximum = LOOP(maximum),
 	.exp_sum = LOOP(exp_sum),
 	.exp_store = LOOP(exp_store),
+	.exp_dot = LOOP(exp_dot),
 	.scale = LOOP(scale),
 	.axpby = LOOP(axpby),
 	.multiply = LOOP(multiply),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu_transformer.c: norms, activations, rotary positions and the cross-entropy, row by row. */
+/* cpu_transformer.c: norms, activations, rotary positions, cross-entropy and divergence, row by row. */
 #include "backend/cpu/cpu_backend.h"
 
 #include <math.h>
@@ -112,6 +112,30 @@ fp_status fp_cpu_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *
 			argmax[i] = first_index_of(x, logits.cols, largest);
 		if (targets[i] >= 0)
 			loss[i] = (float)(log(loops->exp_sum(x, logits.cols, largest)) + (double)largest - (double)x[targets[i]]);
+	}
+	return FP_OK;
+}
+
+/* With the largest entries a and b of the rows x and y:
+ *
+ *     Σ p (log p − log q) = Σ e^(x−a) (x − y) / Σ e^(x−a)  −  (a + log Σ e^(x−a))  +  (b + log Σ e^(y−b))
+ *
+ * Equal rows give equal sums and thus exactly 0. Rounding may leave a small negative number, which becomes 0. */
+fp_status fp_cpu_divergence(fp_backend *be, fp_matrix P, fp_matrix Q, fp_matrix out)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(P) && fp_cpu_is_f32(Q) && fp_cpu_same_shape(P, Q) && fp_cpu_is_vector(out, P.rows));
+	FP_REQUIRE(be, P.rows == 0 || P.cols > 0);
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	float *kl = fp_cpu_floats(out);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(P) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < P.rows; i++) {
+		const float *x = fp_cpu_floats(P) + i * P.stride, *y = fp_cpu_floats(Q) + i * Q.stride;
+		float a = loops->maximum(x, P.cols), b = loops->maximum(y, P.cols);
+		double sum_p, sum_q;
+		double product = loops->exp_dot(x, y, P.cols, a, &sum_p);
+		loops->exp_dot(y, y, P.cols, b, &sum_q);
+		double value = product / sum_p - ((double)a + log(sum_p)) + ((double)b + log(sum_q));
+		kl[i] = value < 0 ? 0.0f : (float)value; /* NaN stays */
 	}
 	return FP_OK;
 }

@@ -119,6 +119,7 @@ static fp_transformer_operations make_transformer(void)
 	ops.rotate = fp_cuda_rotate;
 	ops.attention = fp_cuda_attention;
 	ops.cross_entropy = fp_cuda_cross_entropy;
+	ops.divergence = fp_cuda_divergence;
 	return ops;
 }
 

@@ -326,6 +326,7 @@ fp_status fp_cuda_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix
 					   fp_matrix Y);
 fp_status fp_cuda_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
 								int32_t *argmax);
+fp_status fp_cuda_divergence(fp_backend *be, fp_matrix P, fp_matrix Q, fp_matrix out);
 fp_status fp_cuda_cross_entropy_backward(fp_backend *be, const int32_t *targets, fp_matrix logits);
 /* cuda_attention.cu */
 fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,

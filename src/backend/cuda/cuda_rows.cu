@@ -148,6 +148,49 @@ __global__ static void cross_entropy_backward_kernel(int64_t rows, int64_t cols,
 	}
 }
 
+/* A block for each row, by the formula of cpu_transformer.c. */
+__global__ static void divergence_kernel(int64_t rows, int64_t cols, const float *P, int64_t p_stride, const float *Q,
+										 int64_t q_stride, float *out)
+{
+	__shared__ double shared[33];
+	__shared__ float values[33];
+	__shared__ int indices[33];
+	for (int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+		const float *x = P + i * p_stride, *y = Q + i * q_stride;
+		int index;
+		float a = row_largest(x, cols, values, indices, index);
+		__syncthreads();
+		float b = row_largest(y, cols, values, indices, index);
+		double sum_p = 0, sum_q = 0, product = 0;
+		for (int64_t j = threadIdx.x; j < cols; j += THREADS) {
+			double p = (double)expf(x[j] - a);
+			sum_p += p;
+			sum_q += (double)expf(y[j] - b);
+			product += p * ((double)x[j] - (double)y[j]);
+		}
+		sum_p = fp_cuda_block_sum(sum_p, shared);
+		sum_q = fp_cuda_block_sum(sum_q, shared);
+		product = fp_cuda_block_sum(product, shared);
+		if (threadIdx.x == 0) {
+			double value = product / sum_p - ((double)a + log(sum_p)) + ((double)b + log(sum_q));
+			out[i] = value < 0 ? 0.0f : (float)value; /* NaN stays */
+		}
+		__syncthreads();
+	}
+}
+
+fp_status fp_cuda_divergence(fp_backend *be, fp_matrix P, fp_matrix Q, fp_matrix out)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(P) && fp_cuda_is_f32(Q) && fp_cuda_same_shape(P, Q));
+	FP_REQUIRE(be, fp_cuda_is_vector(out, P.rows) && (P.rows == 0 || (P.cols > 0 && P.cols <= INT32_MAX)));
+	if (P.rows == 0)
+		return FP_OK;
+	divergence_kernel<<<(unsigned)fp_smaller(P.rows, 65535), THREADS, 0, fp_cuda_stream(be)>>>(
+		P.rows, P.cols, fp_cuda_floats(P), P.stride, fp_cuda_floats(Q), Q.stride, fp_cuda_floats(out));
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
 /* Checks the logits and targets of either direction. */
 static fp_status check_targets(fp_backend *be, fp_matrix logits, const int32_t *targets)
 {

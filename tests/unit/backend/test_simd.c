@@ -52,6 +52,11 @@ static void check_softmax_parts(const fp_cpu_loops *loops, int64_t n)
 	assert_true(fabs(loops->exp_sum(x, n, largest) - sum) <= 1e-6 * sum);
 	memcpy(w, x, sizeof w);
 	assert_true(fabs(loops->exp_store(w, n, largest) - sum) <= 1e-6 * sum);
+	double product = 0, again;
+	for (int64_t i = 0; i < n; i++)
+		product += exp((double)x[i] - (double)largest) * ((double)x[i] - (double)y[i]);
+	assert_true(fabs(loops->exp_dot(x, y, n, largest, &again) - product) <= 1e-6 * (sum + fabs(product)));
+	assert_true(fabs(again - sum) <= 1e-6 * sum);
 	assert_true(w[n] == x[n]); /* nothing is written past the end */
 	float negative[] = {-3, -1.5f, -2, -INFINITY, -1e-42f};
 	assert_true(loops->maximum(negative, 4) == -1.5f && loops->maximum(negative, 5) == -1e-42f);
