@@ -33,6 +33,7 @@ static void render(const json_t *result, const fp_cli_options *options)
 		{"samples", "samples", "%.0f", 1, false},
 		{"seed", "seed", "%.0f", 1, false},
 		{"perplexity", "perplexity", "%.4f", 1, false},
+		{"kl", "KL", "%.4f", 1, false},
 		{"relative_error", "error", "%.5f", 1, false},
 		{"seconds", "seconds", "%.1f", 1, false},
 	};

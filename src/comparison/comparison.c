@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * comparison.c: runs the cells of a comparison. All cells share the mapped checkpoint, the tokenizer, the
- * windows of the text, the head and embedding on the device, and the dense model's perplexity. Adjacent
- * cells share calibration windows and the dense model's statistics on them (dense_statistics.h). A
- * cell's pruned tensors stay in memory (overlay.h) until it has been evaluated.
+ * windows of the text, the head and embedding on the device, the dense model's perplexity and, if they are
+ * small, its hidden states of the text. Adjacent cells share calibration windows and the dense model's
+ * statistics on them (dense_statistics.h). A cell's pruned tensors stay in memory (overlay.h) until it has
+ * been evaluated.
  *
  * Cells run one after the other rather than together layer by layer, so that finished cells can be saved.
  */
@@ -14,6 +15,7 @@
 #include "base/memory.h"
 #include "comparison/journal.h"
 #include "comparison/summary.h"
+#include "evaluation/divergence.h"
 #include "evaluation/hidden_error.h"
 #include "evaluation/perplexity.h"
 #include "run/report.h"
@@ -34,6 +36,7 @@ typedef struct comparison {
 	fp_tokenizer *tokenizer;
 	fp_journal *journal;
 	fp_windows text;           /* of the evaluation */
+	fp_divergence *divergence; /* from the dense model on `text`; NULL before the first cell */
 	fp_windows calibration;    /* of the previous cell */
 	int64_t samples, seed;     /* of `calibration`; samples −1: none yet */
 	fp_dense_statistics *kept; /* of `calibration` */
@@ -50,6 +53,7 @@ static void close_all(comparison *c)
 {
 	fp_free(c->cells);
 	fp_dense_statistics_free(c->kept);
+	fp_divergence_free(c->divergence);
 	fp_windows_free(&c->calibration);
 	fp_windows_free(&c->text);
 	fp_journal_close(c->journal);
@@ -114,21 +118,37 @@ cleanup:
 	return status;
 }
 
-/* Sets the row's perplexity, of the model with the overlay (NULL: dense). A perplexity that is not finite
- * becomes null, so that a ruined model shows in the table. */
+/* The perplexity of the model with the overlay and its divergence from the dense model; NULL: of the dense model. */
+static fp_status measure(comparison *c, const fp_overlay *overlay, fp_divergence_result *out)
+{
+	fp_status status;
+	FP_TRY(fp_backend_set_figure_precision(c->be, c->task->settings->precision, fp_model_get_config(c->model)->hidden));
+	if (!overlay) {
+		fp_perplexity_result dense;
+		FP_TRY(fp_perplexity(&dense, c->model, &c->text, c->memory));
+		*out = (fp_divergence_result){.perplexity = dense.perplexity, .top1 = 1};
+	} else {
+		if (!c->divergence)
+			FP_TRY(fp_divergence_new(&c->divergence, c->model, &c->text, c->memory));
+		FP_TRY(fp_divergence_measure(out, c->divergence, c->model, overlay));
+	}
+cleanup:
+	return status;
+}
+
+/* Sets the row's perplexity and divergence. A perplexity that is not finite becomes null, so that a ruined model shows
+ * in the table. */
 static fp_status evaluate(comparison *c, const fp_overlay *overlay, json_t *row)
 {
-	fp_perplexity_result result;
+	fp_divergence_result result;
 	double started = fp_clock();
-	fp_status status =
-		fp_backend_set_figure_precision(c->be, c->task->settings->precision, fp_model_get_config(c->model)->hidden);
-	fp_model_set_overlay(c->model, overlay);
-	if (status == FP_OK)
-		status = fp_perplexity(&result, c->model, &c->text, c->memory);
-	fp_model_set_overlay(c->model, NULL);
+	fp_status status = measure(c, overlay, &result);
 	if (status != FP_OK)
 		return status;
 	json_object_set_new(row, "perplexity", isfinite(result.perplexity) ? json_real(result.perplexity) : json_null());
+	json_object_set_new(row, "kl", json_real(result.kl));
+	json_object_set_new(row, "kl_stderr", json_real(result.kl_stderr));
+	json_object_set_new(row, "top1", json_real(result.top1));
 	json_object_set_new(row, "evaluation_seconds", json_real(fp_clock() - started));
 	return FP_OK;
 }
@@ -291,8 +311,9 @@ static fp_status run_cell(comparison *c, const fp_cell *cell)
 	}
 	c->reused += found;
 	c->done++;
-	fp_log(c->ctx, FP_LOG_INFO, "%lld of %lld: %s: perplexity %.4f%s", (long long)c->done, (long long)c->count + 1,
-		   name, json_number_value(json_object_get(row, "perplexity")), found ? " (from an earlier run)" : "");
+	fp_log(c->ctx, FP_LOG_INFO, "%lld of %lld: %s: perplexity %.4f, KL %.4f%s", (long long)c->done,
+		   (long long)c->count + 1, name, json_number_value(json_object_get(row, "perplexity")),
+		   json_number_value(json_object_get(row, "kl")), found ? " (from an earlier run)" : "");
 	json_array_append(c->rows, row);
 	status = fp_check_interrupt(c->ctx);
 cleanup:

@@ -30,19 +30,21 @@ rm -f fistapruner-compare.jsonl
 # every row has the figures that prune and eval give
 compare --work kept --methods magnitude,wanda,fista --patterns 50%,2:4 --json || complain "compare fails"
 holds "the rows" "[r['method'] for r in d['rows']] == ['dense'] + ['magnitude', 'wanda', 'fista', 'fista'] * 2"
-holds "the keys" "all(set(r) >= {'method', 'preset', 'pattern', 'perplexity', 'relative_error', 'seconds'} for r in d['rows'])"
+holds "the keys" "all(set(r) >= {'method', 'preset', 'pattern', 'perplexity', 'kl', 'relative_error', 'seconds'} for r in d['rows'])"
+holds "the divergences" "d['rows'][0]['kl'] == 0 and all(0 < r['kl_stderr'] < r['kl'] and 0 < r['top1'] < 1 for r in d['rows'][1:])"
 holds "the errors by layer" "all(min(r['hidden_errors']) > 0 for r in d['rows'][1:])"
 holds "nothing was there before" "d['reused'] == 0"
 cp "$work/out" first.json
 "$program" prune good -o wanda --calibration documents.jsonl --samples 16 --sequence-length 32 --threads 1 --method wanda \
 	--pattern 2:4 --report prune.html >"$work/out" 2>"$work/err" || complain "prune --report fails"
 grep -q "Error by layer" prune.html || complain "the report of prune has no errors by layer"
-"$program" eval wanda --text documents.jsonl --sequence-length 32 --threads 1 --json >"$work/out" 2>"$work/err"
+"$program" eval wanda --text documents.jsonl --reference good --sequence-length 32 --threads 1 --json >"$work/out" 2>"$work/err"
 python3 -c "
 import json, sys
 row = [r for r in json.load(open('first.json'))['rows'] if r['method'] == 'wanda' and r['pattern'] == '2:4'][0]
 report = json.load(open('wanda/pruning_report.json'))
-assert row['perplexity'] == json.load(open(sys.argv[1]))['perplexity'], row
+alone = json.load(open(sys.argv[1]))
+assert all(row[key] == alone[key] for key in ('perplexity', 'kl', 'kl_stderr', 'top1')), (row, alone)
 assert row['relative_error'] == report['relative_error'] and row['sparsity'] == report['sparsity'], row
 " "$work/out" || complain "a row differs from prune and eval"
 
