@@ -34,8 +34,8 @@ static const char *base_name(const char *path)
 
 void fp_cli_demo_add_rows(json_t *rows, const json_t *comparison)
 {
-	static const char *const copied[] = {"title",      "method",         "preset", "pattern",
-										 "perplexity", "relative_error", "seconds"};
+	static const char *const copied[] = {"title",      "method", "preset",         "pattern",
+										 "perplexity", "kl",     "relative_error", "seconds"};
 	const json_t *from = json_object_get(comparison, "rows");
 	for (size_t i = 0; i < json_array_size(from); i++) {
 		json_t *row = json_pack("{s:s}", "model", base_name(fp_cli_text_at(comparison, "model")));
@@ -67,11 +67,11 @@ static void add_column(char keys[][NAME_SIZE], size_t *count, const char *key)
 		snprintf(keys[(*count)++], NAME_SIZE, "%s", key);
 }
 
-/* One line per title, one column per model and pattern; the dense row of a model fills all of its columns. */
-static void print_table(const json_t *rows)
+/* A figure: one line per title, one column per model and pattern; the dense row of a model fills all of its columns. */
+static void print_table(const json_t *rows, const char *figure, const char *heading)
 {
 	char keys[MOST_COLUMNS][NAME_SIZE];
-	fp_cli_column columns[MOST_COLUMNS + 1] = {{"title", "perplexity", NULL, 0, false}};
+	fp_cli_column columns[MOST_COLUMNS + 1] = {{"title", heading, NULL, 0, false}};
 	json_t *table = json_array();
 	size_t count = 0;
 	find_line(table, "dense");
@@ -82,14 +82,14 @@ static void print_table(const json_t *rows)
 			continue;
 		snprintf(key, sizeof key, "%.40s %.16s", fp_cli_text_at(row, "model"), fp_cli_text_at(row, "pattern"));
 		add_column(keys, &count, key);
-		json_object_set(find_line(table, fp_cli_text_at(row, "title")), key, json_object_get(row, "perplexity"));
+		json_object_set(find_line(table, fp_cli_text_at(row, "title")), key, json_object_get(row, figure));
 	}
 	for (size_t i = 0; i < json_array_size(rows); i++) {
 		const json_t *row = json_array_get(rows, i);
 		const char *model = fp_cli_text_at(row, "model");
 		for (size_t c = 0; c < count && !json_object_get(row, "pattern"); c++)
 			if (strncmp(keys[c], model, strlen(model)) == 0)
-				json_object_set(find_line(table, "dense"), keys[c], json_object_get(row, "perplexity"));
+				json_object_set(find_line(table, "dense"), keys[c], json_object_get(row, figure));
 	}
 	for (size_t c = 0; c < count; c++)
 		columns[c + 1] = (fp_cli_column){keys[c], keys[c], "%.3f", 1, false};
@@ -102,12 +102,15 @@ void fp_cli_demo_render(const json_t *result, const fp_cli_options *options)
 	const char *report = json_string_value(json_object_get(result, "report"));
 	const fp_preset_info *preset;
 	(void)options;
-	print_table(json_object_get(result, "rows"));
+	print_table(json_object_get(result, "rows"), "perplexity", "perplexity");
+	putchar('\n');
+	print_table(json_object_get(result, "rows"), "kl", "KL from dense");
 	putchar('\n');
 	fp_cli_print_wrapped(stdout, 0,
 						 "Perplexity measures how well a model predicts text that it has not seen: lower is better, "
-						 "and the dense model's is the goal. At 50% half of the weights of every linear operator are "
-						 "zero; 2:4 keeps 2 of every 4 consecutive weights.");
+						 "and the dense model's is the goal. KL measures how far a model's predictions are from the "
+						 "dense model's, per token: 0 means equal. At 50% half of the weights of every linear "
+						 "operator are zero; 2:4 keeps 2 of every 4 consecutive weights.");
 	fp_cli_print_wrapped(stdout, 0, fp_cli_text_at(result, "note"));
 	putchar('\n');
 	for (size_t i = 0; (preset = fp_preset_at(i)); i++)
@@ -118,5 +121,5 @@ void fp_cli_demo_render(const json_t *result, const fp_cli_options *options)
 	printf("On your own model (a directory, or a name in the Hugging Face cache):\n"
 		   "  fistapruner prune MODEL -o DIR --calibration TEXT --pattern 2:4\n"
 		   "  fistapruner inspect DIR --pattern 2:4\n"
-		   "  fistapruner eval DIR --text OTHER_TEXT\n");
+		   "  fistapruner eval DIR --text OTHER_TEXT --reference MODEL\n");
 }

@@ -136,7 +136,7 @@ static void collect_names(comparison *s)
 	}
 }
 
-static void write_perplexity(fp_html *html, double value, bool best)
+static void write_figure(fp_html *html, double value, bool best)
 {
 	fp_html_format(html, "<td class=\"n%s\">", best ? " best" : "");
 	if (isfinite(value))
@@ -146,24 +146,22 @@ static void write_perplexity(fp_html *html, double value, bool best)
 	fp_html_raw(html, "</td>");
 }
 
-static double best_of(const comparison *s, const char *condition)
+static double best_of(const comparison *s, const char *condition, const char *key)
 {
 	double best = INFINITY;
 	for (int m = 0; m < s->run_count; m++) {
 		const json_t *row = row_of(s, s->runs[m], condition);
-		double value = row ? number_at(row, "perplexity") : NAN;
+		double value = row ? number_at(row, key) : NAN;
 		best = value < best ? value : best;
 	}
 	return best;
 }
 
-static void write_table(const comparison *s)
+/* The figure `key` of all runs, a line per run and a column per condition. */
+static void write_table(const comparison *s, const char *key, double dense)
 {
 	fp_html *html = s->html;
-	fp_html_raw(html, "<h2>Perplexity</h2><p class=\"soft\">Lower is better; ★ marks the best of a column.");
-	if (s->varies_samples)
-		fp_html_raw(html, " A column is a pattern and the number of calibration windows.");
-	fp_html_raw(html, "</p><div class=\"wide\"><table><thead><tr><th>method</th>");
+	fp_html_raw(html, "<div class=\"wide\"><table><thead><tr><th>method</th>");
 	for (int c = 0; c < s->condition_count; c++) {
 		fp_html_raw(html, "<th class=\"n\">");
 		fp_html_text(html, s->conditions[c]);
@@ -171,7 +169,7 @@ static void write_table(const comparison *s)
 	}
 	fp_html_raw(html, "</tr></thead><tbody><tr><th>dense</th>");
 	for (int c = 0; c < s->condition_count; c++)
-		write_perplexity(html, s->dense, false);
+		write_figure(html, dense, false);
 	fp_html_raw(html, "</tr>");
 	for (int m = 0; m < s->run_count; m++) {
 		fp_html_raw(html, "<tr><th>");
@@ -179,12 +177,30 @@ static void write_table(const comparison *s)
 		fp_html_raw(html, "</th>");
 		for (int c = 0; c < s->condition_count; c++) {
 			const json_t *row = row_of(s, s->runs[m], s->conditions[c]);
-			double value = row ? number_at(row, "perplexity") : NAN;
-			write_perplexity(html, value, s->run_count > 1 && value == best_of(s, s->conditions[c]));
+			double value = row ? number_at(row, key) : NAN;
+			write_figure(html, value, s->run_count > 1 && value == best_of(s, s->conditions[c], key));
 		}
 		fp_html_raw(html, "</tr>");
 	}
 	fp_html_raw(html, "</tbody></table></div>\n");
+}
+
+static void write_tables(const comparison *s)
+{
+	fp_html_raw(s->html, "<h2>Perplexity</h2><p class=\"soft\">Lower is better; ★ marks the best of a column.");
+	if (s->varies_samples)
+		fp_html_raw(s->html, " A column is a pattern and the number of calibration windows.");
+	fp_html_raw(s->html, "</p>");
+	write_table(s, "perplexity", s->dense);
+	bool any = false; /* results of earlier versions have no divergence */
+	for (size_t i = 0; i < json_array_size(s->rows); i++)
+		any = any || json_object_get(json_array_get(s->rows, i), "kl");
+	if (!any)
+		return;
+	fp_html_raw(s->html,
+				"<h2>KL divergence from the dense model</h2><p class=\"soft\">Mean per token of Σ p (log p − log q), "
+				"p and q the predictions of the dense and the pruned model. Lower is better; 0 means equal.</p>");
+	write_table(s, "kl", 0);
 }
 
 /* One sentence for each preset in the table. */
@@ -351,8 +367,11 @@ static void write_rows(const comparison *s)
 			fp_html_text(s->html, s->runs[m]);
 			fp_html_raw(s->html, " at ");
 			fp_html_text(s->html, s->conditions[c]);
-			fp_html_format(s->html, ": perplexity %.4g, error %.4f, %.1f s to prune, %.1f s to evaluate</summary>",
-						   number_at(row, "perplexity"), number_at(row, "relative_error"), number_at(row, "seconds"),
+			fp_html_format(s->html, ": perplexity %.4g, ", number_at(row, "perplexity"));
+			if (json_object_get(row, "kl"))
+				fp_html_format(s->html, "KL %.4f, ", number_at(row, "kl"));
+			fp_html_format(s->html, "error %.4f, %.1f s to prune, %.1f s to evaluate</summary>",
+						   number_at(row, "relative_error"), number_at(row, "seconds"),
 						   number_at(row, "evaluation_seconds"));
 			fp_operator_part(s->html, row);
 			fp_html_raw(s->html, "</details>\n");
@@ -370,7 +389,7 @@ void fp_comparison_part(fp_html *html, const json_t *document)
 	collect_names(s);
 	fp_html_format(html, "<p>Scored on %.0f windows of %.0f tokens; the dense model's perplexity is %.4f.</p>\n",
 				   number_at(document, "windows"), number_at(document, "sequence_length"), s->dense);
-	write_table(s);
+	write_tables(s);
 	write_presets(s);
 	write_summary(html, json_object_get(document, "summary"));
 	if (!write_curve(s) && s->run_count > 1)

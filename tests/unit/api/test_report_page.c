@@ -57,6 +57,24 @@ static void one_comparison(void **state)
 	fp_text_free(html);
 }
 
+/* A second table if the rows have the divergence. */
+static void divergence(void **state)
+{
+	fp_context *ctx = *state;
+	json_t *document = comparison("model", 2);
+	char *html = page_of(ctx, json_incref(document));
+	assert_int_equal(count(html, "<h2>KL divergence"), 0);
+	fp_text_free(html);
+	json_t *rows = json_object_get(document, "rows");
+	for (size_t i = 0; i < json_array_size(rows); i++)
+		json_object_set_new(json_array_get(rows, i), "kl", json_real(0.125 * (double)i));
+	html = page_of(ctx, document);
+	assert_int_equal(count(html, "<h2>KL divergence"), 1);
+	assert_int_equal(count(html, ">0.125 ★<"), 1);
+	assert_int_equal(count(html, "KL 0.2500, error"), 1);
+	fp_text_free(html);
+}
+
 static void several_comparisons(void **state)
 {
 	fp_context *ctx = *state;
@@ -153,6 +171,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(one_comparison, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(divergence, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(several_comparisons, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(presets_have_honest_names, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(hidden_errors_of_a_comparison, context_set_up, context_tear_down),
