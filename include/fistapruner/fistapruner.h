@@ -59,6 +59,7 @@ typedef struct fp_prune_request {
 	void *metrics_data;
 	int64_t *kept;     /* may be NULL; after a failure: how many layers are kept for a resume */
 	int hidden_errors; /* also measure the error of the hidden state after each layer: layers[].hidden_error */
+	int check;         /* also measure the output on calibration windows that the run does not use: check.{kl, …} */
 } fp_prune_request;
 /* Runs the request; *json: the report, which is also written as pruning_report.json. */
 FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings);

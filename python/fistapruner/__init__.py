@@ -108,7 +108,7 @@ def _paths(value: Union[None, Path, Sequence[Path]]) -> Sequence[Path]:
 
 
 def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[None, Path, Sequence[Path]] = None, *,
-                     dry_run: bool = False, resume: bool = False, progress: Optional[Progress] = None,
+                     dry_run: bool = False, resume: bool = False, check: bool = False, progress: Optional[Progress] = None,
                      metrics: Optional[Callable[[Dict[str, Any]], None]] = None, log: Optional[Log] = None,
                      **settings: Any) -> Dict[str, Any]:
     """Prunes `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes the
@@ -117,6 +117,7 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
 
     calibration   one or several text files
     resume        continue an earlier identical call that was interrupted or killed
+    check         also measure perplexity and divergence on calibration windows that the run does not use
     progress      called with (stage, done, total); an exception ends the run without output
     metrics       called with a dictionary after each operator
     log           called with (level, text)
@@ -126,7 +127,7 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
         listener = _library.MetricsFunction(session.guarded(lambda _, line: metrics(json.loads(line)))) if metrics else \
             _library.MetricsFunction()
         request = _library.PruneRequest(encode(model), None if output is None else encode(output), text_list(texts), len(texts),
-                                        int(dry_run), int(resume), 0, listener, None, None)
+                                        int(dry_run), int(resume), 0, listener, None, None, 0, int(check))
         return session.document(library.fp_prune, ctypes.byref(request), session.settings)
 
 

@@ -16,7 +16,7 @@ MetricsFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
 class PruneRequest(Structure):
     _fields_ = [("model", c_char_p), ("output", c_char_p), ("calibration", POINTER(c_char_p)), ("calibration_count", c_int),
                 ("dry_run", c_int), ("resume", c_int), ("ranks", c_int), ("metrics", MetricsFunction),
-                ("metrics_data", c_void_p), ("kept", POINTER(c_int64)), ("hidden_errors", c_int)]
+                ("metrics_data", c_void_p), ("kept", POINTER(c_int64)), ("hidden_errors", c_int), ("check", c_int)]
 
 
 class TasksRequest(Structure):

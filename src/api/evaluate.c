@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: fp_evaluate() and fp_evaluate_against(): a model, a text, a protocol → perplexity; with a reference also
  * the divergence from it. */
+#include "api/divergence_document.h"
 #include "api/result_text.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/settings.h"
 #include "checkpoint/checkpoint.h"
-#include "evaluation/divergence.h"
 #include "evaluation/perplexity.h"
 #include "model/model.h"
 #include "text/windows.h"
@@ -100,18 +100,6 @@ cleanup:
 	return status;
 }
 
-/* Adds the figures of eval --reference. */
-static fp_status add_divergence(evaluation *e, const fp_divergence_result *result, json_t *document)
-{
-	json_t *figures =
-		json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "reference", e->reference_name, "reference_perplexity",
-				  result->dense_perplexity, "perplexity_ratio", result->perplexity_ratio, "kl", result->kl, "kl_stderr",
-				  result->kl_stderr, "kl_median", result->kl_median, "kl_p99", result->kl_p99, "top1", result->top1);
-	bool good = figures && json_object_update(document, figures) == 0;
-	json_decref(figures);
-	return good ? FP_OK : fp_fail(e->ctx, FP_ERROR_MEMORY, "out of memory for the result");
-}
-
 static fp_status measure(evaluation *e, fp_perplexity_result *plain, fp_divergence_result *result)
 {
 	fp_status status;
@@ -150,8 +138,10 @@ fp_status fp_evaluate_against(char **json, fp_context *ctx, const char *model, c
 				  (json_int_t)e.length, "windows", (json_int_t)plain.windows, "tokens", (json_int_t)plain.tokens,
 				  "perplexity", plain.perplexity, "mean_loss", plain.mean_loss, "device", e.backend->description,
 				  "seconds", fp_clock() - start, "peak_memory_bytes", (json_int_t)fp_peak_memory());
-	if (document && reference)
-		FP_TRY(add_divergence(&e, &divergence, document));
+	if (document && reference) {
+		json_object_set_new(document, "reference", json_string(reference));
+		FP_TRY(fp_divergence_document(document, ctx, &divergence));
+	}
 	status = fp_result_text(json, ctx, document);
 	document = NULL;
 cleanup:

@@ -2,6 +2,7 @@
 /* prune.c: fp_prune(): opens model, text and device, runs the pipeline, writes the checkpoint and the report. */
 #include <fistapruner/fistapruner.h>
 
+#include "api/prune_check.h"
 #include "api/rank_device.h"
 #include "api/result_text.h"
 #include "base/file.h"
@@ -26,6 +27,7 @@ typedef struct prune_session {
 	fp_model *model;
 	fp_tokenizer *tokenizer;
 	fp_windows windows;
+	fp_windows held_out; /* for --check */
 	fp_writer *writer;
 	fp_layer_journal *journal;
 	fp_prune_result result;
@@ -36,6 +38,7 @@ static void session_close(prune_session *session, bool failed)
 	fp_prune_result_free(&session->result);
 	fp_layer_journal_close(session->journal);
 	fp_writer_close(session->writer);
+	fp_windows_free(&session->held_out);
 	fp_windows_free(&session->windows);
 	fp_tokenizer_free(session->tokenizer);
 	fp_model_close(session->model);
@@ -59,6 +62,9 @@ static fp_status check_request(prune_session *session)
 	if (request->calibration_count == 0 && fp_method_of(&session->settings)->needs_text)
 		return fp_fail(session->ctx, FP_ERROR_USAGE,
 					   "calibration text is needed: --calibration FILE (only --method magnitude works without it)");
+	if (request->calibration_count == 0 && request->check)
+		return fp_fail(session->ctx, FP_ERROR_USAGE,
+					   "--check measures on calibration text: --calibration FILE is needed");
 	return FP_OK;
 }
 
@@ -78,6 +84,8 @@ static fp_status read_windows(prune_session *session)
 	FP_TRY(fp_windows_calibration(&session->windows, session->ctx, session->tokenizer, request->calibration,
 								  request->calibration_count, settings->sampler, settings->samples, length,
 								  (uint64_t)settings->seed));
+	if (request->check)
+		FP_TRY(fp_prune_check_windows(&session->held_out, session->ctx, session->tokenizer, request, settings, length));
 cleanup:
 	return status;
 }
@@ -293,16 +301,24 @@ cleanup:
 	return status;
 }
 
-/* Makes the text of the document, then renames the output to its final name; on rank 0. */
+/* Makes the text of the document and renames the output to its final name; on rank 0. A check measures what was written,
+ * so that it follows the renaming, and its figures are part of the text. */
 static fp_status finish(prune_session *session, json_t *document, char **json)
 {
-	fp_status status;
+	fp_status status = FP_OK;
+	const fp_prune_request *request = session->request;
 	if (document)
-		json_object_set_new(document, "output", json_string(session->request->output));
-	FP_TRY(fp_result_text(json, session->ctx, document));
+		json_object_set_new(document, "output", json_string(request->output));
+	if (!request->check)
+		FP_TRY(fp_result_text(json, session->ctx, json_incref(document)));
 	if (session->writer)
 		FP_TRY(fp_writer_commit(session->writer));
+	if (!request->check)
+		goto cleanup;
+	FP_TRY(fp_prune_check(document, session->model, request->output, &session->held_out, &session->settings));
+	FP_TRY(fp_result_text(json, session->ctx, json_incref(document)));
 cleanup:
+	json_decref(document);
 	return status;
 }
 

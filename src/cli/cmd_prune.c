@@ -49,6 +49,7 @@ static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, metri
 		.metrics_data = metrics,
 		.kept = &kept,
 		.hidden_errors = options->report != NULL,
+		.check = options->check,
 	};
 	char *json = NULL;
 	fp_status status = fp_prune(&json, ctx, &request, options->settings);

@@ -60,6 +60,9 @@ static const struct own_flag {
 	{"tensors", 0, FLAG_SWITCH, FIELD(tensors), "i", NULL, "print a line for every tensor, not one per kind"},
 	{"resume", 0, FLAG_SWITCH, FIELD(resume), "p", NULL,
 	 "continue a run that was stopped or failed: the same command with --resume gives the same bytes"},
+	{"check", 0, FLAG_SWITCH, FIELD(check), "p", NULL,
+	 "at the end measure perplexity and KL divergence from MODEL on windows of the calibration text that the run does "
+	 "not use"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL,
 	 "write nothing; print what would be done, with time and memory"},
 	/* help prints these last (COMMON_FLAGS) */

@@ -35,7 +35,7 @@ struct fp_cli_options {
 	int calibration_count;
 	const char *tasks[FP_CLI_MAX_FILES]; /* NAME=FILE */
 	int task_count;
-	bool dry_run, resume, tensors, json, quiet, verbose, help, man;
+	bool dry_run, resume, check, tensors, json, quiet, verbose, help, man;
 	fp_settings *settings; /* owned by main */
 	char *const *words;    /* the whole command line, NULL at the end */
 };

@@ -20,5 +20,10 @@ fp_status fp_windows_evaluation(fp_windows *out, fp_context *ctx, fp_tokenizer *
 /* `samples` windows from one or several files. samples == 0: all windows (sampler packed only). */
 fp_status fp_windows_calibration(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer, const char *const *paths,
 								 int path_count, const char *sampler, int64_t samples, int64_t length, uint64_t seed);
+/* Up to `most` windows of the same files that fp_windows_calibration() does not take with these arguments; the count
+ * may be 0. */
+fp_status fp_windows_held_out(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer, const char *const *paths,
+							  int path_count, const char *sampler, int64_t samples, int64_t length, uint64_t seed,
+							  int64_t most);
 
 #endif

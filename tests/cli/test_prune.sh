@@ -48,6 +48,27 @@ prune again --method wanda --pattern 2:4 --threads 2
 prune twice --method wanda --pattern 2:4 --threads 2
 cmp -s again/model.safetensors twice/model.safetensors || complain "two runs differ"
 
+# --check: the figures of eval --reference on windows that the run does not use; the output stays the same
+"$program" tokenize good --text documents.jsonl --json >tokens.json 2>"$work/err"
+prune checked --method wanda --pattern 2:4 --threads 2 --check --json || complain "--check fails"
+cmp -s again/model.safetensors checked/model.safetensors && cmp -s again/pruning_report.json checked/pruning_report.json ||
+	complain "--check changes the output"
+python3 -c "
+import json, sys
+c = json.load(open(sys.argv[1]))['check']
+ids = [i for d in json.load(open(sys.argv[2]))['documents'] for i in d['ids']]
+assert c['windows'] == min(len(ids) // 32 - 16, 2048) and c['tokens'] == 31 * c['windows'], c
+assert 0 < c['kl_median'] < c['kl_p99'] and 0 < c['kl_stderr'] < c['kl'] and 0 < c['top1'] < 1, c
+assert abs(c['perplexity_ratio'] - c['perplexity'] / c['reference_perplexity']) < 1e-8, c
+" "$work/out" tokens.json || complain "the figures of --check"
+prune checked --method wanda --pattern 2:4 --threads 2 --check --json --resume || complain "--check of a finished run fails"
+python3 -c "import json, sys; assert json.load(open(sys.argv[1]))['check']['kl'] > 0" "$work/out" || complain "a finished run is not checked"
+prune shown --method magnitude --check || complain "--check fails for people"
+grep -Eq "^check +perplexity [0-9.]+, dense [0-9.]+; KL [0-9.]+ ± [0-9.]+ per token" "$work/out" || complain "--check prints nothing"
+expect 2 "--check.*--calibration FILE" prune good -o out --method magnitude --check
+expect 3 "--check.*32 tokens.*fewer samples" prune good -o out --method wanda --calibration documents.jsonl --samples 0 --sequence-length 32 --check
+[ -e out ] && complain "a refused --check left its output"
+
 prune part --layers 1 --metrics lines.jsonl --pattern=50% || complain "--layers fails"
 [ "$(wc -l <lines.jsonl)" -eq 7 ] || complain "--metrics: not one line per operator"
 python3 -c "import json; [json.loads(line) for line in open('lines.jsonl')]" || complain "--metrics: not JSON lines"

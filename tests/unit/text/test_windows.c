@@ -162,6 +162,18 @@ static void test_packed(void **state)
 	assert_ok(ctx, fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 4, 2, 7));
 	assert_text(&windows, "fg^ahie^");
 	fp_windows_free(&windows);
+	/* the rest, in the same order */
+	assert_ok(ctx, fp_windows_held_out(&windows, ctx, tokenizer, paths, 2, "packed", 3, 2, 0, 2));
+	assert_text(&windows, "e^fg");
+	fp_windows_free(&windows);
+	assert_ok(ctx, fp_windows_held_out(&windows, ctx, tokenizer, paths, 2, "packed", 4, 2, 7, 9));
+	assert_text(&windows, "b^cd");
+	fp_windows_free(&windows);
+	for (int64_t samples = 0; samples <= 6; samples += 6) { /* the sample has all windows */
+		assert_ok(ctx, fp_windows_held_out(&windows, ctx, tokenizer, paths, 2, "packed", samples, 2, 0, 9));
+		assert_int_equal(windows.count, 0);
+		fp_windows_free(&windows);
+	}
 	assert_fails(ctx, FP_ERROR_INPUT, "6 windows of 2 tokens, and 7 are needed",
 				 fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 7, 2, 0));
 	fp_tokenizer_free(tokenizer);
@@ -214,6 +226,41 @@ static void test_c4_draws_as_the_peers_do(void **state)
 	fp_tokenizer_free(tokenizer);
 }
 
+static bool is_drawn(size_t draw, int document)
+{
+	for (int j = 0; j < DRAW_SAMPLES; j++)
+		if (c4_draws[draw].windows[j].document == document)
+			return true;
+	return false;
+}
+
+/* The beginnings of the first long documents that the sample does not have. */
+static void test_c4_held_out(void **state)
+{
+	enum { MOST = 5 };
+	folder_fixture *test = *state;
+	fp_context *ctx = test->ctx;
+	fp_tokenizer *tokenizer = byte_tokenizer(test, true);
+	const char *path = put_draw_documents(test);
+	for (size_t i = 0; i < sizeof c4_draws / sizeof c4_draws[0]; i++) {
+		fp_windows windows;
+		int document = -1;
+		assert_ok(ctx, fp_windows_held_out(&windows, ctx, tokenizer, &path, 1, "c4", DRAW_SAMPLES, DRAW_LENGTH,
+										   c4_draws[i].seed, MOST));
+		assert_int_equal(windows.count, MOST);
+		for (int j = 0; j < MOST; j++) {
+			do
+				document++;
+			while (document * 37 % 97 + 2 <= DRAW_LENGTH || is_drawn(i, document));
+			assert_int_equal(windows.ids[j * DRAW_LENGTH], 256);
+			for (int k = 1; k < DRAW_LENGTH; k++)
+				assert_int_equal(windows.ids[j * DRAW_LENGTH + k], letter_of(document, k - 1));
+		}
+		fp_windows_free(&windows);
+	}
+	fp_tokenizer_free(tokenizer);
+}
+
 static void test_c4_without_a_long_document(void **state)
 {
 	folder_fixture *test = *state;
@@ -240,6 +287,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_evaluation_errors, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_packed, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_c4_draws_as_the_peers_do, folder_set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(test_c4_held_out, folder_set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(test_c4_without_a_long_document, folder_set_up, folder_tear_down),
 	};
 	const struct CMUnitTest documents[] = {
