@@ -6,8 +6,8 @@
 #include "evaluation/divergence.h"
 #include <jansson.h>
 
-/* Sets perplexity, reference_perplexity, perplexity_ratio, kl, kl_stderr, kl_median, kl_p99 and top1; those that are not
- * finite become null. */
+/* Sets perplexity, reference_perplexity, perplexity_ratio, kl, kl_stderr, kl_median, kl_p99 and top1. What is not
+ * finite becomes null. */
 fp_status fp_divergence_document(json_t *document, fp_context *ctx, const fp_divergence_result *result);
 
 #endif

@@ -103,12 +103,11 @@ static void print_next(const json_t *result, const fp_cli_options *options)
 
 static void print_check(const json_t *check)
 {
-	printf("check           perplexity %.4f, dense %.4f; KL %.5f ± %.5f per token, same top 1 %.2f%%; on %.0f windows "
-		   "that "
-		   "the run did not use\n",
+	printf("check           perplexity %.4f (dense %.4f) on %.0f windows that the run did not use\n",
 		   fp_cli_number_at(check, "perplexity"), fp_cli_number_at(check, "reference_perplexity"),
-		   fp_cli_number_at(check, "kl"), fp_cli_number_at(check, "kl_stderr"), 100 * fp_cli_number_at(check, "top1"),
 		   fp_cli_number_at(check, "windows"));
+	printf("                KL %.5f ± %.5f per token, same top 1 %.2f%%\n", fp_cli_number_at(check, "kl"),
+		   fp_cli_number_at(check, "kl_stderr"), 100 * fp_cli_number_at(check, "top1"));
 }
 
 void fp_cli_prune_render(const json_t *result, const fp_cli_options *options)

@@ -64,7 +64,9 @@ assert abs(c['perplexity_ratio'] - c['perplexity'] / c['reference_perplexity']) 
 prune checked --method wanda --pattern 2:4 --threads 2 --check --json --resume || complain "--check of a finished run fails"
 python3 -c "import json, sys; assert json.load(open(sys.argv[1]))['check']['kl'] > 0" "$work/out" || complain "a finished run is not checked"
 prune shown --method magnitude --check || complain "--check fails for people"
-grep -Eq "^check +perplexity [0-9.]+, dense [0-9.]+; KL [0-9.]+ ± [0-9.]+ per token" "$work/out" || complain "--check prints nothing"
+grep -Eq "^check +perplexity [0-9.]+ \(dense [0-9.]+\) on [0-9]+ windows" "$work/out" ||
+	complain "--check prints no perplexity"
+grep -Eq "^ +KL [0-9.]+ ± [0-9.]+ per token, same top 1 [0-9.]+%$" "$work/out" || complain "--check prints no divergence"
 expect 2 "--check.*--calibration FILE" prune good -o out --method magnitude --check
 expect 3 "--check.*32 tokens.*fewer samples" prune good -o out --method wanda --calibration documents.jsonl --samples 0 --sequence-length 32 --check
 [ -e out ] && complain "a refused --check left its output"

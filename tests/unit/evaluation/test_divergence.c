@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The divergence of two models: zero for a model and itself, equal to a computation in double from the models' logits, in
+/* The divergence of two models: zero for a model and itself, equal to a computation in double from probabilities, in
  * any chunking, and errors for models that cannot be compared. */
 #include "model_fixture.h"
 
