@@ -27,14 +27,10 @@ static void render(const json_t *result, const fp_cli_options *options)
 {
 	(void)options;
 	static const fp_cli_column columns[] = {
-		{"title", "method", NULL, 0, false},
-		{"correction", "correction", NULL, 0, false},
-		{"pattern", "pattern", NULL, 0, false},
-		{"samples", "samples", "%.0f", 1, false},
-		{"seed", "seed", "%.0f", 1, false},
-		{"perplexity", "perplexity", "%.4f", 1, false},
-		{"kl", "KL", "%.4f", 1, false},
-		{"relative_error", "error", "%.5f", 1, false},
+		{"title", "method", NULL, 0, false},      {"correction", "correction", NULL, 0, false},
+		{"pattern", "pattern", NULL, 0, false},   {"samples", "samples", "%.0f", 1, false},
+		{"seed", "seed", "%.0f", 1, false},       {"perplexity", "perplexity", "%.4f", 1, false},
+		{"kl", "KL", "%.4f", 1, false},           {"relative_error", "error", "%.5f", 1, false},
 		{"seconds", "seconds", "%.1f", 1, false},
 	};
 	static const fp_cli_column summary[] = {
