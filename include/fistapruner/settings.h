@@ -107,9 +107,9 @@ extern "C" {
 	X(CHOICE, fit_metric, "token", 0, 0, "plain|token", "",                                                            \
 	  "how the fit weights errors: plain: all alike; token: by their effect on the token loss, from the dense "        \
 	  "model's gradients")                                                                                             \
-	X(REAL, fit_descent, 0.005, 0, 1, "KAPPA", "",                                                                     \
-	  "fit_metric=token: weight of the token loss's gradient, which may lead the fit away from the dense model; "      \
-	  "0: none")                                                                                                       \
+	X(REAL, adapt, 0, 0, 1, "X", "p",                                                                                  \
+	  "best: how far the fit may leave the dense model to lower the token loss on the calibration text, such as "      \
+	  "0.005: a mild fine-tuning; 0: it keeps to the dense model")                                                     \
 	/* SparseGPT */                                                                                                    \
 	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
 	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")

@@ -114,7 +114,7 @@ static fp_status make_metric(fp_fit_loss *f)
 			FP_TRY(read_slope(f, first + i, fp_matrix_rows(f->slope, i * length, length)));
 		FP_TRY(fp_fit_metric_add(&f->metric, be, fp_matrix_rows(f->slope, 0, count * length)));
 	}
-	FP_TRY(fp_fit_metric_finish(&f->metric, be, task->settings->fit_descent));
+	FP_TRY(fp_fit_metric_finish(&f->metric, be, task->settings->adapt));
 	if (!(f->metric.slope > 0))
 		fp_matrix_free(be, &f->slope);
 cleanup:

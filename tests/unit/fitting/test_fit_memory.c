@@ -21,7 +21,7 @@ static void check_estimate(const char *what, const char *model, int64_t estimate
 static void a_fit_takes_what_is_expected(void **unused)
 {
 	(void)unused;
-	static const char *const settings[] = {"fit_steps=8", "fit_tokens=192", "fit_descent=0.01", NULL};
+	static const char *const settings[] = {"fit_steps=8", "fit_tokens=192", "adapt=0.01", NULL};
 	for (int i = 0; i < 2 * FIT_MODEL_COUNT; i++) {
 		const char *model = fit_models[i / 2];
 		bool metric = i % 2 == 1;

@@ -57,12 +57,12 @@ static double slope_of(fit_fixture *fit, double *along)
 	return sum;
 }
 
-/* The slope of the token loss decreases, and more so with a larger fit_descent. The metric makes errors along the
+/* The slope of the token loss decreases, and more so with a larger adapt. The metric makes errors along the
  * gradients smaller than the plain metric does. */
 static void token_gradients_direct_the_fit(void **unused)
 {
 	(void)unused;
-	static const char *const weights[] = {"fit_descent=0", "fit_descent=0.01", "fit_descent=0.1"};
+	static const char *const weights[] = {"adapt=0", "adapt=0.01", "adapt=0.1"};
 	for (int i = 0; i < FIT_MODEL_COUNT; i++) {
 		double before = 0, slope[4], along[4], start_along; /* [3]: in the plain metric */
 		for (int turn = -1; turn < 3; turn++) {
@@ -210,7 +210,7 @@ static void a_failed_fit_is_repeated_with_a_lower_rate(void **unused)
 static void a_negative_loss_does_not_stop_a_fit(void **unused)
 {
 	(void)unused;
-	static const char *const settings[] = {"fit_steps=60", "fit_tokens=192", "fit_rate=0.001", "fit_descent=1", NULL};
+	static const char *const settings[] = {"fit_steps=60", "fit_tokens=192", "fit_rate=0.001", "adapt=1", NULL};
 	for (int i = 0; i < FIT_MODEL_COUNT; i++) {
 		fit_fixture fit;
 		fp_backend *be;
