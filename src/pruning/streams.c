@@ -75,13 +75,6 @@ cleanup:
 	return status;
 }
 
-fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *windows, bool both)
-{
-	const fp_streams_plan plan = {.both = both,
-								  .batch = fp_streams_usual_batch(model, windows->count, windows->length)};
-	return fp_streams_open(out, model, windows, &plan);
-}
-
 fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *windows, const fp_streams_plan *plan)
 {
 	fp_backend *be = fp_model_backend(model);

@@ -45,10 +45,8 @@ typedef struct fp_streams {
 	float *host;                              /* on disk: a batch in transfer */
 } fp_streams;
 
-/* Embeds the windows into the dense stream, and with `both` into the pruned one. Windows without ids leave the streams
- * undefined. Freed with fp_streams_free(). */
-fp_status fp_streams_new(fp_streams *out, fp_model *model, const fp_windows *windows, bool both);
-/* The same, according to a plan. */
+/* Embeds the windows into the dense stream, and with plan->both into the pruned one. Windows without ids leave the
+ * streams undefined. Freed with fp_streams_free(). */
 fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *windows, const fp_streams_plan *plan);
 void fp_streams_free(fp_streams *streams);
 /* Windows in a batch if memory is plentiful. */

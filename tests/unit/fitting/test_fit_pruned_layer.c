@@ -73,7 +73,10 @@ static void callbacks_receive_the_fitted_weights(void **unused)
 		received r = {.fit = &fit};
 		fp_streams streams;
 		fp_feed feed = fp_feed_of(fit.settings);
-		assert_ok(fit.f.ctx, fp_streams_new(&streams, fit.f.model, &fit.windows, fp_feed_needs_both(feed)));
+		const fp_streams_plan plan = {.both = fp_feed_needs_both(feed),
+									  .batch =
+										  fp_streams_usual_batch(fit.f.model, fit.windows.count, fit.windows.length)};
+		assert_ok(fit.f.ctx, fp_streams_open(&streams, fit.f.model, &fit.windows, &plan));
 		const fp_layer_task task = {
 			.be = fit.f.be,
 			.ctx = fit.f.ctx,

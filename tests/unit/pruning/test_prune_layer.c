@@ -68,8 +68,10 @@ static void start(layer_run *run, const char *const *assignments)
 {
 	fp_context *ctx = run->f.ctx;
 	run->settings = resolved_settings(ctx, "llama", assignments);
-	assert_ok(
-		ctx, fp_streams_new(&run->streams, run->f.model, &run->windows, fp_feed_needs_both(fp_feed_of(run->settings))));
+	const fp_streams_plan plan = {.both = fp_feed_needs_both(fp_feed_of(run->settings)),
+								  .batch =
+									  fp_streams_usual_batch(run->f.model, run->windows.count, run->windows.length)};
+	assert_ok(ctx, fp_streams_open(&run->streams, run->f.model, &run->windows, &plan));
 	run->task = (fp_layer_task){.be = run->f.be,
 								.ctx = run->f.ctx,
 								.model = run->f.model,
