@@ -8,11 +8,12 @@ if grep -q '^flags.* avx512f.* avx512vl' /proc/cpuinfo; then
 elif grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo; then
 	kernel=Haswell
 else
-	echo "skipped: this processor has no AVX2"
-	exit 77
+	skip "this processor has no AVX2"
 fi
 unset OPENBLAS_CORETYPE OMP_WAIT_POLICY GOMP_SPINCOUNT
+! sanitized || skip "a sanitized build does not run with the library that hides the processor"
 LD_PRELOAD=$(dirname "$program")/tests/libfp_unknown_processor.so
+[ -e "$LD_PRELOAD" ] || exit 1
 export LD_PRELOAD
 
 # expect_kernel NAME: a run says that it uses this kernel, and OpenBLAS is not complained about.
