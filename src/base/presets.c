@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* presets.c: what the presets are called and what they run. Their values are in settings.c. */
+/* presets.c: what methods and presets are called and what they run. The presets' values are in settings.c. */
 #include "base/settings.h"
 
 #include <stdio.h>
@@ -15,13 +15,16 @@ static const fp_preset_info preset_infos[] = {
 	 "FISTAPruner as published (arXiv 2408.03728): FISTA on the L1 problem with a search for lambda; no retraining."},
 };
 
-static const struct {
-	const char *method, *title;
-} method_titles[] = {
-#define METHOD_TITLE(name, title, ...) {#name, title},
-	FP_METHOD_LIST(METHOD_TITLE)
-#undef METHOD_TITLE
+static const fp_method_info method_infos[] = {
+#define METHOD_INFO(name, title, description) {#name, title, description},
+	FP_METHOD_LIST(METHOD_INFO)
+#undef METHOD_INFO
 };
+
+const fp_method_info *fp_method_at(size_t index)
+{
+	return index < sizeof method_infos / sizeof method_infos[0] ? &method_infos[index] : NULL;
+}
 
 const fp_preset_info *fp_preset_at(size_t index)
 {
@@ -37,9 +40,10 @@ const char *fp_method_title(const char *method, const char *preset)
 				return info->title;
 		return method; /* without a preset it is not known what runs */
 	}
-	for (size_t i = 0; i < sizeof method_titles / sizeof method_titles[0]; i++)
-		if (fp_is(method_titles[i].method, method))
-			return method_titles[i].title;
+	const fp_method_info *row;
+	for (size_t i = 0; (row = fp_method_at(i)); i++)
+		if (fp_is(row->name, method))
+			return row->title;
 	return method;
 }
 

@@ -6,29 +6,17 @@
 
 #include <math.h>
 
-static const fp_method_info method_list[] = {
-#define METHOD_INFO(name, title, description) {#name, title, description},
-	FP_METHOD_LIST(METHOD_INFO)
-#undef METHOD_INFO
-};
-
 static const fp_method *const method_table[] = {
 #define METHOD_ROW(name, ...) &fp_method_##name,
 	FP_METHOD_LIST(METHOD_ROW)
 #undef METHOD_ROW
 };
 
-enum { METHOD_COUNT = sizeof method_list / sizeof *method_list };
-
-const fp_method_info *fp_method_at(size_t index)
-{
-	return index < METHOD_COUNT ? &method_list[index] : NULL;
-}
-
 const fp_method *fp_method_named(const char *name)
 {
-	for (size_t i = 0; i < METHOD_COUNT; i++)
-		if (fp_is(method_list[i].name, name))
+	const fp_method_info *info;
+	for (size_t i = 0; (info = fp_method_at(i)); i++)
+		if (fp_is(info->name, name))
 			return method_table[i];
 	return NULL;
 }
