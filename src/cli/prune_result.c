@@ -88,7 +88,8 @@ static void print_next(const json_t *result, const fp_cli_options *options)
 {
 	const char *output = fp_cli_text_at(result, "output");
 	bool same_share = strcmp(fp_cli_text_at(json_object_get(result, "settings"), "allocate"), "0") == 0;
-	fputs("\nCheck the zeros, then measure the perplexity on a text other than the calibration text:\n  ", stdout);
+	fputs("\nCheck the zeros, then measure perplexity and KL divergence on a text other than the calibration text:\n  ",
+		  stdout);
 	fp_cli_print_word(stdout, options->words[0]);
 	fputs(" inspect ", stdout);
 	fp_cli_print_word(stdout, output);
@@ -98,7 +99,9 @@ static void print_next(const json_t *result, const fp_cli_options *options)
 	fp_cli_print_word(stdout, options->words[0]);
 	fputs(" eval ", stdout);
 	fp_cli_print_word(stdout, output);
-	fputs(" --text TEXT\n", stdout);
+	fputs(" --text TEXT --reference ", stdout);
+	fp_cli_print_word(stdout, options->operands[0]);
+	fputs("\n", stdout);
 }
 
 static void print_check(const json_t *check)

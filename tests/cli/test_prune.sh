@@ -80,7 +80,7 @@ expect_json "all((t['sparsity'] == 0.5) == ('layers.1.' in t['name']) for t in d
 prune "two words" --method wanda --pattern 2:4 || complain "a directory with a space fails"
 for line in "^kind +operators +zeros +mean error +worst error$" "^down +2 +50\.00%( +0\.[0-9]{5}){2}$" "^output +two words$" \
 	"^method +Wanda$" "^pattern +2:4$" "^sparsity +50\.0000% of 14 operators$" "^relative error +0\.[0-9]{5}$" \
-	"fistapruner inspect 'two words' --pattern 2:4$" "fistapruner eval 'two words' --text TEXT$"; do
+	"fistapruner inspect 'two words' --pattern 2:4$" "fistapruner eval 'two words' --text TEXT --reference good$"; do
 	grep -Eq -e "$line" "$work/out" || complain "prune does not print '$line'"
 done
 [ "$(grep -c "^model\.layers\." "$work/out")" -eq 5 ] || complain "prune does not print five operators"
