@@ -8,20 +8,20 @@
 enum { PART_COUNT = 3 };
 
 /* The matrices of a batch; returns how many. */
-static int list_parts(fp_fit_loss *f, int64_t tokens, int64_t hidden, bool metric, fp_matrix_part parts[PART_COUNT])
+static int list_parts(fp_fit_loss *f, int64_t tokens, int64_t hidden, bool slope, fp_matrix_part parts[PART_COUNT])
 {
 	parts[0] = (fp_matrix_part){&f->input, tokens, hidden, FP_F32};
 	parts[1] = (fp_matrix_part){&f->target, tokens, hidden, FP_F32};
 	parts[2] = (fp_matrix_part){&f->slope, tokens, hidden, FP_F32};
-	return metric ? PART_COUNT : PART_COUNT - 1;
+	return slope ? PART_COUNT : PART_COUNT - 1;
 }
 
-int64_t fp_fit_loss_bytes(const fp_model *model, int64_t tokens, bool metric)
+int64_t fp_fit_loss_bytes(const fp_model *model, int64_t tokens, bool metric, bool slope)
 {
 	int64_t hidden = fp_model_get_config(model)->hidden;
 	fp_fit_loss f = {0};
 	fp_matrix_part parts[PART_COUNT];
-	int count = list_parts(&f, tokens, hidden, metric, parts);
+	int count = list_parts(&f, tokens, hidden, slope, parts);
 	return fp_matrix_parts_bytes(parts, count) + fp_tape_bytes(model, tokens) +
 		   (metric ? fp_fit_metric_bytes(hidden, tokens) : 0);
 }
@@ -100,21 +100,14 @@ cleanup:
 	return status;
 }
 
-/* Computes the metric from all token gradients, a batch of windows at a time. */
 static fp_status make_metric(fp_fit_loss *f)
 {
 	const fp_fit_task *task = f->task;
 	fp_backend *be = task->be;
-	int64_t length = task->length;
 	fp_status status;
-	FP_TRY(fp_fit_metric_new(&f->metric, be, f->slope.cols, f->slope.rows));
-	for (int64_t first = 0; first < task->gradient_windows; first += task->batch) {
-		int64_t count = fp_smaller(task->batch, task->gradient_windows - first);
-		for (int64_t i = 0; i < count; i++)
-			FP_TRY(read_slope(f, first + i, fp_matrix_rows(f->slope, i * length, length)));
-		FP_TRY(fp_fit_metric_add(&f->metric, be, fp_matrix_rows(f->slope, 0, count * length)));
-	}
-	FP_TRY(fp_fit_metric_finish(&f->metric, be, task->settings->adapt));
+	FP_TRY(fp_fit_metric_new(&f->metric, be, f->input.cols, f->input.rows));
+	FP_TRY(task->read_fisher(task->read_data, f->metric.F));
+	FP_TRY(fp_fit_metric_finish(&f->metric, be, task->fisher_tokens, task->settings->adapt));
 	if (!(f->metric.slope > 0))
 		fp_matrix_free(be, &f->slope);
 cleanup:
@@ -124,7 +117,7 @@ cleanup:
 fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 {
 	int64_t tokens = task->batch * task->length, hidden = fp_model_get_config(task->layer->model)->hidden;
-	bool metric = task->read_gradients != NULL;
+	bool slope = task->read_fisher && task->read_gradients;
 	fp_matrix_part parts[PART_COUNT];
 	double energy;
 	fp_status status;
@@ -135,8 +128,8 @@ fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 	/* Each layer has its own seed, so that the order in which layers are pruned does not matter. */
 	fp_mersenne_seed(&out->random, (uint64_t)task->settings->seed * 1000003 + (uint64_t)task->layer->index);
 	shuffle(out, 0, task->windows);
-	FP_TRY(fp_matrix_parts_new(task->be, parts, list_parts(out, tokens, hidden, metric, parts)));
-	if (metric)
+	FP_TRY(fp_matrix_parts_new(task->be, parts, list_parts(out, tokens, hidden, slope, parts)));
+	if (task->read_fisher)
 		FP_TRY(make_metric(out));
 	FP_TRY(measure_energy(out, 0, out->held_out, &out->held_out_energy));
 	FP_TRY(measure_energy(out, out->held_out, task->windows, &energy));

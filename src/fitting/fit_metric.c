@@ -40,36 +40,29 @@ fp_status fp_fit_metric_new(fp_fit_metric *out, fp_backend *be, int64_t hidden, 
 	return status;
 }
 
-fp_status fp_fit_metric_add(fp_fit_metric *metric, fp_backend *be, fp_matrix gradients)
+fp_status fp_fit_metric_finish(fp_fit_metric *metric, fp_backend *be, int64_t tokens, double descent)
 {
-	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
-	double squares;
+	fp_matrix diagonal = {0}, ones = {0};
+	double squares; /* Σ g² */
 	fp_status status;
-	FP_TRY(be->linear->gram(be, gradients, metric->entries > 0 ? 1 : 0, metric->F));
-	FP_TRY(be->linear->dot(be, gradients, gradients, &squares));
-	metric->squares += squares;
-	metric->entries += (double)fp_matrix_size(gradients);
-cleanup:
-	return status;
-}
-
-fp_status fp_fit_metric_finish(fp_fit_metric *metric, fp_backend *be, double descent)
-{
-	fp_matrix damping = {0};
-	fp_status status;
-	if (!(metric->squares > 0)) { /* the token loss does not depend on the output: the plain metric */
+	FP_TRY(fp_matrix_new(be, &diagonal, 1, metric->F.cols, FP_F32));
+	FP_TRY(fp_matrix_new(be, &ones, 1, metric->F.cols, FP_F32));
+	FP_TRY(be->linear->diagonal(be, metric->F, diagonal));
+	FP_TRY(be->memory->fill(be, ones, 1));
+	FP_TRY(be->linear->dot(be, diagonal, ones, &squares));
+	if (!(squares > 0)) { /* the token loss does not depend on the output: the plain metric */
 		fp_fit_metric_free(be, metric);
-		return FP_OK;
+		goto cleanup;
 	}
-	FP_TRY(fp_matrix_new(be, &damping, 1, metric->F.cols, FP_F32));
 	FP_TRY(be->linear->mirror(be, metric->F));
 	/* the sum over tokens, scaled so that the mean of its diagonal is 1 */
-	FP_TRY(be->linear->axpby(be, 0, metric->F, (float)((double)metric->F.cols / metric->squares), metric->F));
-	FP_TRY(be->memory->fill(be, damping, DAMPING));
-	FP_TRY(be->linear->add_diagonal(be, metric->F, damping));
-	metric->slope = descent * metric->entries / metric->squares;
+	FP_TRY(be->linear->axpby(be, 0, metric->F, (float)((double)metric->F.cols / squares), metric->F));
+	FP_TRY(be->memory->fill(be, ones, DAMPING));
+	FP_TRY(be->linear->add_diagonal(be, metric->F, ones));
+	metric->slope = descent * (double)(tokens * metric->F.cols) / squares;
 cleanup:
-	fp_matrix_free(be, &damping);
+	fp_matrix_free(be, &diagonal);
+	fp_matrix_free(be, &ones);
 	return status;
 }
 

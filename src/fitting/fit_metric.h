@@ -16,14 +16,13 @@ typedef struct fp_fit_metric { /* all zero: the plain metric; freed with fp_fit_
 	fp_matrix F;               /* hidden × hidden; absent: the identity */
 	fp_matrix product;         /* work space for eF */
 	double slope;              /* κ/m */
-	double squares, entries;   /* of the gradients added so far: Σ g², and their number */
 } fp_fit_metric;
 
-/* For errors of up to `rows` tokens. After it, fp_fit_metric_add() takes the gradients in parts, and
- * fp_fit_metric_finish() computes F and the slope, with κ = descent. If all gradients are zero, the metric is plain. */
+/* For errors of up to `rows` tokens. After it, the caller sets the upper triangle of F to Σ ggᵀ over `tokens` tokens,
+ * and fp_fit_metric_finish() computes F and the slope, with κ = descent. If all gradients are zero, the metric is
+ * plain. */
 fp_status fp_fit_metric_new(fp_fit_metric *out, fp_backend *be, int64_t hidden, int64_t rows);
-fp_status fp_fit_metric_add(fp_fit_metric *metric, fp_backend *be, fp_matrix gradients);
-fp_status fp_fit_metric_finish(fp_fit_metric *metric, fp_backend *be, double descent);
+fp_status fp_fit_metric_finish(fp_fit_metric *metric, fp_backend *be, int64_t tokens, double descent);
 void fp_fit_metric_free(fp_backend *be, fp_fit_metric *metric);
 /* Bytes that fp_fit_metric_new() allocates. */
 int64_t fp_fit_metric_bytes(int64_t hidden, int64_t rows);

@@ -21,7 +21,11 @@ typedef struct fp_fit_result {
 /* Reads one window: the layer's input and the output that it should have, length × hidden each. */
 typedef fp_status (*fp_fit_read)(void *data, int64_t window, fp_matrix input, fp_matrix target);
 
-/* Reads the gradients of the token loss with respect to the dense layer's output, of one window: length × hidden. */
+/* Reads Σ ggᵀ, with g the gradients of the token loss with respect to the dense layer's output: the upper triangle of a
+ * hidden × hidden matrix. */
+typedef fp_status (*fp_fit_read_fisher)(void *data, fp_matrix out);
+
+/* Reads g of one window: length × hidden. */
 typedef fp_status (*fp_fit_read_gradients)(void *data, int64_t window, fp_matrix out);
 
 typedef struct fp_fit_task {
@@ -30,11 +34,13 @@ typedef struct fp_fit_task {
 	const fp_settings *settings;
 	fp_layer *layer; /* pruned and rounded to the checkpoint's types; fitted in place. Zeros stay zeros. */
 	fp_fit_read read;
-	fp_fit_read_gradients read_gradients; /* for windows below gradient_windows; NULL: the metric is plain */
-	void *read_data;                      /* for both */
+	fp_fit_read_fisher read_fisher;       /* NULL: the metric is plain */
+	fp_fit_read_gradients read_gradients; /* for windows below gradient_windows; NULL: there are none */
+	void *read_data;                      /* for all three */
 	int64_t windows, gradient_windows;
-	int64_t length; /* tokens of a window */
-	int64_t batch;  /* windows that go through the layer at once */
+	int64_t fisher_tokens; /* over which Σ ggᵀ is */
+	int64_t length;        /* tokens of a window */
+	int64_t batch;         /* windows that go through the layer at once */
 } fp_fit_task;
 
 /* Leaves the layer at the best point found, by its loss on the held-out windows. The start is one of the points. */
@@ -46,8 +52,8 @@ int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows);
 int64_t fp_fit_steps(const fp_settings *settings, int64_t windows, int64_t length);
 int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length);
 /* Bytes that fp_fit_layer() allocates at its peak with batches of `tokens` tokens, not counting what single products
- * take (backend/work_space.h); `metric`: with token gradients. */
-int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric);
+ * take (backend/work_space.h); `metric`: with Fisher's matrix; `slope`: with gradients. */
+int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric, bool slope);
 /* Fails when the device has no gradients. */
 fp_status fp_fit_check(const fp_backend *be);
 

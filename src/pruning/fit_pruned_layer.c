@@ -58,28 +58,38 @@ static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_mat
 	return status == FP_OK ? fp_streams_read(streams, reader->target, window, target) : status;
 }
 
+static fp_status read_fisher(void *data, fp_matrix out)
+{
+	const fit_reader *reader = data;
+	return fp_fisher_read(reader->task->fisher, reader->layer, out);
+}
+
 static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
 {
 	const fit_reader *reader = data;
 	fp_backend *be = reader->task->be;
 	if (fp_matrix_is_absent(reader->gradients))
-		return fp_token_gradients_read(reader->task->gradients, reader->layer, window, 1, out);
+		return fp_fisher_read_gradients(reader->task->fisher, reader->layer, window, 1, out);
 	return be->memory->copy(be, out, fp_matrix_rows(reader->gradients, window * out.rows, out.rows));
 }
 
-static fp_status open_gradients(fit_reader *reader, fp_fit_task *fit)
+static fp_status open_fisher(fit_reader *reader, fp_fit_task *fit)
 {
 	const fp_layer_task *task = reader->task;
 	fp_streams *streams = task->streams;
-	int64_t windows = fp_token_gradients_count(task->gradients);
+	int64_t windows = fp_fisher_gradient_windows(task->fisher);
 	fp_status status = FP_OK;
+	fit->read_fisher = read_fisher;
+	fit->fisher_tokens = fp_fisher_tokens(task->fisher);
+	if (windows == 0)
+		return FP_OK;
 	fit->read_gradients = read_gradients;
 	fit->gradient_windows = windows;
 	if (streams->residence == FP_ON_DISK)
 		return FP_OK;
 	FP_TRY(fp_matrix_new(task->be, &reader->gradients, windows * streams->length,
 						 fp_model_get_config(task->model)->hidden, FP_F32));
-	FP_TRY(fp_token_gradients_read(task->gradients, reader->layer, 0, windows, reader->gradients));
+	FP_TRY(fp_fisher_read_gradients(task->fisher, reader->layer, 0, windows, reader->gradients));
 cleanup:
 	return status;
 }
@@ -123,8 +133,8 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 		fp_layer_free(job->dense);
 		job->dense = NULL;
 	}
-	if (task->gradients)
-		FP_TRY(open_gradients(&reader, &fit));
+	if (task->fisher)
+		FP_TRY(open_fisher(&reader, &fit));
 	FP_TRY(fp_fit_layer(&fit, &result));
 	fp_matrix_free(task->be, &reader.gradients); /* before fp_streams_forward() allocates its workspace */
 	FP_TRY(finish(job, &result));

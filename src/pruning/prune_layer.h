@@ -6,8 +6,8 @@
 #ifndef FP_PRUNING_PRUNE_LAYER_H
 #define FP_PRUNING_PRUNE_LAYER_H
 
+#include "fitting/fisher.h"
 #include "fitting/layer_fit.h"
-#include "fitting/token_gradients.h"
 #include "pruning/allocation.h"
 #include "pruning/dense_statistics.h"
 #include "pruning/feed.h"
@@ -53,8 +53,8 @@ typedef struct fp_layer_task {
 	fp_streams *streams;             /* NULL: no calibration text (magnitude), and errors are those of the weights; or
 										all statistics are in `kept` */
 	fp_dense_statistics *kept;       /* of the same windows; read and added to; may be NULL */
-	const fp_token_gradients *gradients; /* for the fit's metric; NULL: the plain metric */
-	bool last;                           /* the streams are not needed after this layer */
+	const fp_fisher *fisher;         /* for the fit's metric; NULL: the plain metric */
+	bool last;                       /* the streams are not needed after this layer */
 	fp_layer **ahead; /* *ahead ← the next layer, uploaded while the streams pass this one; may be NULL */
 	fp_layer_output output;
 } fp_layer_task;

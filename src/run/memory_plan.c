@@ -20,7 +20,7 @@
 
 enum { MARGIN = 50 }; /* 1/MARGIN of a limit is left free, since this is an estimate */
 
-typedef enum phase { PHASE_GRADIENTS, PHASE_ROWS, PHASE_STATISTICS, PHASE_SOLVE, PHASE_FIT, PHASE_COUNT } phase;
+typedef enum phase { PHASE_FISHER, PHASE_ROWS, PHASE_STATISTICS, PHASE_SOLVE, PHASE_FIT, PHASE_COUNT } phase;
 
 typedef struct group_size {
 	int64_t inputs, largest; /* n, and mn of the largest operator */
@@ -107,13 +107,15 @@ static double fit_product_bytes(const fp_prune_task *task, const sizes *s, const
 static double fit_bytes(const fp_prune_task *task, const sizes *s, const fp_streams_plan *plan, bool metric)
 {
 	int64_t length = task->windows->length, hidden = fp_model_get_config(task->model)->hidden;
-	double fit = (double)fp_fit_bytes(task->model, s->layer, plan->batch * length, metric);
+	bool slope = metric && fp_fisher_keeps_gradients(task->settings);
+	double fit = (double)fp_fit_bytes(task->model, s->layer, plan->batch * length, metric, slope);
 	if (plan->residence == FP_RESIDENT)
 		fit += (double)fp_streams_pass_bytes(task->model, length, plan);
 	else
 		fit -= (double)s->held; /* the dense layer is freed before the fit */
-	if (plan->residence != FP_ON_DISK && metric)
-		fit += (double)(fp_token_gradients_windows(task->model, task->windows) * length * hidden) * sizeof(float);
+	if (plan->residence != FP_ON_DISK && slope)
+		fit +=
+			(double)(fp_fisher_windows(task->model, task->settings, task->windows) * length * hidden) * sizeof(float);
 	return fit + fit_product_bytes(task, s, plan, metric);
 }
 
@@ -132,7 +134,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	const fp_backend *be = task->be;
 	int64_t windows = task->windows->count, length = task->windows->length;
 	bool fitted = windows > 0 && task->settings->fit_steps > 0;
-	bool metric = fitted && fp_token_gradients_wanted(task->settings, task->windows);
+	bool metric = fitted && fp_fisher_wanted(task->settings, task->windows);
 	double fixed = (double)(2 * s->held + fp_model_embedding_bytes(task->model)), host = 0, most = 0;
 	memset(bytes, 0, PHASE_COUNT * sizeof *bytes);
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
@@ -148,7 +150,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	if (fitted)
 		bytes[PHASE_FIT] = fit_bytes(task, s, plan, metric) + fixed;
 	if (metric) /* before anything else is allocated */
-		bytes[PHASE_GRADIENTS] = (double)fp_token_gradients_bytes(task->model, task->windows, s->held);
+		bytes[PHASE_FISHER] = (double)fp_fisher_bytes(task->model, task->settings, task->windows, s->held);
 	if (!be->asynchronous) /* on the host: the program, the write buffers and the text */
 		host = (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes) +
 			   4.0 * (double)(windows * length);
@@ -161,7 +163,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 
 static void log_phases(fp_context *ctx, const double bytes[PHASE_COUNT])
 {
-	static const char *const names[PHASE_COUNT] = {"token gradients", "row importance", "statistics", "solve", "fit"};
+	static const char *const names[PHASE_COUNT] = {"Fisher's matrices", "row importance", "statistics", "solve", "fit"};
 	for (int i = 0; i < PHASE_COUNT; i++)
 		if (bytes[i] > 0)
 			fp_log(ctx, FP_LOG_DEBUG, "memory: %s: %.0f MiB expected", names[i], bytes[i] / 1048576.0);

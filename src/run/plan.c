@@ -60,12 +60,8 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		double drawn = (double)(fp_fit_steps(task->settings, windows, length) *
 								fp_fit_batch(task->settings, windows, length) * length);
 		out->flops += (double)out->layers * 6 * drawn * (double)weights;
-		if (fp_token_gradients_wanted(task->settings, task->windows)) {
-			/* through the layers twice forward and once backward by the inputs; through the head once each */
-			double seen = (double)(fp_token_gradients_windows(task->model, task->windows) * length);
-			double head = (double)(config->vocabulary * config->embedding);
-			out->flops += seen * (6 * (double)config->layers * (double)weights + 4 * head);
-		}
+		if (fp_fisher_wanted(task->settings, task->windows))
+			out->flops += fp_fisher_flops(task->model, task->settings, task->windows, weights);
 	}
 	status = fp_memory_plan_make(&memory, task, false);
 	out->memory_bytes = memory.bytes;

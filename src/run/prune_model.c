@@ -30,7 +30,7 @@ typedef struct model_run {
 	double layer_seconds; /* of the `layer_count` layers that this run pruned */
 	int64_t layer_count;
 	fp_allocation *allocation; /* NULL: one share for all operators */
-	fp_token_gradients *gradients;
+	fp_fisher *fisher;
 } model_run;
 
 /* An asynchronous device is waited for when the stage changes, so that its time counts for the stage that queued the
@@ -125,7 +125,7 @@ static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 						   .pattern = run->pattern,
 						   .allocation = run->allocation,
 						   .streams = streams,
-						   .gradients = run->gradients,
+						   .fisher = run->fisher,
 						   .kept = run->task->kept,
 						   .output = {.space = space_for_operator,
 									  .operator_done = operator_done,
@@ -274,17 +274,22 @@ static const char *scratch_folder(const fp_prune_task *task)
 	return folder ? folder : "/tmp";
 }
 
-/* Token gradients for the fits of this rank's layers. */
-static fp_status make_gradients(model_run *run)
+/* Fisher's matrices for the fits of this rank's layers. */
+static fp_status make_fisher(model_run *run)
 {
 	const fp_prune_task *task = run->task;
 	int64_t first = run->begin > run->first ? run->begin : run->first;
 	while (first < run->pending && fp_layer_journal_has(task->journal, first))
 		first++;
-	if (first >= run->pending || !fp_token_gradients_wanted(task->settings, task->windows))
+	if (first >= run->pending || !fp_fisher_wanted(task->settings, task->windows))
 		return FP_OK;
-	fp_status status = fp_token_gradients_new(&run->gradients, task->model, task->windows, first, scratch_folder(task));
-	fp_memory_log_stages(task->be, "token gradients");
+	fp_status status = fp_fisher_new(&run->fisher, &(fp_fisher_request){.model = task->model,
+																		.settings = task->settings,
+																		.windows = task->windows,
+																		.first = first,
+																		.end = run->pending,
+																		.folder = scratch_folder(task)});
+	fp_memory_log_stages(task->be, "Fisher's matrices");
 	return status;
 }
 
@@ -381,7 +386,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 																		   .pattern = run.pattern,
 																		   .first = run.first,
 																		   .end = run.end}));
-	FP_TRY(make_gradients(&run));
+	FP_TRY(make_fisher(&run));
 	FP_TRY(open_streams(&run, &streams));
 	FP_TRY(fp_write_behind_new(&run.behind, task->be, task->writer));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
@@ -394,7 +399,7 @@ cleanup:
 	fp_write_behind_free(run.behind);
 	fp_free(run.replaced);
 	fp_allocation_free(run.allocation);
-	fp_token_gradients_free(run.gradients);
+	fp_fisher_free(run.fisher);
 	out->seconds = fp_clock() - started;
 	fp_streams_free(&streams);
 	if (status != FP_OK)

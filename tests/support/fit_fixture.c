@@ -84,6 +84,13 @@ static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_mat
 						   : status;
 }
 
+static fp_status read_fisher(void *data, fp_matrix out)
+{
+	fit_fixture *fit = data;
+	fp_matrix gradients = fp_matrix_rows(fit->gradients, 0, fit->gradient_windows * FIT_LENGTH);
+	return fit->f.be->linear->gram(fit->f.be, gradients, 0, out);
+}
+
 static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
 {
 	fit_fixture *fit = data;
@@ -97,10 +104,12 @@ fp_fit_task fit_task(fit_fixture *fit)
 						 .settings = fit->settings,
 						 .layer = fit->layer,
 						 .read = read_window,
-						 .read_gradients = fit->gradient_windows > 0 ? read_gradients : NULL,
+						 .read_fisher = fit->gradient_windows > 0 ? read_fisher : NULL,
+						 .read_gradients = fit->settings->adapt > 0 ? read_gradients : NULL,
 						 .read_data = fit,
 						 .windows = fit->windows.count,
 						 .gradient_windows = fit->gradient_windows,
+						 .fisher_tokens = fit->gradient_windows * FIT_LENGTH,
 						 .length = FIT_LENGTH,
 						 .batch = FIT_BATCH};
 }

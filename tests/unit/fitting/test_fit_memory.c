@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The estimates of memory that the fit and the token gradients give, compared with what they allocate. */
+/* The estimates of memory that the fit and Fisher's matrices give, compared with what they allocate. */
 #include "counting_allocator.h"
 #include "fit_fixture.h"
 
+#include "fitting/fisher.h"
 #include "fitting/fit_metric.h"
-#include "fitting/token_gradients.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +21,10 @@ static void check_estimate(const char *what, const char *model, int64_t estimate
 static void a_fit_takes_what_is_expected(void **unused)
 {
 	(void)unused;
-	static const char *const settings[] = {"fit_steps=8", "fit_tokens=192", "adapt=0.01", NULL};
-	for (int i = 0; i < 2 * FIT_MODEL_COUNT; i++) {
-		const char *model = fit_models[i / 2];
-		bool metric = i % 2 == 1;
+	for (int i = 0; i < 3 * FIT_MODEL_COUNT; i++) {
+		const char *model = fit_models[i / 3];
+		bool metric = i % 3 > 0, slope = i % 3 > 1;
+		const char *settings[] = {"fit_steps=8", "fit_tokens=192", slope ? "adapt=0.01" : "adapt=0", NULL};
 		fit_fixture fit;
 		counting_allocator counter;
 		open_fit(&fit, model, 12, settings);
@@ -34,8 +34,10 @@ static void a_fit_takes_what_is_expected(void **unused)
 		counting_allocator_begin(&counter, fit.f.be);
 		run_fit(&fit);
 		int64_t peak = counting_allocator_end(&counter);
-		check_estimate(metric ? "fit by token gradients" : "fit", model,
-					   fp_fit_bytes(fit.f.model, 0, FIT_BATCH * FIT_LENGTH, metric), peak);
+		check_estimate(slope    ? "fit with gradients"
+					   : metric ? "fit by Fisher's matrix"
+								: "fit",
+					   model, fp_fit_bytes(fit.f.model, 0, FIT_BATCH * FIT_LENGTH, metric, slope), peak);
 		close_fit(&fit);
 	}
 }
@@ -46,19 +48,15 @@ static void a_metric_takes_what_is_expected(void **unused)
 	enum { HIDDEN = 48, ROWS = 100 };
 	fp_context *ctx = fp_context_new();
 	fp_backend *be;
-	fp_matrix gradients;
 	fp_fit_metric metric;
 	counting_allocator counter;
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
-	assert_ok(ctx, fp_matrix_new(be, &gradients, ROWS, HIDDEN, FP_F32));
-	assert_ok(ctx, be->memory->fill(be, gradients, 0.5F));
 	counting_allocator_begin(&counter, be);
 	assert_ok(ctx, fp_fit_metric_new(&metric, be, HIDDEN, ROWS));
-	assert_ok(ctx, fp_fit_metric_add(&metric, be, gradients));
-	assert_ok(ctx, fp_fit_metric_finish(&metric, be, 0.1));
+	assert_ok(ctx, be->memory->fill(be, metric.F, 0.5F));
+	assert_ok(ctx, fp_fit_metric_finish(&metric, be, ROWS, 0.1));
 	fp_fit_metric_free(be, &metric);
 	check_estimate("metric", "48 features", fp_fit_metric_bytes(HIDDEN, ROWS), counting_allocator_end(&counter));
-	fp_matrix_free(be, &gradients);
 	fp_backend_close(be);
 	fp_context_free(ctx);
 }
@@ -73,27 +71,30 @@ static int64_t held_bytes(const fp_model *model)
 	return held;
 }
 
-static void token_gradients_take_what_is_expected(void **unused)
+static void fisher_takes_what_is_expected(void **unused)
 {
 	(void)unused;
-	static const int64_t counts[] = {2, 40};
-	static const char *const settings[] = {"fit_steps=1", NULL};
-	for (int i = 0; i < 2 * FIT_MODEL_COUNT; i++) {
-		const char *model = fit_models[i / 2];
+	static const int64_t counts[] = {2, 40, 400};
+	for (int i = 0; i < 6 * FIT_MODEL_COUNT; i++) {
+		const char *model = fit_models[i / 6], *what = i % 6 < 3 ? "Fisher's matrices" : "gradients";
+		const char *settings[] = {"fit_steps=1", i % 6 < 3 ? "adapt=0" : "adapt=0.01", NULL};
 		fit_fixture fit;
 		counting_allocator counter;
-		fp_token_gradients *gradients;
+		fp_fisher *fisher;
 		model_fixture f;
-		open_fit(&fit, model, counts[i % 2], settings);
+		open_fit(&fit, model, counts[i % 3], settings);
 		open_fixture(&f, model); /* another one, with no tensor in memory yet */
 		if (f.be->asynchronous)
 			skip_because("%s: layers and products do not use be->memory->allocate()", f.be->name);
 		counting_allocator_begin(&counter, f.be);
-		assert_ok(f.ctx, fp_token_gradients_new(&gradients, f.model, &fit.windows, 0, "/tmp"));
+		assert_ok(f.ctx, fp_fisher_new(&fisher, &(fp_fisher_request){.model = f.model,
+																	 .settings = fit.settings,
+																	 .windows = &fit.windows,
+																	 .end = fp_model_get_config(f.model)->layers,
+																	 .folder = "/tmp"}));
 		int64_t peak = counting_allocator_end(&counter);
-		check_estimate(i % 2 ? "token gradients of 40 windows" : "token gradients of 2 windows", model,
-					   fp_token_gradients_bytes(f.model, &fit.windows, held_bytes(f.model)), peak);
-		fp_token_gradients_free(gradients);
+		check_estimate(what, model, fp_fisher_bytes(f.model, fit.settings, &fit.windows, held_bytes(f.model)), peak);
+		fp_fisher_free(fisher);
 		close_fixture(&f);
 		close_fit(&fit);
 	}
@@ -105,7 +106,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_fit_takes_what_is_expected),
 		cmocka_unit_test(a_metric_takes_what_is_expected),
 	};
-	const struct CMUnitTest token_gradients[] = {cmocka_unit_test(token_gradients_take_what_is_expected)};
-	TEST_PART(token_gradients);
+	const struct CMUnitTest fisher[] = {cmocka_unit_test(fisher_takes_what_is_expected)};
+	TEST_PART(fisher);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

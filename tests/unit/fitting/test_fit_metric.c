@@ -66,9 +66,8 @@ static void it_agrees_with_the_formula(void **unused)
 	float got[ROWS * WIDTH];
 	open_run(&r);
 	assert_ok(r.ctx, fp_fit_metric_new(&metric, r.be, WIDTH, ROWS + 2));
-	assert_ok(r.ctx, fp_fit_metric_add(&metric, r.be, fp_matrix_rows(r.device[0], 0, 19))); /* in two parts */
-	assert_ok(r.ctx, fp_fit_metric_add(&metric, r.be, fp_matrix_rows(r.device[0], 19, TOKENS - 19)));
-	assert_ok(r.ctx, fp_fit_metric_finish(&metric, r.be, 0.3));
+	assert_ok(r.ctx, r.be->linear->gram(r.be, r.device[0], 0, metric.F));
+	assert_ok(r.ctx, fp_fit_metric_finish(&metric, r.be, TOKENS, 0.3));
 	for (int i = 0; i < ROWS; i++)
 		for (int j = 0; j < WIDTH; j++) {
 			slope += 2 * 0.3 / r.mean * (double)r.g[i * WIDTH + j] * (double)r.e[i * WIDTH + j];
@@ -101,10 +100,9 @@ static void without_gradients_it_is_the_plain_metric(void **unused)
 	open_run(&r);
 	for (int turn = 0; turn < 2; turn++) { /* no gradients; all gradients zero */
 		if (turn) {
-			assert_ok(r.ctx, r.be->memory->fill(r.be, r.device[0], 0));
 			assert_ok(r.ctx, fp_fit_metric_new(&metric, r.be, WIDTH, ROWS));
-			assert_ok(r.ctx, fp_fit_metric_add(&metric, r.be, r.device[0]));
-			assert_ok(r.ctx, fp_fit_metric_finish(&metric, r.be, 0.3));
+			assert_ok(r.ctx, r.be->memory->fill(r.be, metric.F, 0));
+			assert_ok(r.ctx, fp_fit_metric_finish(&metric, r.be, TOKENS, 0.3));
 			assert_true(fp_matrix_is_absent(metric.F) && metric.slope == 0);
 		}
 		wanted = 0;

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fisher.h: what an error in a layer's output does to the token loss. With g the gradient of the dense model's
+ * cross-entropy on a token of the calibration text with respect to the output of a layer, each layer has Fisher's
+ * matrix Σ ggᵀ; with `adapt`, the gradients themselves are kept too. They come from one pass forward and one back
+ * through the whole model, before anything is pruned. One layer is in memory at a time; hidden states and results are
+ * in an unnamed temporary file.
+ */
+#ifndef FP_FITTING_FISHER_H
+#define FP_FITTING_FISHER_H
+
+#include "base/settings.h"
+#include "model/layer_backward.h"
+#include "text/windows.h"
+
+typedef struct fp_fisher fp_fisher; /* freed with fp_fisher_free() */
+
+typedef struct fp_fisher_request {
+	fp_model *model;
+	const fp_settings *settings;
+	const fp_windows *windows;
+	int64_t first, end; /* layers that will be read */
+	const char *folder; /* for the temporary file */
+	/* Above so many bytes of hidden states in the file, some are computed twice instead; 0: the usual limit. The result
+	 * does not depend on it. */
+	int64_t state_bytes;
+} fp_fisher_request;
+
+fp_status fp_fisher_new(fp_fisher **out, const fp_fisher_request *request);
+void fp_fisher_free(fp_fisher *fisher); /* NULL is allowed */
+
+/* Σ ggᵀ is over so many tokens. */
+int64_t fp_fisher_tokens(const fp_fisher *fisher);
+/* out (hidden × hidden) ← the upper triangle of a layer's Σ ggᵀ; the lower one is undefined */
+fp_status fp_fisher_read(const fp_fisher *fisher, int64_t layer, fp_matrix out);
+
+/* The first windows have gradients: how many; 0 without `adapt`. */
+int64_t fp_fisher_gradient_windows(const fp_fisher *fisher);
+/* out (windows · length × hidden) ← the gradients of a layer for windows [first, first + windows) */
+fp_status fp_fisher_read_gradients(const fp_fisher *fisher, int64_t layer, int64_t first, int64_t windows,
+								   fp_matrix out);
+
+/* True when the settings ask for Fisher's matrices, and for the gradients too. */
+bool fp_fisher_wanted(const fp_settings *settings, const fp_windows *windows);
+bool fp_fisher_keeps_gradients(const fp_settings *settings);
+
+/* For planning: the windows that the passes read (the first ones; their number does not depend on the machine), the
+ * bytes that they allocate at their peak on the device, with `held` bytes for the weights of a layer, and the
+ * operations of their matrix products, with so many weights in a layer. */
+int64_t fp_fisher_windows(const fp_model *model, const fp_settings *settings, const fp_windows *windows);
+int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held);
+double fp_fisher_flops(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t weights);
+
+#endif

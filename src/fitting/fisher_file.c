@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fitting/fisher_file.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "base/numbers.h"
+
+#include <unistd.h>
+
+static const char *const FILE_NAME = "Fisher's matrices"; /* in messages */
+
+/* Slots: one for each output that is kept, and one for each between two of them. */
+static int64_t kept_count(const fp_fisher_file *f, int64_t stride)
+{
+	return (f->layers - f->first + stride - 1) / stride;
+}
+
+static int64_t slot_count(const fp_fisher_file *f, int64_t stride)
+{
+	return kept_count(f, stride) + stride - 1;
+}
+
+static int64_t slot_bytes(const fp_fisher_file *f)
+{
+	return f->windows * f->length * f->width * fp_dtype_size(FP_BF16);
+}
+
+void fp_fisher_file_plan(fp_fisher_file *f)
+{
+	f->file = -1;
+	f->stride = 1;
+	for (int64_t stride = 2; stride <= f->layers - f->first && !f->keeps_outputs; stride++) {
+		if (slot_count(f, f->stride) * slot_bytes(f) <= f->slot_limit)
+			break;
+		if (slot_count(f, stride) < slot_count(f, f->stride))
+			f->stride = stride;
+	}
+}
+
+static int64_t slot_offset(const fp_fisher_file *f, int64_t layer, int64_t window)
+{
+	int64_t state = fp_larger(layer - f->first, 0), between = state % f->stride;
+	int64_t slot = between == 0 ? state / f->stride : kept_count(f, f->stride) + between - 1;
+	return slot * slot_bytes(f) + window * f->length * f->width * fp_dtype_size(FP_BF16);
+}
+
+static int64_t matrix_offset(const fp_fisher_file *f, int64_t layer, int64_t row)
+{
+	int64_t rows = (layer - f->first) * f->width + row;
+	return slot_count(f, f->stride) * slot_bytes(f) + rows * f->width * fp_dtype_size(FP_F32);
+}
+
+int64_t fp_fisher_file_bytes(const fp_fisher_file *f)
+{
+	return matrix_offset(f, f->end, 0);
+}
+
+bool fp_fisher_file_shares_below(const fp_fisher_file *f, int64_t layer)
+{
+	return f->stride > 1 && (layer - f->first) % f->stride == 0 && layer < f->layers - 1;
+}
+
+fp_status fp_fisher_file_open(fp_fisher_file *f, const char *folder)
+{
+	fp_status status;
+	FP_TRY(FP_NEW(f->be->ctx, &f->host, fp_larger(f->batch * f->length, 2) * f->width));
+	FP_TRY(fp_scratch_file(&f->file, f->be->ctx, folder, fp_fisher_file_bytes(f)));
+cleanup:
+	if (status != FP_OK)
+		fp_fisher_file_close(f);
+	return status;
+}
+
+void fp_fisher_file_close(fp_fisher_file *f)
+{
+	if (f->host && f->file >= 0)
+		close(f->file);
+	fp_free(f->host);
+	f->host = NULL;
+	f->file = -1;
+}
+
+static fp_status write_rows(const fp_fisher_file *f, fp_matrix rows, fp_dtype type, int64_t offset)
+{
+	fp_status status;
+	FP_TRY(f->be->memory->download(f->be, f->host, type, rows.cols, rows));
+	FP_TRY(f->be->memory->synchronize(f->be));
+	FP_TRY(fp_write_at(f->be->ctx, f->file, FILE_NAME, f->host, fp_matrix_size(rows) * fp_dtype_size(type), offset));
+cleanup:
+	return status;
+}
+
+static fp_status read_rows(const fp_fisher_file *f, fp_matrix rows, fp_dtype type, int64_t offset)
+{
+	fp_status status;
+	FP_TRY(fp_read_at(f->be->ctx, f->file, FILE_NAME, f->host, fp_matrix_size(rows) * fp_dtype_size(type), offset));
+	FP_TRY(f->be->memory->upload(f->be, rows, f->host, type, rows.cols));
+	FP_TRY(f->be->memory->synchronize(f->be)); /* the next call writes to f->host */
+cleanup:
+	return status;
+}
+
+fp_status fp_fisher_write_slot(const fp_fisher_file *f, int64_t layer, int64_t window, fp_matrix rows)
+{
+	return write_rows(f, rows, FP_BF16, slot_offset(f, layer, window));
+}
+
+fp_status fp_fisher_read_slot(const fp_fisher_file *f, int64_t layer, int64_t window, fp_matrix rows)
+{
+	return read_rows(f, rows, FP_BF16, slot_offset(f, layer, window));
+}
+
+/* Rows [first, …) of a matrix of floats, as many as the buffer for a batch of bf16 can hold. */
+static fp_matrix buffer_rows(const fp_fisher_file *f, fp_matrix matrix, int64_t first)
+{
+	int64_t most = fp_larger(f->batch * f->length / 2, 1);
+	return fp_matrix_rows(matrix, first, fp_smaller(most, matrix.rows - first));
+}
+
+fp_status fp_fisher_write_matrix(const fp_fisher_file *f, int64_t layer, fp_matrix matrix)
+{
+	fp_status status = FP_OK;
+	for (int64_t row = 0; row < matrix.rows && status == FP_OK;) {
+		fp_matrix part = buffer_rows(f, matrix, row);
+		status = write_rows(f, part, FP_F32, matrix_offset(f, layer, row));
+		row += part.rows;
+	}
+	return status;
+}
+
+fp_status fp_fisher_read_matrix(const fp_fisher_file *f, int64_t layer, fp_matrix out)
+{
+	fp_status status = FP_OK;
+	for (int64_t row = 0; row < out.rows && status == FP_OK;) {
+		fp_matrix part = buffer_rows(f, out, row);
+		status = read_rows(f, part, FP_F32, matrix_offset(f, layer, row));
+		row += part.rows;
+	}
+	return status;
+}

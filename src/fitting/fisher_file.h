@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fisher_file.h: the temporary file of fisher.h. It has slots of hidden states (bf16, all windows) and one matrix of
+ * floats for each layer.
+ *
+ * The number of tokens grows with the hidden size, so that the slots of all layers may take too much. Then only each
+ * stride-th output is kept. The outputs between two of them share slots: whoever reads them computes them again first.
+ */
+#ifndef FP_FITTING_FISHER_FILE_H
+#define FP_FITTING_FISHER_FILE_H
+
+#include "backend/backend.h"
+
+typedef struct fp_fisher_file { /* freed with fp_fisher_file_close() */
+	fp_backend *be;
+	int64_t layers, first, end; /* of the model; those that have matrices */
+	int64_t windows, length, width;
+	int64_t batch;      /* windows read or written at once */
+	bool keeps_outputs; /* all slots are kept: the stride is 1 */
+	int64_t slot_limit; /* bytes of all slots, if a stride can achieve it */
+	int64_t stride;
+	int file;
+	uint16_t *host; /* a batch between the device and the file */
+} fp_fisher_file;
+
+/* Sets the stride of a file whose sizes are set: the smallest with which the slots are small enough, or else the one
+ * with the fewest slots. */
+void fp_fisher_file_plan(fp_fisher_file *f);
+/* The size of a planned file. */
+int64_t fp_fisher_file_bytes(const fp_fisher_file *f);
+/* Creates a planned file in `folder`. */
+fp_status fp_fisher_file_open(fp_fisher_file *f, const char *folder);
+void fp_fisher_file_close(fp_fisher_file *f); /* one that is not open is allowed */
+
+/* True if the outputs below `layer`, as far as the next kept one, are in slots that layers above it have used. */
+bool fp_fisher_file_shares_below(const fp_fisher_file *f, int64_t layer);
+
+/* The output of a layer, from `window` on (rows: whole windows, at most a batch). Layers below the first share its
+ * slot. */
+fp_status fp_fisher_write_slot(const fp_fisher_file *f, int64_t layer, int64_t window, fp_matrix rows);
+fp_status fp_fisher_read_slot(const fp_fisher_file *f, int64_t layer, int64_t window, fp_matrix rows);
+
+/* The matrix (width × width) of a layer of [first, end). */
+fp_status fp_fisher_write_matrix(const fp_fisher_file *f, int64_t layer, fp_matrix matrix);
+fp_status fp_fisher_read_matrix(const fp_fisher_file *f, int64_t layer, fp_matrix out);
+
+#endif
