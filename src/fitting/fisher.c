@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fisher.c: the forward pass writes the output of each layer to the file. The backward pass reads it as the input of
- * the next layer, repeats that layer's forward pass, and computes the gradient from the one of the layer above, which
- * stays on the device. Hidden states are rounded to bf16 in the file: many models run in bf16.
+ * fisher.c: the forward pass writes the output of each layer into its slot. The backward pass reads it as the input of
+ * the next layer, repeats that layer's forward pass, and replaces it by the gradient. Both are rounded to bf16. That is
+ * precise enough: many models run in bf16, and the gradients of single tokens are mostly noise.
  */
 #include "fitting/fisher.h"
 
@@ -10,24 +10,24 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/numbers.h"
-#include "fitting/fisher_file.h"
+#include "fitting/fisher_store.h"
 
 enum {
 	BATCH_TOKENS = 4096,
-	LEAST_TOKENS = 32768,  /* of Σ ggᵀ, if the text has them */
-	TOKENS_PER_FEATURE = 8 /* and so many times the hidden size: its rank is then full */
+	LEAST_TOKENS = 65536,   /* of Σ ggᵀ, if the text has them */
+	TOKENS_PER_FEATURE = 16 /* and so many times the hidden size: its rank is then full */
 };
-static const int64_t STATE_BYTES = (int64_t)8 << 30;    /* of hidden states in the file */
+static const int64_t STATE_BYTES = (int64_t)16 << 30;   /* of hidden states in the file, if a stride can achieve it */
 static const int64_t GRADIENT_BYTES = (int64_t)4 << 30; /* of the gradients of all layers, if they are kept */
 
 struct fp_fisher {
 	fp_model *model; /* borrowed */
 	fp_backend *be;
-	fp_fisher_file file;
+	fp_fisher_store store;
 	/* during the passes only */
-	fp_matrix hidden;   /* of a batch */
-	fp_matrix gradient; /* of all windows */
-	int32_t *targets;   /* of a batch */
+	fp_matrix hidden; /* of a batch */
+	fp_matrix sum;    /* Σ ggᵀ of a layer */
+	int32_t *targets; /* of a batch */
 };
 
 bool fp_fisher_wanted(const fp_settings *settings, const fp_windows *windows)
@@ -50,37 +50,45 @@ int64_t fp_fisher_windows(const fp_model *model, const fp_settings *settings, co
 	return fp_smaller(fp_larger(most, 1), windows->count);
 }
 
-static fp_fisher_file plan_file(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
-								int64_t state_bytes, int64_t first, int64_t end)
+static fp_fisher_store plan_store(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
+								  fp_fisher_room room, int64_t first, int64_t end)
 {
 	int64_t batch = fp_smaller(BATCH_TOKENS / windows->length, windows->count);
-	fp_fisher_file file = {.be = fp_model_backend(model),
-						   .layers = fp_model_get_config(model)->layers,
-						   .first = first,
-						   .end = end,
-						   .windows = fp_fisher_windows(model, settings, windows),
-						   .length = windows->length,
-						   .width = fp_model_get_config(model)->hidden,
-						   .batch = fp_larger(batch, 1),
-						   .slot_limit = state_bytes > 0 ? state_bytes : STATE_BYTES,
-						   .keeps_outputs = fp_fisher_keeps_gradients(settings)};
-	fp_fisher_file_plan(&file);
-	return file;
+	fp_fisher_store store = {.be = fp_model_backend(model),
+							 .layers = fp_model_get_config(model)->layers,
+							 .first = first,
+							 .end = end,
+							 .windows = fp_fisher_windows(model, settings, windows),
+							 .length = windows->length,
+							 .width = fp_model_get_config(model)->hidden,
+							 .batch = fp_larger(batch, 1),
+							 .resident = room.on_device && !fp_fisher_keeps_gradients(settings),
+							 .slot_limit = room.bytes > 0 ? room.bytes : STATE_BYTES,
+							 .keeps_slots = fp_fisher_keeps_gradients(settings)};
+	fp_fisher_store_plan(&store);
+	return store;
 }
 
-/* The head, a layer's pass and a matrix are never in memory together. */
+/* The head, a layer's forward pass and a layer's backward pass are never in memory together. */
 int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held)
 {
 	const fp_backend *be = fp_model_backend(model);
-	fp_fisher_file f = plan_file(model, settings, windows, 0, 0, 0);
-	int64_t tokens = f.batch * f.length, entries = tokens * f.width;
-	int64_t states = (entries + f.windows * f.length * f.width) * fp_dtype_size(FP_F32);
+	fp_fisher_store f = plan_store(model, settings, windows, (fp_fisher_room){0}, 0, 0);
+	int64_t tokens = f.batch * f.length, entries = tokens * f.width, batch = entries * fp_dtype_size(FP_F32);
 	fp_attention_shape shape = fp_model_attention_shape(model, f.batch, f.length);
-	int64_t tape = fp_tape_bytes(model, tokens) + fp_attention_backward_bytes(be, &shape);
-	int64_t layer = held + fp_larger(tape, fp_workspace_bytes(model, tokens));
-	int64_t matrix =
-		f.width * f.width * fp_dtype_size(FP_F32) + fp_product_bytes(be, FP_USE_REFINEMENT, entries, entries);
-	return states + fp_larger(fp_model_head_bytes(model), fp_larger(layer, matrix));
+	int64_t work = fp_larger(fp_attention_backward_bytes(be, &shape),
+							 fp_product_bytes(be, FP_USE_REFINEMENT, entries, entries)); /* one after the other */
+	int64_t head = fp_model_head_bytes(model) + batch;
+	int64_t layer = held + fp_larger(fp_tape_bytes(model, tokens) + work, fp_workspace_bytes(model, tokens));
+	return batch + f.width * f.width * fp_dtype_size(FP_F32) + fp_larger(head, layer);
+}
+
+fp_fisher_room fp_fisher_choose_room(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
+									 int64_t free_bytes)
+{
+	fp_fisher_room room = {.on_device = true, .bytes = fp_larger(free_bytes, 1)};
+	fp_fisher_store f = plan_store(model, settings, windows, room, 0, 0);
+	return f.resident && fp_fisher_store_slot_bytes(&f) <= free_bytes ? room : (fp_fisher_room){0};
 }
 
 /* Through each layer twice forward (three times with a stride) and once backward by the inputs, then Σ ggᵀ; through the
@@ -88,7 +96,7 @@ int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, cons
 double fp_fisher_flops(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t weights)
 {
 	const fp_model_config *c = fp_model_get_config(model);
-	fp_fisher_file f = plan_file(model, settings, windows, 0, 0, 0);
+	fp_fisher_store f = plan_store(model, settings, windows, (fp_fisher_room){0}, 0, 0);
 	double layer = (f.stride > 1 ? 8 : 6) * (double)weights + 2 * (double)(c->hidden * c->hidden);
 	double head = 4 * (double)(c->vocabulary * c->embedding);
 	return (double)(f.windows * f.length) * ((double)c->layers * layer + head);
@@ -97,9 +105,10 @@ double fp_fisher_flops(const fp_model *model, const fp_settings *settings, const
 static void free_space(fp_fisher *s)
 {
 	fp_matrix_free(s->be, &s->hidden);
-	fp_matrix_free(s->be, &s->gradient);
+	fp_matrix_free(s->be, &s->sum);
 	fp_free(s->targets);
 	s->targets = NULL;
+	fp_fisher_store_drop_slots(&s->store);
 }
 
 void fp_fisher_free(fp_fisher *fisher)
@@ -107,31 +116,26 @@ void fp_fisher_free(fp_fisher *fisher)
 	if (!fisher)
 		return;
 	free_space(fisher);
-	fp_fisher_file_close(&fisher->file);
+	fp_fisher_store_close(&fisher->store);
 	fp_free(fisher);
 }
 
-/* The windows of the batch that begins at `window`, and their gradients. */
+/* The windows of the batch that begins at `window`. */
 static int64_t batch_count(const fp_fisher *s, int64_t window)
 {
-	return fp_smaller(s->file.batch, s->file.windows - window);
-}
-
-static fp_matrix gradient_rows(const fp_fisher *s, int64_t window)
-{
-	return fp_matrix_rows(s->gradient, window * s->file.length, batch_count(s, window) * s->file.length);
+	return fp_smaller(s->store.batch, s->store.windows - window);
 }
 
 /* Writes the layer's outputs for all windows into its slot. */
 static fp_status forward_layer(const fp_fisher *s, const fp_windows *windows, int64_t index)
 {
-	int64_t length = s->file.length;
+	int64_t length = s->store.length;
 	fp_layer *layer = NULL;
 	fp_workspace *workspace = NULL;
 	fp_status status;
 	FP_TRY(fp_layer_load(&layer, s->model, index));
-	FP_TRY(fp_workspace_new(&workspace, s->model, s->file.batch * length));
-	for (int64_t window = 0; window < s->file.windows; window += s->file.batch) {
+	FP_TRY(fp_workspace_new(&workspace, s->model, s->store.batch * length));
+	for (int64_t window = 0; window < s->store.windows; window += s->store.batch) {
 		int64_t count = batch_count(s, window);
 		fp_layer_state state = {
 			.sequences = count, .length = length, .hidden = fp_matrix_rows(s->hidden, 0, count * length)};
@@ -139,9 +143,9 @@ static fp_status forward_layer(const fp_fisher *s, const fp_windows *windows, in
 		if (index == 0)
 			FP_TRY(fp_model_embed(s->model, windows->ids + window * length, count, length, state.hidden));
 		else
-			FP_TRY(fp_fisher_read_slot(&s->file, index - 1, window, state.hidden));
+			FP_TRY(fp_fisher_read_slot(&s->store, index - 1, window, state.hidden));
 		FP_TRY(fp_layer_forward(layer, &state, workspace));
-		FP_TRY(fp_fisher_write_slot(&s->file, index, window, state.hidden));
+		FP_TRY(fp_fisher_write_slot(&s->store, index, window, state.hidden));
 	}
 cleanup:
 	fp_workspace_free(workspace);
@@ -149,42 +153,59 @@ cleanup:
 	return status;
 }
 
-/* gradient ← by the outputs of the last layer */
+/* Replaces some outputs of a layer by their gradients, and adds those to the sum. */
+static fp_status take_gradients(const fp_fisher *s, int64_t layer, int64_t window, fp_matrix gradients)
+{
+	FP_PRODUCTS_FOR(s->be, FP_USE_REFINEMENT);
+	fp_status status = FP_OK;
+	if (layer < s->store.end)
+		FP_TRY(s->be->linear->gram(s->be, gradients, window > 0 ? 1 : 0, s->sum));
+	FP_TRY(fp_fisher_write_slot(&s->store, layer, window, gradients));
+cleanup:
+	return status;
+}
+
+/* The gradients of the last layer's outputs. */
 static fp_status backward_head(const fp_fisher *s, const fp_windows *windows)
 {
-	int64_t length = s->file.length;
-	fp_status status = FP_OK;
-	for (int64_t window = 0; window < s->file.windows; window += s->file.batch) {
-		fp_matrix part = gradient_rows(s, window), hidden = fp_matrix_rows(s->hidden, 0, part.rows);
+	int64_t length = s->store.length, last = s->store.layers - 1;
+	fp_matrix gradient = {0};
+	fp_status status;
+	FP_TRY(fp_matrix_new(s->be, &gradient, s->hidden.rows, s->hidden.cols, FP_F32));
+	for (int64_t window = 0; window < s->store.windows; window += s->store.batch) {
+		int64_t rows = batch_count(s, window) * length;
 		const int32_t *ids = windows->ids + window * length;
-		for (int64_t i = 0; i < part.rows; i++)
+		fp_matrix hidden = fp_matrix_rows(s->hidden, 0, rows), part = fp_matrix_rows(gradient, 0, rows);
+		for (int64_t i = 0; i < rows; i++)
 			s->targets[i] = (i + 1) % length == 0 ? -1 : ids[i + 1];
 		FP_TRY(fp_check_interrupt(s->be->ctx));
-		FP_TRY(fp_fisher_read_slot(&s->file, s->file.layers - 1, window, hidden));
+		FP_TRY(fp_fisher_read_slot(&s->store, last, window, hidden));
 		FP_TRY(fp_model_loss_gradient(s->model, hidden, s->targets, part));
+		FP_TRY(take_gradients(s, last, window, part));
 	}
 cleanup:
+	fp_matrix_free(s->be, &gradient);
 	fp_model_drop_head(s->model);
 	return status;
 }
 
-/* gradient: by the outputs of a layer ← by its inputs, the outputs of the layer below */
+/* The gradients of a layer's inputs, the outputs of the layer below. */
 static fp_status backward_layer(const fp_fisher *s, int64_t index)
 {
-	fp_backend *be = s->be;
 	fp_layer *layer = NULL;
 	fp_tape *tape = NULL;
 	fp_status status;
 	FP_TRY(fp_layer_load(&layer, s->model, index));
-	FP_TRY(fp_tape_new(&tape, s->model, s->file.batch * s->file.length));
-	for (int64_t window = 0; window < s->file.windows; window += s->file.batch) {
-		fp_matrix part = gradient_rows(s, window), input = fp_matrix_rows(s->hidden, 0, part.rows), output, below;
-		FP_TRY(fp_check_interrupt(be->ctx));
-		FP_TRY(fp_fisher_read_slot(&s->file, index - 1, window, input));
-		FP_TRY(fp_layer_forward_taped(layer, batch_count(s, window), s->file.length, input, tape, &output));
-		FP_TRY(be->memory->copy(be, output, part));
-		FP_TRY(fp_layer_backward_input(layer, tape, &below));
-		FP_TRY(be->memory->copy(be, part, below));
+	FP_TRY(fp_tape_new(&tape, s->model, s->store.batch * s->store.length));
+	for (int64_t window = 0; window < s->store.windows; window += s->store.batch) {
+		int64_t count = batch_count(s, window);
+		fp_matrix input = fp_matrix_rows(s->hidden, 0, count * s->store.length), output, gradient;
+		FP_TRY(fp_check_interrupt(s->be->ctx));
+		FP_TRY(fp_fisher_read_slot(&s->store, index - 1, window, input));
+		FP_TRY(fp_layer_forward_taped(layer, count, s->store.length, input, tape, &output));
+		FP_TRY(fp_fisher_read_slot(&s->store, index, window, output));
+		FP_TRY(fp_layer_backward_input(layer, tape, &gradient));
+		FP_TRY(take_gradients(s, index - 1, window, gradient));
 	}
 cleanup:
 	fp_tape_free(tape);
@@ -192,48 +213,31 @@ cleanup:
 	return status;
 }
 
-/* Writes Σ ggᵀ, and the gradients in place of the layer's outputs if they are kept. */
-static fp_status store_layer(const fp_fisher *s, int64_t layer)
+static fp_status store_sum(const fp_fisher *s, int64_t layer)
 {
-	FP_PRODUCTS_FOR(s->be, FP_USE_REFINEMENT);
-	fp_backend *be = s->be;
-	fp_matrix sum = {0};
-	fp_status status = FP_OK;
-	if (layer >= s->file.end)
-		return FP_OK;
-	FP_TRY(fp_matrix_new(be, &sum, s->file.width, s->file.width, FP_F32));
-	FP_TRY(be->memory->fill(be, sum, 0));
-	for (int64_t window = 0; window < s->file.windows; window += s->file.batch) {
-		fp_matrix part = gradient_rows(s, window);
-		FP_TRY(be->linear->gram(be, part, 1, sum));
-		if (s->file.keeps_outputs)
-			FP_TRY(fp_fisher_write_slot(&s->file, layer, window, part));
-	}
-	FP_TRY(fp_fisher_write_matrix(&s->file, layer, sum));
-cleanup:
-	fp_matrix_free(be, &sum);
-	return status;
+	return layer < s->store.end ? fp_fisher_write_matrix(&s->store, layer, s->sum) : FP_OK;
 }
 
 static fp_status run_passes(fp_fisher *s, const fp_windows *windows)
 {
 	FP_PRODUCTS_FOR(s->be, FP_USE_ACTIVATION);
-	const fp_fisher_file *f = &s->file;
+	const fp_fisher_store *f = &s->store;
 	int64_t last = f->layers - 1;
 	fp_status status;
 	FP_TRY(FP_NEW(s->be->ctx, &s->targets, f->batch * f->length));
 	FP_TRY(fp_matrix_new(s->be, &s->hidden, f->batch * f->length, f->width, FP_F32));
 	for (int64_t layer = 0; layer <= last; layer++)
 		FP_TRY(forward_layer(s, windows, layer));
-	FP_TRY(fp_matrix_new(s->be, &s->gradient, f->windows * f->length, f->width, FP_F32));
+	FP_TRY(fp_matrix_new(s->be, &s->sum, f->width, f->width, FP_F32));
+	FP_TRY(s->be->memory->fill(s->be, s->sum, 0)); /* the lower triangle goes to the file too */
 	FP_TRY(backward_head(s, windows));
-	FP_TRY(store_layer(s, last));
+	FP_TRY(store_sum(s, last));
 	for (int64_t layer = last; layer > f->first; layer--) {
-		if (fp_fisher_file_shares_below(f, layer)) /* the same bits as the first time */
+		if (fp_fisher_store_shares_below(f, layer)) /* the same bits as the first time */
 			for (int64_t below = layer - f->stride + 1; below < layer; below++)
 				FP_TRY(forward_layer(s, windows, below));
 		FP_TRY(backward_layer(s, layer));
-		FP_TRY(store_layer(s, layer - 1));
+		FP_TRY(store_sum(s, layer - 1));
 	}
 cleanup:
 	free_space(s);
@@ -250,12 +254,12 @@ fp_status fp_fisher_new(fp_fisher **out, const fp_fisher_request *request)
 	*out = NULL;
 	FP_TRY(FP_NEW(be->ctx, &s, 1));
 	*s = (fp_fisher){.model = request->model, .be = be};
-	s->file = plan_file(request->model, request->settings, request->windows, request->state_bytes, request->first,
-						request->end);
-	FP_TRY(fp_fisher_file_open(&s->file, request->folder));
+	s->store =
+		plan_store(request->model, request->settings, request->windows, request->room, request->first, request->end);
+	FP_TRY(fp_fisher_store_open(&s->store, request->folder));
 	FP_TRY(run_passes(s, request->windows));
 	fp_log(be->ctx, FP_LOG_INFO, "Fisher's matrices: %lld layers, %lld windows, %.1f s",
-		   (long long)(request->end - request->first), (long long)s->file.windows, fp_clock() - started);
+		   (long long)(request->end - request->first), (long long)s->store.windows, fp_clock() - started);
 	*out = s;
 	s = NULL;
 cleanup:
@@ -266,27 +270,27 @@ cleanup:
 
 int64_t fp_fisher_tokens(const fp_fisher *fisher)
 {
-	return fisher->file.windows * fisher->file.length;
+	return fisher->store.windows * fisher->store.length;
 }
 
 fp_status fp_fisher_read(const fp_fisher *fisher, int64_t layer, fp_matrix out)
 {
-	const fp_fisher_file *f = &fisher->file;
+	const fp_fisher_store *f = &fisher->store;
 	FP_REQUIRE(f->be, layer >= f->first && layer < f->end && out.rows == f->width && out.cols == f->width);
 	return fp_fisher_read_matrix(f, layer, out);
 }
 
 int64_t fp_fisher_gradient_windows(const fp_fisher *fisher)
 {
-	return fisher->file.keeps_outputs ? fisher->file.windows : 0;
+	return fisher->store.keeps_slots ? fisher->store.windows : 0;
 }
 
 fp_status fp_fisher_read_gradients(const fp_fisher *fisher, int64_t layer, int64_t first, int64_t windows,
 								   fp_matrix out)
 {
-	const fp_fisher_file *f = &fisher->file;
+	const fp_fisher_store *f = &fisher->store;
 	fp_status status = FP_OK;
-	FP_REQUIRE(f->be, f->keeps_outputs && layer >= f->first && layer < f->end);
+	FP_REQUIRE(f->be, f->keeps_slots && layer >= f->first && layer < f->end);
 	FP_REQUIRE(f->be, first >= 0 && first + windows <= f->windows);
 	FP_REQUIRE(f->be, out.rows == windows * f->length && out.cols == f->width);
 	for (int64_t window = 0; window < windows; window += f->batch) {

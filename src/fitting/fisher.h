@@ -3,8 +3,8 @@
  * fisher.h: what an error in a layer's output does to the token loss. With g the gradient of the dense model's
  * cross-entropy on a token of the calibration text with respect to the output of a layer, each layer has Fisher's
  * matrix Σ ggᵀ; with `adapt`, the gradients themselves are kept too. They come from one pass forward and one back
- * through the whole model, before anything is pruned. One layer is in memory at a time; hidden states and results are
- * in an unnamed temporary file.
+ * through the whole model, before anything is pruned. One layer is in memory at a time, and the results are in an
+ * unnamed temporary file.
  */
 #ifndef FP_FITTING_FISHER_H
 #define FP_FITTING_FISHER_H
@@ -15,15 +15,20 @@
 
 typedef struct fp_fisher fp_fisher; /* freed with fp_fisher_free() */
 
+/* Where the passes keep hidden states: on the device or in the file, and how much they may take before some are computed
+ * twice instead; all zero: in the file, with the usual limit. The result does not depend on it. */
+typedef struct fp_fisher_room {
+	bool on_device;
+	int64_t bytes;
+} fp_fisher_room;
+
 typedef struct fp_fisher_request {
 	fp_model *model;
 	const fp_settings *settings;
 	const fp_windows *windows;
 	int64_t first, end; /* layers that will be read */
 	const char *folder; /* for the temporary file */
-	/* Above so many bytes of hidden states in the file, some are computed twice instead; 0: the usual limit. The result
-	 * does not depend on it. */
-	int64_t state_bytes;
+	fp_fisher_room room;
 } fp_fisher_request;
 
 fp_status fp_fisher_new(fp_fisher **out, const fp_fisher_request *request);
@@ -45,10 +50,13 @@ bool fp_fisher_wanted(const fp_settings *settings, const fp_windows *windows);
 bool fp_fisher_keeps_gradients(const fp_settings *settings);
 
 /* For planning: the windows that the passes read (the first ones; their number does not depend on the machine), the
- * bytes that they allocate at their peak on the device, with `held` bytes for the weights of a layer, and the
- * operations of their matrix products, with so many weights in a layer. */
+ * bytes that they allocate at their peak on the device with hidden states in the file, with `held` bytes for the
+ * weights of a layer, the room to use when so many bytes more are free on the device, and the operations of their
+ * matrix products, with so many weights in a layer. */
 int64_t fp_fisher_windows(const fp_model *model, const fp_settings *settings, const fp_windows *windows);
 int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held);
+fp_fisher_room fp_fisher_choose_room(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
+									 int64_t free_bytes);
 double fp_fisher_flops(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t weights);
 
 #endif

@@ -222,6 +222,9 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 		fp_log(be->ctx, FP_LOG_INFO, "hidden states are kept on disk: they do not fit into %.1f GiB of free memory",
 			   (double)available / 1073741824.0);
 cleanup:
+	if (status == FP_OK && bytes[PHASE_FISHER] > 0)
+		out->fisher = fp_fisher_choose_room(task->model, task->settings, task->windows,
+											out->bytes - (int64_t)bytes[PHASE_FISHER]);
 	if (status == FP_OK)
 		log_phases(be->ctx, bytes);
 	return status;

@@ -288,7 +288,8 @@ static fp_status make_fisher(model_run *run)
 																		.windows = task->windows,
 																		.first = first,
 																		.end = run->pending,
-																		.folder = scratch_folder(task)});
+																		.folder = scratch_folder(task),
+																		.room = run->plan.fisher});
 	fp_memory_log_stages(task->be, "Fisher's matrices");
 	return status;
 }

@@ -5,7 +5,7 @@
 #include "model_fixture.h"
 
 #include "fitting/fisher.h"
-#include "fitting/fisher_file.h"
+#include "fitting/fisher_store.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ typedef struct fisher_run {
 } fisher_run;
 
 static fisher_run run_fisher(model_fixture *f, const fp_windows *windows, const char *adapt, int64_t first, int64_t end,
-							 int64_t state_bytes)
+							 fp_fisher_room room)
 {
 	const char *settings[] = {"fit_steps=1", adapt, NULL};
 	fisher_run r = {.f = f, .windows = windows, .settings = resolved_settings(f->ctx, "llama", settings)};
@@ -77,7 +77,7 @@ static fisher_run run_fisher(model_fixture *f, const fp_windows *windows, const 
 																	.first = first,
 																	.end = end,
 																	.folder = "/tmp",
-																	.state_bytes = state_bytes}));
+																	.room = room}));
 	assert_int_equal(fp_fisher_tokens(r.fisher), windows->count * windows->length);
 	return r;
 }
@@ -173,7 +173,7 @@ static void gradients_agree_with_differences_of_the_loss(void **unused)
 		open_fixture(&f, models[i]);
 		fp_windows windows = read_windows(models[i]);
 		int64_t layers = fp_model_get_config(f.model)->layers;
-		fisher_run r = run_fisher(&f, &windows, "adapt=0.01", 0, layers, 0);
+		fisher_run r = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0});
 		for (int64_t layer = 0; layer < layers; layer++) {
 			float *gradient = load_gradients(&r, layer);
 			check_layer(&f, &windows, layer, gradient, models[i]);
@@ -195,8 +195,8 @@ static void check_same(const fisher_run *a, const fisher_run *b, int64_t layer)
 	free(other);
 }
 
-/* A rank, or a resumed run, has other layers; with adapt = 0 no gradients are kept; with little room in the file,
- * outputs are computed twice. The demo model has six layers. */
+/* A rank, or a resumed run, has other layers; with adapt = 0 no gradients are kept; with little room, outputs are
+ * computed twice; and hidden states may be on the device. The demo model has six layers. */
 static void matrices_do_not_depend_on_how_they_are_made(void **unused)
 {
 	(void)unused;
@@ -208,11 +208,12 @@ static void matrices_do_not_depend_on_how_they_are_made(void **unused)
 	int64_t layers = fp_model_get_config(f.model)->layers;
 	for (int i = 0; i < 12 * 16; i++)
 		ids[i] = (int32_t)((random_uniform(&seed) + 1) * 50) + 3;
-	fisher_run all = run_fisher(&f, &windows, "adapt=0.01", 0, layers, 0);
+	fisher_run all = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0});
 	assert_int_equal(layers, 6);
 	for (int64_t first = 0; first < layers; first++)
 		for (int64_t end = first + 1; end <= layers; end++) {
-			fisher_run some = run_fisher(&f, &windows, "adapt=0", first, end, end % 2);
+			const fp_fisher_room room = {.on_device = (first + end) % 3 == 0, .bytes = end % 2};
+			fisher_run some = run_fisher(&f, &windows, "adapt=0", first, end, room);
 			assert_int_equal(fp_fisher_gradient_windows(some.fisher), 0);
 			for (int64_t layer = first; layer < end; layer++)
 				check_same(&all, &some, layer);
@@ -222,16 +223,16 @@ static void matrices_do_not_depend_on_how_they_are_made(void **unused)
 	close_fixture(&f);
 }
 
-static fp_fisher_file planned(int64_t layers, int64_t width)
+static fp_fisher_store planned(int64_t layers, int64_t width)
 {
-	fp_fisher_file file = {.layers = layers,
-						   .end = layers,
-						   .windows = 8 * width / 2048,
-						   .length = 2048,
-						   .width = width,
-						   .batch = 2,
-						   .slot_limit = (int64_t)8 << 30};
-	fp_fisher_file_plan(&file);
+	fp_fisher_store file = {.layers = layers,
+							.end = layers,
+							.windows = 8 * width / 2048,
+							.length = 2048,
+							.width = width,
+							.batch = 2,
+							.slot_limit = (int64_t)8 << 30};
+	fp_fisher_store_plan(&file);
 	return file;
 }
 
@@ -239,18 +240,22 @@ static void a_large_model_keeps_few_hidden_states(void **unused)
 {
 	(void)unused;
 	const int64_t gib = (int64_t)1 << 30;
-	fp_fisher_file small = planned(32, 4096), large = planned(80, 8192), kept;
+	fp_fisher_store small = planned(32, 4096), large = planned(80, 8192), kept;
 	assert_int_equal(small.stride, 1);
-	assert_int_equal(fp_fisher_file_bytes(&small), 8 * gib + 2 * gib);
+	assert_int_equal(fp_fisher_store_file_bytes(&small), 8 * gib + 2 * gib);
 	assert_int_equal(large.stride, 8); /* 10 + 7 slots of 1 GiB */
-	assert_int_equal(fp_fisher_file_bytes(&large), 17 * gib + 20 * gib);
+	assert_int_equal(fp_fisher_store_file_bytes(&large), 17 * gib + 20 * gib);
 	kept = large;
-	kept.keeps_outputs = true;
-	fp_fisher_file_plan(&kept);
+	kept.keeps_slots = true;
+	fp_fisher_store_plan(&kept);
 	assert_int_equal(kept.stride, 1);
+	kept = small;
+	kept.resident = true;
+	assert_int_equal(fp_fisher_store_file_bytes(&kept), 2 * gib);
+	assert_int_equal(fp_fisher_store_slot_bytes(&kept), 8 * gib);
 	large.first = 79;
-	fp_fisher_file_plan(&large);
-	assert_int_equal(fp_fisher_file_bytes(&large), gib + gib / 4);
+	fp_fisher_store_plan(&large);
+	assert_int_equal(fp_fisher_store_file_bytes(&large), gib + gib / 4);
 }
 
 static void the_hidden_size_decides_the_number_of_windows(void **unused)
@@ -263,7 +268,7 @@ static void the_hidden_size_decides_the_number_of_windows(void **unused)
 	fp_settings *settings = resolved_settings(f.ctx, "llama", plain);
 	fp_settings *keeping = resolved_settings(f.ctx, "llama", adapted);
 	fp_windows windows = {.count = (int64_t)1 << 40, .length = 17};
-	assert_int_equal(fp_fisher_windows(f.model, settings, &windows), 32768 / 17 + 1);
+	assert_int_equal(fp_fisher_windows(f.model, settings, &windows), 65536 / 17 + 1);
 	windows.length = 1 << 20;
 	assert_int_equal(fp_fisher_windows(f.model, settings, &windows), 1);
 	windows.length = 16; /* gradients of all windows that the file has room for */

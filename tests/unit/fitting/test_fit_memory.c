@@ -71,32 +71,46 @@ static int64_t held_bytes(const fp_model *model)
 	return held;
 }
 
+/* The peak of the passes, with hidden states in the file or on the device. */
+static void check_fisher(const char *name, int64_t windows, const char *adapt, bool on_device)
+{
+	const char *settings[] = {"fit_steps=1", adapt, NULL};
+	fit_fixture fit;
+	counting_allocator counter;
+	fp_fisher *fisher;
+	model_fixture f;
+	open_fit(&fit, name, windows, settings);
+	open_fixture(&f, name); /* another one, with no tensor in memory yet */
+	if (f.be->asynchronous)
+		skip_because("%s: layers and products do not use be->memory->allocate()", f.be->name);
+	const fp_model_config *c = fp_model_get_config(f.model);
+	int64_t expected = fp_fisher_bytes(f.model, fit.settings, &fit.windows, held_bytes(f.model));
+	int64_t states = c->layers * windows * FIT_LENGTH * c->hidden * fp_dtype_size(FP_BF16);
+	fp_fisher_request request = {
+		.model = f.model, .settings = fit.settings, .windows = &fit.windows, .end = c->layers, .folder = "/tmp"};
+	if (on_device) {
+		assert_false(fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states / c->layers).on_device);
+		request.room = fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states);
+		assert_true(request.room.on_device);
+		expected += states;
+	}
+	counting_allocator_begin(&counter, f.be);
+	assert_ok(f.ctx, fp_fisher_new(&fisher, &request));
+	check_estimate(on_device ? "Fisher's matrices, states on the device" : "Fisher's matrices", name, expected,
+				   counting_allocator_end(&counter));
+	fp_fisher_free(fisher);
+	close_fixture(&f);
+	close_fit(&fit);
+}
+
 static void fisher_takes_what_is_expected(void **unused)
 {
 	(void)unused;
 	static const int64_t counts[] = {2, 40, 400};
-	for (int i = 0; i < 6 * FIT_MODEL_COUNT; i++) {
-		const char *model = fit_models[i / 6], *what = i % 6 < 3 ? "Fisher's matrices" : "gradients";
-		const char *settings[] = {"fit_steps=1", i % 6 < 3 ? "adapt=0" : "adapt=0.01", NULL};
-		fit_fixture fit;
-		counting_allocator counter;
-		fp_fisher *fisher;
-		model_fixture f;
-		open_fit(&fit, model, counts[i % 3], settings);
-		open_fixture(&f, model); /* another one, with no tensor in memory yet */
-		if (f.be->asynchronous)
-			skip_because("%s: layers and products do not use be->memory->allocate()", f.be->name);
-		counting_allocator_begin(&counter, f.be);
-		assert_ok(f.ctx, fp_fisher_new(&fisher, &(fp_fisher_request){.model = f.model,
-																	 .settings = fit.settings,
-																	 .windows = &fit.windows,
-																	 .end = fp_model_get_config(f.model)->layers,
-																	 .folder = "/tmp"}));
-		int64_t peak = counting_allocator_end(&counter);
-		check_estimate(what, model, fp_fisher_bytes(f.model, fit.settings, &fit.windows, held_bytes(f.model)), peak);
-		fp_fisher_free(fisher);
-		close_fixture(&f);
-		close_fit(&fit);
+	for (int i = 0; i < 3 * FIT_MODEL_COUNT; i++) {
+		check_fisher(fit_models[i / 3], counts[i % 3], "adapt=0", false);
+		check_fisher(fit_models[i / 3], counts[i % 3], "adapt=0", true);
+		check_fisher(fit_models[i / 3], counts[i % 3], "adapt=0.01", false);
 	}
 }
 

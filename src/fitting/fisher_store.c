@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fitting/fisher_file.h"
+#include "fitting/fisher_store.h"
 
 #include "base/file.h"
 #include "base/memory.h"
@@ -10,26 +10,26 @@
 static const char *const FILE_NAME = "Fisher's matrices"; /* in messages */
 
 /* Slots: one for each output that is kept, and one for each between two of them. */
-static int64_t kept_count(const fp_fisher_file *f, int64_t stride)
+static int64_t kept_count(const fp_fisher_store *f, int64_t stride)
 {
 	return (f->layers - f->first + stride - 1) / stride;
 }
 
-static int64_t slot_count(const fp_fisher_file *f, int64_t stride)
+static int64_t slot_count(const fp_fisher_store *f, int64_t stride)
 {
 	return kept_count(f, stride) + stride - 1;
 }
 
-static int64_t slot_bytes(const fp_fisher_file *f)
+static int64_t slot_bytes(const fp_fisher_store *f)
 {
 	return f->windows * f->length * f->width * fp_dtype_size(FP_BF16);
 }
 
-void fp_fisher_file_plan(fp_fisher_file *f)
+void fp_fisher_store_plan(fp_fisher_store *f)
 {
 	f->file = -1;
 	f->stride = 1;
-	for (int64_t stride = 2; stride <= f->layers - f->first && !f->keeps_outputs; stride++) {
+	for (int64_t stride = 2; stride <= f->layers - f->first && !f->keeps_slots; stride++) {
 		if (slot_count(f, f->stride) * slot_bytes(f) <= f->slot_limit)
 			break;
 		if (slot_count(f, stride) < slot_count(f, f->stride))
@@ -37,42 +37,57 @@ void fp_fisher_file_plan(fp_fisher_file *f)
 	}
 }
 
-static int64_t slot_offset(const fp_fisher_file *f, int64_t layer, int64_t window)
+/* The first row of a window in a layer's slot, counted over all slots. */
+static int64_t slot_row(const fp_fisher_store *f, int64_t layer, int64_t window)
 {
 	int64_t state = fp_larger(layer - f->first, 0), between = state % f->stride;
 	int64_t slot = between == 0 ? state / f->stride : kept_count(f, f->stride) + between - 1;
-	return slot * slot_bytes(f) + window * f->length * f->width * fp_dtype_size(FP_BF16);
+	return (slot * f->windows + window) * f->length;
 }
 
-static int64_t matrix_offset(const fp_fisher_file *f, int64_t layer, int64_t row)
+int64_t fp_fisher_store_slot_bytes(const fp_fisher_store *f)
+{
+	return slot_count(f, f->stride) * slot_bytes(f);
+}
+
+static int64_t matrix_offset(const fp_fisher_store *f, int64_t layer, int64_t row)
 {
 	int64_t rows = (layer - f->first) * f->width + row;
-	return slot_count(f, f->stride) * slot_bytes(f) + rows * f->width * fp_dtype_size(FP_F32);
+	return (f->resident ? 0 : fp_fisher_store_slot_bytes(f)) + rows * f->width * fp_dtype_size(FP_F32);
 }
 
-int64_t fp_fisher_file_bytes(const fp_fisher_file *f)
+int64_t fp_fisher_store_file_bytes(const fp_fisher_store *f)
 {
 	return matrix_offset(f, f->end, 0);
 }
 
-bool fp_fisher_file_shares_below(const fp_fisher_file *f, int64_t layer)
+bool fp_fisher_store_shares_below(const fp_fisher_store *f, int64_t layer)
 {
 	return f->stride > 1 && (layer - f->first) % f->stride == 0 && layer < f->layers - 1;
 }
 
-fp_status fp_fisher_file_open(fp_fisher_file *f, const char *folder)
+fp_status fp_fisher_store_open(fp_fisher_store *f, const char *folder)
 {
 	fp_status status;
 	FP_TRY(FP_NEW(f->be->ctx, &f->host, fp_larger(f->batch * f->length, 2) * f->width));
-	FP_TRY(fp_scratch_file(&f->file, f->be->ctx, folder, fp_fisher_file_bytes(f)));
+	if (f->resident)
+		FP_TRY(fp_matrix_new(f->be, &f->slots, slot_count(f, f->stride) * f->windows * f->length, f->width, FP_BF16));
+	FP_TRY(fp_scratch_file(&f->file, f->be->ctx, folder, fp_fisher_store_file_bytes(f)));
 cleanup:
 	if (status != FP_OK)
-		fp_fisher_file_close(f);
+		fp_fisher_store_close(f);
 	return status;
 }
 
-void fp_fisher_file_close(fp_fisher_file *f)
+void fp_fisher_store_drop_slots(fp_fisher_store *f)
 {
+	if (f->resident)
+		fp_matrix_free(f->be, &f->slots);
+}
+
+void fp_fisher_store_close(fp_fisher_store *f)
+{
+	fp_fisher_store_drop_slots(f);
 	if (f->host && f->file >= 0)
 		close(f->file);
 	fp_free(f->host);
@@ -80,7 +95,7 @@ void fp_fisher_file_close(fp_fisher_file *f)
 	f->file = -1;
 }
 
-static fp_status write_rows(const fp_fisher_file *f, fp_matrix rows, fp_dtype type, int64_t offset)
+static fp_status write_rows(const fp_fisher_store *f, fp_matrix rows, fp_dtype type, int64_t offset)
 {
 	fp_status status;
 	FP_TRY(f->be->memory->download(f->be, f->host, type, rows.cols, rows));
@@ -90,7 +105,7 @@ cleanup:
 	return status;
 }
 
-static fp_status read_rows(const fp_fisher_file *f, fp_matrix rows, fp_dtype type, int64_t offset)
+static fp_status read_rows(const fp_fisher_store *f, fp_matrix rows, fp_dtype type, int64_t offset)
 {
 	fp_status status;
 	FP_TRY(fp_read_at(f->be->ctx, f->file, FILE_NAME, f->host, fp_matrix_size(rows) * fp_dtype_size(type), offset));
@@ -100,24 +115,30 @@ cleanup:
 	return status;
 }
 
-fp_status fp_fisher_write_slot(const fp_fisher_file *f, int64_t layer, int64_t window, fp_matrix rows)
+fp_status fp_fisher_write_slot(const fp_fisher_store *f, int64_t layer, int64_t window, fp_matrix rows)
 {
-	return write_rows(f, rows, FP_BF16, slot_offset(f, layer, window));
+	int64_t first = slot_row(f, layer, window);
+	if (f->resident)
+		return f->be->memory->copy(f->be, fp_matrix_rows(f->slots, first, rows.rows), rows);
+	return write_rows(f, rows, FP_BF16, first * f->width * fp_dtype_size(FP_BF16));
 }
 
-fp_status fp_fisher_read_slot(const fp_fisher_file *f, int64_t layer, int64_t window, fp_matrix rows)
+fp_status fp_fisher_read_slot(const fp_fisher_store *f, int64_t layer, int64_t window, fp_matrix rows)
 {
-	return read_rows(f, rows, FP_BF16, slot_offset(f, layer, window));
+	int64_t first = slot_row(f, layer, window);
+	if (f->resident)
+		return f->be->memory->copy(f->be, rows, fp_matrix_rows(f->slots, first, rows.rows));
+	return read_rows(f, rows, FP_BF16, first * f->width * fp_dtype_size(FP_BF16));
 }
 
 /* Rows [first, …) of a matrix of floats, as many as the buffer for a batch of bf16 can hold. */
-static fp_matrix buffer_rows(const fp_fisher_file *f, fp_matrix matrix, int64_t first)
+static fp_matrix buffer_rows(const fp_fisher_store *f, fp_matrix matrix, int64_t first)
 {
 	int64_t most = fp_larger(f->batch * f->length / 2, 1);
 	return fp_matrix_rows(matrix, first, fp_smaller(most, matrix.rows - first));
 }
 
-fp_status fp_fisher_write_matrix(const fp_fisher_file *f, int64_t layer, fp_matrix matrix)
+fp_status fp_fisher_write_matrix(const fp_fisher_store *f, int64_t layer, fp_matrix matrix)
 {
 	fp_status status = FP_OK;
 	for (int64_t row = 0; row < matrix.rows && status == FP_OK;) {
@@ -128,7 +149,7 @@ fp_status fp_fisher_write_matrix(const fp_fisher_file *f, int64_t layer, fp_matr
 	return status;
 }
 
-fp_status fp_fisher_read_matrix(const fp_fisher_file *f, int64_t layer, fp_matrix out)
+fp_status fp_fisher_read_matrix(const fp_fisher_store *f, int64_t layer, fp_matrix out)
 {
 	fp_status status = FP_OK;
 	for (int64_t row = 0; row < out.rows && status == FP_OK;) {
