@@ -186,6 +186,30 @@ static void gradients_agree_with_differences_of_the_loss(void **unused)
 	}
 }
 
+/* More windows than a batch has. */
+static void the_sum_is_over_all_batches(void **unused)
+{
+	(void)unused;
+	enum { COUNT = 400, LENGTH = 24 };
+	model_fixture f;
+	fp_windows windows = {
+		.ids = calloc((size_t)(COUNT * LENGTH), sizeof *windows.ids), .count = COUNT, .length = LENGTH};
+	uint64_t seed = 8;
+	open_fixture(&f, "llama-gqa");
+	int64_t layers = fp_model_get_config(f.model)->layers;
+	for (int i = 0; i < COUNT * LENGTH; i++)
+		windows.ids[i] = (int32_t)((random_uniform(&seed) + 1) * 19);
+	fisher_run r = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0});
+	for (int64_t layer = 0; layer < layers; layer++) {
+		float *gradient = load_gradients(&r, layer);
+		check_matrix(&r, layer, gradient, "llama-gqa");
+		free(gradient);
+	}
+	end_run(&r);
+	free(windows.ids);
+	close_fixture(&f);
+}
+
 static void check_same(const fisher_run *a, const fisher_run *b, int64_t layer)
 {
 	int64_t width = fp_model_get_config(a->f->model)->hidden;
@@ -286,6 +310,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gradients_agree_with_differences_of_the_loss),
+		cmocka_unit_test(the_sum_is_over_all_batches),
 		cmocka_unit_test(matrices_do_not_depend_on_how_they_are_made),
 		cmocka_unit_test(a_large_model_keeps_few_hidden_states),
 		cmocka_unit_test(the_hidden_size_decides_the_number_of_windows),
