@@ -84,9 +84,10 @@ static fp_status timed_activate_gated(fp_backend *be, fp_activation kind, fp_mat
 	TIMED(ACTIVATION, real.transformer->activate_gated(be, kind, G, U, Y));
 }
 
-static fp_status timed_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
+static fp_status timed_rotate(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
+							  fp_matrix X)
 {
-	TIMED(ROTARY, real.transformer->rotate(be, cosine, sine, heads, X));
+	TIMED(ROTARY, real.transformer->rotate(be, pairing, cosine, sine, heads, X));
 }
 
 static fp_status timed_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,

@@ -122,7 +122,8 @@ cleanup:
 
 static fp_status run_attention(bench *b, shape s)
 {
-	fp_attention_shape a = {s.a, s.b, s.c, s.d, s.e, 0, 0.125F};
+	fp_attention_shape a = {
+		.sequences = s.a, .length = s.b, .heads = s.c, .kv_heads = s.d, .head_dim = s.e, .scale = 0.125F};
 	return b->be->transformer->attention(b->be, &a, b->m[0], b->m[1], b->m[2], b->m[3]);
 }
 
@@ -190,7 +191,7 @@ static fp_status run_silu(bench *b, shape s)
 static fp_status run_rotate(bench *b, shape s)
 {
 	fp_matrix angles = fp_matrix_reshape(b->m[4], s.a, 32);
-	return b->be->transformer->rotate(b->be, angles, angles, s.b / 64, b->m[0]);
+	return b->be->transformer->rotate(b->be, FP_PAIR_HALVES, angles, angles, s.b / 64, b->m[0]);
 }
 
 static fp_status run_add_bias(bench *b, shape s)

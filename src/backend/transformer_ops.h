@@ -8,6 +8,8 @@
 
 typedef enum fp_norm_kind { FP_LAYER_NORM, FP_RMS_NORM } fp_norm_kind;
 typedef enum fp_activation { FP_RELU, FP_SILU, FP_GELU, FP_GELU_TANH } fp_activation;
+/* The two entries that a rotation turns: with r = 2·cosine.cols, (i, i + r/2) or (2i, 2i + 1), i < r/2. */
+typedef enum fp_pairing { FP_PAIR_HALVES, FP_PAIR_NEIGHBOURS } fp_pairing;
 
 typedef struct fp_attention_shape {
 	int64_t sequences; /* rows of Q, K, V = sequences × length */
@@ -17,7 +19,16 @@ typedef struct fp_attention_shape {
 	int64_t head_dim;
 	int64_t window; /* a token sees this many tokens up to itself; 0: all before it */
 	float scale;    /* on QKᵀ */
+	float soft_cap; /* c: scores become c·tanh(score/c); 0: none */
+	/* Added to the scores then, by head and position of the key: heads × at least `length`; absent: nothing (ALiBi) */
+	fp_matrix key_bias;
 } fp_attention_shape;
+
+/* Whether the softmax is taken of scale·QKᵀ as it is. For planning, a key_bias may have a shape and no buffer. */
+static inline bool fp_attention_is_plain(const fp_attention_shape *shape)
+{
+	return shape->soft_cap <= 0 && shape->key_bias.cols == 0;
+}
 
 typedef struct fp_transformer_operations {
 	/* Y ← normalised rows of X, times weight, plus bias; weight, bias 1×cols, may be absent.
@@ -29,12 +40,14 @@ typedef struct fp_transformer_operations {
 	fp_status (*activate)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y);
 	/* Y ← f(G)∘U; Y may be G or U; narrow is allowed, BF16 is allowed */
 	fp_status (*activate_gated)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
-	/* Rotary positions in place, halves convention: X[t, h·d + i], X[t, h·d + i + d/2] for i < d/2 turn by the angle of
-	 * row (t mod cosine.rows). cosine, sine are length × d/2. BF16 is allowed. */
-	fp_status (*rotate)(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
+	/* Rotary positions in place: in each head of X, d = X.cols/heads entries, the pairs of the first r turn by the angle
+	 * of row (t mod cosine.rows); the others stay. cosine, sine are length × r/2, r ≤ d. BF16 is allowed. */
+	fp_status (*rotate)(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
+						fp_matrix X);
 	/* out ← causal softmax attention; never holds more than one block of scores. BF16 is allowed for every use. */
 	fp_status (*attention)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 						   fp_matrix out);
+	fp_status (*soft_cap)(fp_backend *be, float cap, fp_matrix X); /* X ← cap·tanh(X/cap) */
 	/* out[i] ← −log softmax(logits[i,:])[targets[i]]; targets on the host, −1 gives 0; out 1×rows. Unless argmax is
 	 * NULL, argmax[i] (host) ← the smallest index of the largest logit. */
 	fp_status (*cross_entropy)(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,

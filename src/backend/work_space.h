@@ -46,7 +46,7 @@ static inline int64_t fp_product_bytes(const fp_backend *be, fp_use use, int64_t
 	return entry * left + panel;
 }
 
-/* Workspace of attention's gradients: two blocks of scores, and the rounded operands. */
+/* Workspace of attention's gradients: two blocks of scores, with a soft cap three, and the rounded operands. */
 static inline int64_t fp_attention_backward_bytes(const fp_backend *be, const fp_attention_shape *shape)
 {
 	int64_t entries, width = 2 * (shape->heads + shape->kv_heads) * shape->head_dim;
@@ -54,7 +54,7 @@ static inline int64_t fp_attention_backward_bytes(const fp_backend *be, const fp
 		return 0;
 	(void)fp_query_block(shape, &entries);
 	int64_t operands = be->precision == FP_PRECISION_BF16 ? 2 * shape->sequences * shape->length * width : 0;
-	return 2 * entries * (int64_t)sizeof(float) + operands;
+	return (shape->soft_cap > 0 ? 3 : 2) * entries * (int64_t)sizeof(float) + operands;
 }
 
 /* Workspace of attention with operands in the type of activations. For bf16 and the usual head sizes a device has a
@@ -63,7 +63,8 @@ static inline int64_t fp_attention_bytes(const fp_backend *be, const fp_attentio
 {
 	int64_t entries;
 	bool rounds = be->precision == FP_PRECISION_BF16;
-	if (!be->asynchronous || (rounds && (shape->head_dim == 64 || shape->head_dim == 128)))
+	if (!be->asynchronous ||
+		(rounds && fp_attention_is_plain(shape) && (shape->head_dim == 64 || shape->head_dim == 128)))
 		return 0;
 	(void)fp_query_block(shape, &entries);
 	return entries * (rounds ? 6 : 4);

@@ -193,7 +193,7 @@ static fp_status prepare_heads(const fp_layer *layer, fp_matrix norm, int64_t he
 		FP_TRY(be->transformer->norm(be, FP_RMS_NORM, split, norm, (fp_matrix){0}, c->norm_epsilon, split));
 	}
 	if (c->rotary)
-		FP_TRY(be->transformer->rotate(be, fp_matrix_rows(workspace->cosine, 0, length),
+		FP_TRY(be->transformer->rotate(be, FP_PAIR_HALVES, fp_matrix_rows(workspace->cosine, 0, length),
 									   fp_matrix_rows(workspace->sine, 0, length), heads, X));
 cleanup:
 	return status;

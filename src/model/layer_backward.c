@@ -79,7 +79,7 @@ static fp_status prepare_heads(const fp_layer *layer, fp_tape *tape, fp_matrix n
 									 split_heads(X, heads)));
 	}
 	if (c->rotary)
-		FP_TRY(be->transformer->rotate(be, fp_matrix_rows(tape->cosine, 0, tape->length),
+		FP_TRY(be->transformer->rotate(be, FP_PAIR_HALVES, fp_matrix_rows(tape->cosine, 0, tape->length),
 									   fp_matrix_rows(tape->sine, 0, tape->length), heads, X));
 cleanup:
 	return status;
@@ -92,7 +92,7 @@ static fp_status prepare_heads_backward(const fp_layer *layer, fp_tape *tape, fp
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	if (c->rotary)
-		FP_TRY(be->transformer->rotate(be, fp_matrix_rows(tape->cosine, 0, tape->length),
+		FP_TRY(be->transformer->rotate(be, FP_PAIR_HALVES, fp_matrix_rows(tape->cosine, 0, tape->length),
 									   fp_matrix_rows(tape->negative_sine, 0, tape->length), heads, gradient));
 	if (!fp_matrix_is_absent(norm))
 		FP_TRY(be->gradients->norm_backward(be, FP_RMS_NORM, split_heads(raw, heads), norm, c->norm_epsilon,

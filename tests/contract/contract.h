@@ -14,6 +14,12 @@
 /* The relative error of one operation in float. */
 #define FLOAT_EPSILON 1.1920929e-7
 
+/* Of plain attention: sequences, length, heads, kv_heads, head_dim, window, scale. */
+#define SHAPE(s, l, h, k, d, w, x)                                                                                     \
+	{                                                                                                                  \
+		.sequences = (s), .length = (l), .heads = (h), .kv_heads = (k), .head_dim = (d), .window = (w), .scale = (x)   \
+	}
+
 typedef struct contract {
 	fp_context *ctx;
 	fp_backend *be;

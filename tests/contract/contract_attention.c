@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One query in double. out and bound have head_dim entries. */
+/* One query in double. out and bound have head_dim entries; bias may be NULL. */
 static void attend_one(const fp_attention_shape *shape, const sample *Q, const sample *K, const sample *V,
-					   int64_t token, int64_t head, double *out, double *bound)
+					   const sample *bias, int64_t token, int64_t head, double *out, double *bound)
 {
 	int64_t d = shape->head_dim, query = token % shape->length, start = token - query;
 	int64_t kv = head / (shape->heads / shape->kv_heads);
@@ -19,6 +19,12 @@ static void attend_one(const fp_attention_shape *shape, const sample *Q, const s
 						  K->value[(start + j) * shape->kv_heads * d + kv * d + e];
 			score[j] += term;
 			size = fmax(size, fabs(term) * (double)d);
+		}
+		if (shape->soft_cap > 0)
+			score[j] = (double)shape->soft_cap * tanh(score[j] / (double)shape->soft_cap);
+		if (bias) {
+			score[j] += bias->value[head * bias->view.cols + j];
+			size = fmax(size, fabs(bias->value[head * bias->view.cols + j]));
 		}
 		largest = fmax(largest, score[j]);
 	}
@@ -40,21 +46,25 @@ static void attend_one(const fp_attention_shape *shape, const sample *Q, const s
 	free(score);
 }
 
-static void check_attention(contract *c, fp_attention_shape shape, double spread)
+static void check_attention(contract *c, fp_attention_shape shape, double spread, bool biased)
 {
 	int64_t tokens = shape.sequences * shape.length, d = shape.head_dim;
+	sample bias = sample_normal(c, shape.heads, shape.length + 3);
 	sample Q = sample_normal(c, tokens, shape.heads * d), K = sample_normal(c, tokens, shape.kv_heads * d);
 	sample V = sample_normal(c, tokens, shape.kv_heads * d), out = sample_filled(c, tokens, shape.heads * d, NAN);
 	shape.scale = (float)(spread / sqrt((double)d));
+	shape.key_bias = biased ? bias.view : (fp_matrix){0};
 	double *want = new_doubles(tokens * shape.heads * d), *bound = new_doubles(tokens * shape.heads * d);
 	for (int64_t t = 0; t < tokens; t++) {
 		for (int64_t h = 0; h < shape.heads; h++)
-			attend_one(&shape, &Q, &K, &V, t, h, want + (t * shape.heads + h) * d, bound + (t * shape.heads + h) * d);
+			attend_one(&shape, &Q, &K, &V, biased ? &bias : NULL, t, h, want + (t * shape.heads + h) * d,
+					   bound + (t * shape.heads + h) * d);
 	}
 	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, Q.view, K.view, V.view, out.view));
 	sample_expect_within(c, &out, want, bound, "attention");
 	free(want);
 	free(bound);
+	sample_free(c, &bias);
 	sample_free(c, &Q);
 	sample_free(c, &K);
 	sample_free(c, &V);
@@ -66,14 +76,16 @@ static void test_attention(void **state)
 	contract *c = *state;
 	/* sequences, length, heads, kv_heads, head_dim, window */
 	static const fp_attention_shape shapes[] = {
-		{0, 5, 2, 1, 4, 0, 0},    {2, 0, 2, 2, 4, 0, 0},   {1, 1, 1, 1, 1, 0, 0},    {3, 1, 4, 2, 8, 0, 0},
-		{2, 2, 2, 2, 3, 0, 0},    {2, 17, 4, 4, 16, 0, 0}, {1, 65, 8, 2, 20, 0, 0},  {2, 129, 6, 1, 64, 0, 0},
-		{1, 300, 2, 2, 64, 0, 0}, {3, 40, 9, 3, 33, 0, 0}, {1, 700, 2, 1, 32, 0, 0}, {1, 1300, 1, 1, 8, 0, 0},
-		{1, 40, 300, 2, 2, 0, 0},
+		SHAPE(0, 5, 2, 1, 4, 0, 0),    SHAPE(2, 0, 2, 2, 4, 0, 0),    SHAPE(1, 1, 1, 1, 1, 0, 0),
+		SHAPE(3, 1, 4, 2, 8, 0, 0),    SHAPE(2, 2, 2, 2, 3, 0, 0),    SHAPE(2, 17, 4, 4, 16, 0, 0),
+		SHAPE(1, 65, 8, 2, 20, 0, 0),  SHAPE(2, 129, 6, 1, 64, 0, 0), SHAPE(1, 300, 2, 2, 64, 0, 0),
+		SHAPE(3, 40, 9, 3, 33, 0, 0),  SHAPE(1, 700, 2, 1, 32, 0, 0), SHAPE(1, 1300, 1, 1, 8, 0, 0),
+		SHAPE(1, 40, 300, 2, 2, 0, 0),
 	};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-		check_attention(c, shapes[i], 1);
-		check_attention(c, shapes[i], 12); /* sharp: nearly one-hot weights, maxima that grow from block to block */
+		check_attention(c, shapes[i], 1, false);
+		check_attention(c, shapes[i], 12,
+						false); /* sharp: nearly one-hot weights, maxima that grow from block to block */
 	}
 }
 
@@ -82,8 +94,25 @@ static void test_attention_window(void **state)
 	contract *c = *state;
 	static const int64_t windows[] = {1, 2, 7, 64, 129, 500, 5000};
 	for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
-		check_attention(c, (fp_attention_shape){1, 90, 4, 2, 8, windows[i], 0}, 2);
-		check_attention(c, (fp_attention_shape){2, 650, 1, 1, 16, windows[i], 0}, 2);
+		check_attention(c, (fp_attention_shape)SHAPE(1, 90, 4, 2, 8, windows[i], 0), 2, false);
+		check_attention(c, (fp_attention_shape)SHAPE(2, 650, 1, 1, 16, windows[i], 0), 2, false);
+	}
+}
+
+/* A soft cap and a bias of the keys, each alone and together, with heads for which a device has kernels of its own. */
+static void test_attention_shaped(void **state)
+{
+	contract *c = *state;
+	static const fp_attention_shape shapes[] = {
+		SHAPE(2, 17, 4, 4, 16, 0, 0),    SHAPE(1, 65, 8, 2, 20, 0, 0),  SHAPE(2, 129, 6, 1, 64, 0, 0),
+		SHAPE(1, 300, 2, 2, 128, 37, 0), SHAPE(1, 700, 2, 1, 32, 0, 0), SHAPE(1, 40, 6, 2, 256, 0, 0),
+	};
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+		fp_attention_shape capped = shapes[i];
+		capped.soft_cap = 3;
+		check_attention(c, shapes[i], 2, true);
+		check_attention(c, capped, 4, false);
+		check_attention(c, capped, 4, true);
 	}
 }
 
@@ -93,7 +122,7 @@ static void test_attention_long(void **state)
 {
 	contract *c = *state;
 	const char *tokens = getenv("FP_CONTRACT_TOKENS");
-	fp_attention_shape shape = {1, tokens ? atoll(tokens) : 33000, 1, 1, 4, 0, 0.5f};
+	fp_attention_shape shape = SHAPE(1, tokens ? atoll(tokens) : 33000, 1, 1, 4, 0, 0.5f);
 	sample Q = sample_normal(c, shape.length, 4), K = sample_normal(c, shape.length, 4),
 		   V = sample_normal(c, shape.length, 4);
 	sample out = sample_filled(c, shape.length, 4, NAN);
@@ -101,7 +130,7 @@ static void test_attention_long(void **state)
 	double *got = sample_read(c, &out);
 	for (int64_t t = 0; t < shape.length; t += t < 3 ? 1 : 2999) {
 		double want[4], bound[4];
-		attend_one(&shape, &Q, &K, &V, t, 0, want, bound);
+		attend_one(&shape, &Q, &K, &V, NULL, t, 0, want, bound);
 		for (int e = 0; e < 4; e++)
 			assert_true(fabs(got[t * 4 + e] - want[e]) <= bound[e]);
 	}
@@ -113,4 +142,4 @@ static void test_attention_long(void **state)
 }
 
 CONTRACT_TESTS(attention, cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_window),
-			   cmocka_unit_test(test_attention_long));
+			   cmocka_unit_test(test_attention_shaped), cmocka_unit_test(test_attention_long));

@@ -297,17 +297,27 @@ typedef struct attention_sums {
 	double *out, *dQ, *dK, *dV;
 } attention_sums;
 
-static void weigh(const fp_attention_shape *shape, const double *Q, const double *K, int64_t token, int64_t head,
-				  double *p)
+/* p ← a query's softmax; slope ← the soft cap's derivatives, 1 without; bias: heads × length, or NULL */
+static void weigh(const fp_attention_shape *shape, const double *Q, const double *K, const double *bias, int64_t token,
+				  int64_t head, double *p, double *slope)
 {
 	int64_t d = shape->head_dim, query = token % shape->length, start = token - query,
 			group = shape->heads / shape->kv_heads;
 	double largest = -INFINITY, sum = 0;
 	for (int64_t j = 0; j <= query; j++) {
-		p[j] = shape->window > 0 && j <= query - shape->window ? -INFINITY : 0;
+		p[j] = 0;
+		slope[j] = 1;
 		for (int64_t e = 0; e < d; e++)
 			p[j] += (double)shape->scale * Q[(token * shape->heads + head) * d + e] *
 					K[((start + j) * shape->kv_heads + head / group) * d + e];
+		if (shape->soft_cap > 0) {
+			double share = tanh(p[j] / (double)shape->soft_cap);
+			slope[j] = 1 - share * share;
+			p[j] = (double)shape->soft_cap * share;
+		}
+		p[j] += bias ? bias[head * shape->length + j] : 0;
+		if (shape->window > 0 && j <= query - shape->window)
+			p[j] = -INFINITY;
 		largest = fmax(largest, p[j]);
 	}
 	for (int64_t j = 0; j <= query; j++)
@@ -318,14 +328,14 @@ static void weigh(const fp_attention_shape *shape, const double *Q, const double
 
 /* Σ dO∘attention(Q, K, V) */
 static double attention_loss(const fp_attention_shape *shape, const double *Q, const double *K, const double *V,
-							 const double *dO)
+							 const double *bias, const double *dO)
 {
 	int64_t d = shape->head_dim, group = shape->heads / shape->kv_heads;
-	double *p = new_doubles(shape->length), loss = 0;
+	double *p = new_doubles(shape->length), *slope = new_doubles(shape->length), loss = 0;
 	for (int64_t t = 0; t < shape->sequences * shape->length; t++) {
 		for (int64_t h = 0; h < shape->heads; h++) {
 			int64_t query = t % shape->length, start = t - query;
-			weigh(shape, Q, K, t, h, p);
+			weigh(shape, Q, K, bias, t, h, p, slope);
 			for (int64_t j = 0; j <= query; j++)
 				for (int64_t e = 0; e < d; e++)
 					loss += dO[(t * shape->heads + h) * d + e] * p[j] *
@@ -333,19 +343,20 @@ static double attention_loss(const fp_attention_shape *shape, const double *Q, c
 		}
 	}
 	free(p);
+	free(slope);
 	return loss;
 }
 
 static void attention_gradients(const fp_attention_shape *shape, const double *Q, const double *K, const double *V,
-								const double *dO, attention_sums *sums)
+								const double *bias, const double *dO, attention_sums *sums)
 {
 	int64_t d = shape->head_dim, group = shape->heads / shape->kv_heads;
-	double *p = new_doubles(shape->length), *dp = new_doubles(shape->length);
+	double *p = new_doubles(shape->length), *dp = new_doubles(shape->length), *slope = new_doubles(shape->length);
 	for (int64_t t = 0; t < shape->sequences * shape->length; t++) {
 		for (int64_t h = 0; h < shape->heads; h++) {
 			int64_t query = t % shape->length, start = t - query, q = (t * shape->heads + h) * d;
 			double centre = 0;
-			weigh(shape, Q, K, t, h, p);
+			weigh(shape, Q, K, bias, t, h, p, slope);
 			for (int64_t j = 0; j <= query; j++) {
 				int64_t k = ((start + j) * shape->kv_heads + h / group) * d;
 				dp[j] = 0;
@@ -359,14 +370,15 @@ static void attention_gradients(const fp_attention_shape *shape, const double *Q
 			for (int64_t j = 0; j <= query; j++) {
 				int64_t k = ((start + j) * shape->kv_heads + h / group) * d;
 				for (int64_t e = 0; e < d; e++) {
-					sums->dQ[q + e] += (double)shape->scale * p[j] * (dp[j] - centre) * K[k + e];
-					sums->dK[k + e] += (double)shape->scale * p[j] * (dp[j] - centre) * Q[q + e];
+					sums->dQ[q + e] += slope[j] * (double)shape->scale * p[j] * (dp[j] - centre) * K[k + e];
+					sums->dK[k + e] += slope[j] * (double)shape->scale * p[j] * (dp[j] - centre) * Q[q + e];
 				}
 			}
 		}
 	}
 	free(p);
 	free(dp);
+	free(slope);
 }
 
 static double root_mean_square(const double *x, int64_t n)
@@ -378,8 +390,8 @@ static double root_mean_square(const double *x, int64_t n)
 }
 
 /* Compares the reference gradients with central differences along random directions. */
-static void check_reference(contract *c, const fp_attention_shape *shape, double *const x[3], const double *dO,
-							double *const gradient[3], const int64_t size[3])
+static void check_reference(contract *c, const fp_attention_shape *shape, double *const x[3], const double *bias,
+							const double *dO, double *const gradient[3], const int64_t size[3])
 {
 	for (int k = 0; k < 3; k++) {
 		double *direction = new_doubles(size[k]), expected = 0, loss[2];
@@ -391,7 +403,7 @@ static void check_reference(contract *c, const fp_attention_shape *shape, double
 		for (int side = 0; side < 2; side++) {
 			for (int64_t i = 0; i < size[k]; i++)
 				x[k][i] += (side ? -2 : 1) * h * direction[i];
-			loss[side] = attention_loss(shape, x[0], x[1], x[2], dO);
+			loss[side] = attention_loss(shape, x[0], x[1], x[2], bias, dO);
 		}
 		for (int64_t i = 0; i < size[k]; i++)
 			x[k][i] += h * direction[i];
@@ -400,11 +412,13 @@ static void check_reference(contract *c, const fp_attention_shape *shape, double
 	}
 }
 
-static void check_attention_backward(contract *c, fp_attention_shape shape, double spread)
+static void check_attention_backward(contract *c, fp_attention_shape shape, double spread, bool biased)
 {
+	sample bias = sample_normal(c, shape.heads, shape.length);
 	int64_t tokens = shape.sequences * shape.length, d = shape.head_dim;
 	int64_t size[3] = {tokens * shape.heads * d, tokens * shape.kv_heads * d, tokens * shape.kv_heads * d};
 	shape.scale = (float)(spread / sqrt((double)d));
+	shape.key_bias = biased ? bias.view : (fp_matrix){0};
 	sample in[3], gradient[3];
 	attention_sums sums = {new_doubles(size[0]), new_doubles(size[0]), new_doubles(size[1]), new_doubles(size[2])};
 	double *want[3] = {sums.dQ, sums.dK, sums.dV};
@@ -415,9 +429,9 @@ static void check_attention_backward(contract *c, fp_attention_shape shape, doub
 	}
 	sample dout = sample_normal(c, tokens, shape.heads * d), out = sample_filled(c, tokens, shape.heads * d, NAN);
 	double *x[3] = {in[0].value, in[1].value, in[2].value};
-	attention_gradients(&shape, x[0], x[1], x[2], dout.value, &sums);
+	attention_gradients(&shape, x[0], x[1], x[2], biased ? bias.value : NULL, dout.value, &sums);
 	if (size[0] <= 4000)
-		check_reference(c, &shape, x, dout.value, want, size);
+		check_reference(c, &shape, x, biased ? bias.value : NULL, dout.value, want, size);
 	assert_ok(c->ctx, c->be->transformer->attention(c->be, &shape, in[0].view, in[1].view, in[2].view, out.view));
 	assert_ok(c->ctx,
 			  c->be->gradients->attention_backward(c->be, &shape, in[0].view, in[1].view, in[2].view, out.view,
@@ -433,6 +447,7 @@ static void check_attention_backward(contract *c, fp_attention_shape shape, doub
 		free(want[k]);
 	}
 	free(sums.out);
+	sample_free(c, &bias);
 	sample_free(c, &dout);
 	sample_free(c, &out);
 }
@@ -441,18 +456,48 @@ static void test_attention_backward(void **state)
 {
 	contract *c = *state;
 	static const fp_attention_shape shapes[] = {
-		{0, 5, 2, 1, 4, 0, 0},      {1, 1, 1, 1, 1, 0, 0},   {3, 1, 4, 2, 8, 0, 0},      {2, 2, 2, 2, 3, 0, 0},
-		{2, 17, 4, 4, 16, 0, 0},    {1, 65, 8, 2, 20, 0, 0}, {2, 129, 6, 1, 32, 0, 0},   {1, 700, 2, 1, 16, 0, 0},
-		{1, 1100, 1, 1, 8, 0, 0},   {3, 40, 9, 3, 33, 0, 0}, {1, 40, 300, 2, 2, 0, 0},   {2, 90, 4, 2, 8, 7, 0},
-		{1, 650, 1, 1, 16, 129, 0}, {1, 650, 2, 1, 8, 1, 0}, {1, 650, 1, 1, 8, 5000, 0},
+		SHAPE(0, 5, 2, 1, 4, 0, 0),      SHAPE(1, 1, 1, 1, 1, 0, 0),    SHAPE(3, 1, 4, 2, 8, 0, 0),
+		SHAPE(2, 2, 2, 2, 3, 0, 0),      SHAPE(2, 17, 4, 4, 16, 0, 0),  SHAPE(1, 65, 8, 2, 20, 0, 0),
+		SHAPE(2, 129, 6, 1, 32, 0, 0),   SHAPE(1, 700, 2, 1, 16, 0, 0), SHAPE(1, 1100, 1, 1, 8, 0, 0),
+		SHAPE(3, 40, 9, 3, 33, 0, 0),    SHAPE(1, 40, 300, 2, 2, 0, 0), SHAPE(2, 90, 4, 2, 8, 7, 0),
+		SHAPE(1, 650, 1, 1, 16, 129, 0), SHAPE(1, 650, 2, 1, 8, 1, 0),  SHAPE(1, 650, 1, 1, 8, 5000, 0),
 	};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-		check_attention_backward(c, shapes[i], 1);
-		check_attention_backward(c, shapes[i], 8);
+		check_attention_backward(c, shapes[i], 1, false);
+		check_attention_backward(c, shapes[i], 8, false);
+	}
+	for (size_t i = 4; i < sizeof shapes / sizeof *shapes; i++) {
+		fp_attention_shape capped = shapes[i];
+		capped.soft_cap = 2;
+		check_attention_backward(c, shapes[i], 2, true);
+		check_attention_backward(c, capped, 3, false);
+		check_attention_backward(c, capped, 3, true);
+	}
+}
+
+static void test_soft_cap_backward(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		const float cap = 1.5f;
+		sample Y = sample_normal(c, rows, cols), dX = sample_normal(c, rows, cols);
+		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+		for (int64_t k = 0; k < rows * cols; k++) {
+			double square = Y.value[k] * Y.value[k] / (1.5 * 1.5);
+			want[k] = dX.value[k] * (1 - square);
+			bound[k] = 4 * FLOAT_EPSILON * fabs(dX.value[k]) * (1 + square);
+		}
+		assert_ok(c->ctx, c->be->gradients->soft_cap_backward(c->be, cap, Y.view, dX.view));
+		sample_expect_within(c, &dX, want, bound, "soft_cap_backward");
+		free(want);
+		free(bound);
+		sample_free(c, &Y);
+		sample_free(c, &dX);
 	}
 }
 
 CONTRACT_TESTS(gradients, cmocka_unit_test(test_norm_backward), cmocka_unit_test(test_cross_entropy_backward),
 			   cmocka_unit_test(test_activate_backward), cmocka_unit_test(test_activate_gated_backward),
 			   cmocka_unit_test(test_column_sums), cmocka_unit_test(test_difference), cmocka_unit_test(test_adam),
-			   cmocka_unit_test(test_attention_backward));
+			   cmocka_unit_test(test_soft_cap_backward), cmocka_unit_test(test_attention_backward));

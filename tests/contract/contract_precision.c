@@ -158,13 +158,13 @@ static void test_relaxed_uses(void **state)
 			}
 			check_gram(c, 40, 33);
 			check_gram(c, 64, 640); /* more than one panel */
-			check_attention(c, (fp_attention_shape){2, 70, 4, 2, 16, 0, 0});
-			check_attention(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0});
-			check_attention(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0});
+			check_attention(c, (fp_attention_shape)SHAPE(2, 70, 4, 2, 16, 0, 0));
+			check_attention(c, (fp_attention_shape)SHAPE(1, 150, 2, 2, 64, 40, 0));
+			check_attention(c, (fp_attention_shape)SHAPE(1, 200, 4, 1, 128, 0, 0));
 			if (fp_backend_can(c->be, FP_CAN_DIFFERENTIATE)) {
-				check_attention_backward(c, (fp_attention_shape){2, 70, 4, 2, 16, 0, 0});
-				check_attention_backward(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0});
-				check_attention_backward(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0});
+				check_attention_backward(c, (fp_attention_shape)SHAPE(2, 70, 4, 2, 16, 0, 0));
+				check_attention_backward(c, (fp_attention_shape)SHAPE(1, 150, 2, 2, 64, 40, 0));
+				check_attention_backward(c, (fp_attention_shape)SHAPE(1, 200, 4, 1, 128, 0, 0));
 			}
 			c->be->precision = FP_PRECISION_FP32;
 		}
@@ -325,8 +325,8 @@ static void check_bf16_heads(contract *c, fp_attention_shape shape)
 	assert_ok(c->ctx, c->be->linear->mirror(c->be, A.view));
 	sample_expect(c, &A, want, 1e-4, 1e-5, "gram of bf16");
 	free(want);
-	assert_ok(c->ctx, c->be->transformer->rotate(c->be, cosine.view, sine.view, shape.heads, Q.view));
-	assert_ok(c->ctx, c->be->transformer->rotate(c->be, cosine.view, sine.view, shape.heads, q));
+	assert_ok(c->ctx, c->be->transformer->rotate(c->be, FP_PAIR_HALVES, cosine.view, sine.view, shape.heads, Q.view));
+	assert_ok(c->ctx, c->be->transformer->rotate(c->be, FP_PAIR_HALVES, cosine.view, sine.view, shape.heads, q));
 	expect_rounded(c, &Q, q, "rotate of bf16");
 	c->be->precision = FP_PRECISION_FP32;
 	sample *all[] = {&Q, &K, &V, &cosine, &sine, &wide, &got, &A};
@@ -342,9 +342,9 @@ static void test_bf16_operands(void **state)
 	contract *c = *state;
 	for (int i = 0; i < contract_shape_count; i++)
 		check_bf16(c, contract_shapes[i].rows, contract_shapes[i].cols);
-	check_bf16_heads(c, (fp_attention_shape){2, 70, 4, 2, 18, 0, 0.2f});
-	check_bf16_heads(c, (fp_attention_shape){1, 150, 2, 2, 64, 40, 0.125f});
-	check_bf16_heads(c, (fp_attention_shape){1, 200, 4, 1, 128, 0, 0.1f});
+	check_bf16_heads(c, (fp_attention_shape)SHAPE(2, 70, 4, 2, 18, 0, 0.2f));
+	check_bf16_heads(c, (fp_attention_shape)SHAPE(1, 150, 2, 2, 64, 40, 0.125f));
+	check_bf16_heads(c, (fp_attention_shape)SHAPE(1, 200, 4, 1, 128, 0, 0.1f));
 }
 
 static void test_precision_words(void **state)

@@ -130,17 +130,21 @@ static void test_activate_gated(void **state)
 	}
 }
 
-static void check_rotate(contract *c, int64_t sequences, int64_t length, int64_t heads, int64_t half)
+/* `kept` entries at the end of each head are not rotated. */
+static void check_rotate(contract *c, fp_pairing pairing, int64_t sequences, int64_t length, int64_t heads,
+						 int64_t half, int64_t kept)
 {
-	int64_t rows = sequences * length, cols = heads * half * 2;
+	int64_t rows = sequences * length, width = 2 * half + kept, cols = heads * width;
 	sample X = sample_normal(c, rows, cols), cosine = sample_normal(c, length, half),
 		   sine = sample_normal(c, length, half);
 	double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+	memcpy(want, X.value, (size_t)(rows * cols) * sizeof *want);
 	for (int64_t t = 0; t < rows; t++) {
 		for (int64_t h = 0; h < heads; h++) {
 			for (int64_t i = 0; i < half; i++) {
-				int64_t a = t * cols + h * 2 * half + i, b = a + half, angle = t % length * half + i;
-				double co = cosine.value[angle], si = sine.value[angle];
+				bool halves = pairing == FP_PAIR_HALVES;
+				int64_t a = t * cols + h * width + (halves ? i : 2 * i), b = a + (halves ? half : 1);
+				double co = cosine.value[t % length * half + i], si = sine.value[t % length * half + i];
 				want[a] = X.value[a] * co - X.value[b] * si;
 				want[b] = X.value[b] * co + X.value[a] * si;
 				/* two products and a sum */
@@ -148,7 +152,7 @@ static void check_rotate(contract *c, int64_t sequences, int64_t length, int64_t
 			}
 		}
 	}
-	assert_ok(c->ctx, c->be->transformer->rotate(c->be, cosine.view, sine.view, heads, X.view));
+	assert_ok(c->ctx, c->be->transformer->rotate(c->be, pairing, cosine.view, sine.view, heads, X.view));
 	sample_expect_within(c, &X, want, bound, "rotate");
 	free(want);
 	free(bound);
@@ -160,11 +164,36 @@ static void check_rotate(contract *c, int64_t sequences, int64_t length, int64_t
 static void test_rotate(void **state)
 {
 	contract *c = *state;
-	check_rotate(c, 0, 4, 2, 3);
-	check_rotate(c, 1, 1, 1, 1);
-	check_rotate(c, 3, 5, 2, 3);
-	check_rotate(c, 2, 7, 4, 32);
-	check_rotate(c, 2, 65, 12, 32);
+	static const fp_pairing pairings[] = {FP_PAIR_HALVES, FP_PAIR_NEIGHBOURS};
+	for (int i = 0; i < 2; i++) {
+		check_rotate(c, pairings[i], 0, 4, 2, 3, 0);
+		check_rotate(c, pairings[i], 1, 1, 1, 1, 0);
+		check_rotate(c, pairings[i], 3, 5, 2, 3, 0);
+		check_rotate(c, pairings[i], 2, 7, 4, 32, 0);
+		check_rotate(c, pairings[i], 2, 65, 12, 32, 0);
+		check_rotate(c, pairings[i], 2, 65, 12, 32, 32);
+		check_rotate(c, pairings[i], 3, 5, 2, 3, 7);
+		check_rotate(c, pairings[i], 2, 9, 8, 8, 48);
+	}
+}
+
+static void test_soft_cap(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		sample X = sample_normal(c, rows, cols);
+		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+		for (int64_t k = 0; k < rows * cols; k++) {
+			want[k] = 1.5 * tanh(X.value[k] / 1.5);
+			bound[k] = 8 * FLOAT_EPSILON * fabs(want[k]) + 1e-30;
+		}
+		assert_ok(c->ctx, c->be->transformer->soft_cap(c->be, 1.5f, X.view));
+		sample_expect_within(c, &X, want, bound, "soft_cap");
+		free(want);
+		free(bound);
+		sample_free(c, &X);
+	}
 }
 
 static void check_cross_entropy(contract *c, int64_t rows, int64_t cols, double scale)
@@ -282,4 +311,5 @@ static void test_divergence(void **state)
 
 CONTRACT_TESTS(transformer, cmocka_unit_test(test_norm), cmocka_unit_test(test_add_bias),
 			   cmocka_unit_test(test_activate), cmocka_unit_test(test_activate_gated), cmocka_unit_test(test_rotate),
-			   cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_divergence));
+			   cmocka_unit_test(test_soft_cap), cmocka_unit_test(test_cross_entropy),
+			   cmocka_unit_test(test_divergence));

@@ -2,7 +2,9 @@
 /*
  * cpu_attention.c: causal softmax attention, one block of scores at a time.
  *
- *     out[i] = Σⱼ softmax(scale · Q[i] Kᵀ)[j] V[j]      over j ≤ i, and j > i − window if there is a window
+ *     out[i] = Σⱼ softmax(f(scale · Q[i] Kᵀ))[j] V[j]    over j ≤ i, and j > i − window if there is a window
+ *
+ * where f caps the scores and adds the keys' bias, if the shape has them.
  *
  * A work item is one block of queries of one sequence, for all heads that share a head of K and V. Their rows are
  * stacked, so that grouped heads give one larger product. The item loops over blocks of keys and keeps for each row the
@@ -61,6 +63,25 @@ static void gather_queries(const attention_plan *plan, const fp_cpu_loops *loops
 	}
 }
 
+void fp_cpu_shape_scores(float *scores, int64_t count, float cap, const float *bias, float *slopes)
+{
+	for (int64_t j = 0; j < count && cap > 0; j++) {
+		float share = tanhf(scores[j] / cap);
+		scores[j] = cap * share;
+		if (slopes)
+			slopes[j] = 1.0f - share * share;
+	}
+	for (int64_t j = 0; j < count && bias; j++)
+		scores[j] += bias[j];
+}
+
+/* The biases of a head's keys from position `begin` on, or NULL. */
+static const float *key_bias(const fp_attention_shape *shape, int64_t head, int64_t begin)
+{
+	fp_matrix bias = shape->key_bias;
+	return fp_matrix_is_absent(bias) ? NULL : fp_cpu_floats(bias) + head * bias.stride + begin;
+}
+
 /* Replaces the scores of one row for keys [begin, end) by exponentials and rescales the row's running sums. */
 static void softmax_row(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch, int64_t row,
 						int64_t query, int64_t begin, int64_t end)
@@ -110,6 +131,9 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 		const float *v = fp_cpu_floats(plan->V) + (start + begin) * plan->V.stride + kv_head * d;
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)(end - begin), (int)d, 1.0f,
 					scratch->queries, (int)d, k, (int)plan->K.stride, 0.0f, scratch->scores, KEY_BLOCK);
+		for (int64_t r = 0; r < rows && !fp_attention_is_plain(shape); r++)
+			fp_cpu_shape_scores(scratch->scores + r * KEY_BLOCK, end - begin, shape->soft_cap,
+								key_bias(shape, kv_head * plan->group + r / count, begin), NULL);
 		for (int64_t r = 0; r < rows; r++)
 			softmax_row(plan, loops, scratch, r, first + r % count, begin, end);
 		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)d, (int)(end - begin), 1.0f,
@@ -154,6 +178,7 @@ fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_m
 	FP_REQUIRE(be, Q.cols == shape->heads * shape->head_dim && out.cols == Q.cols);
 	FP_REQUIRE(be, K.cols == shape->kv_heads * shape->head_dim && V.cols == K.cols);
 	FP_REQUIRE(be, K.stride <= INT32_MAX && V.stride <= INT32_MAX && shape->window >= 0);
+	FP_REQUIRE(be, fp_cpu_is_key_bias(shape));
 	if (tokens == 0 || shape->heads == 0)
 		return FP_OK;
 	attention_plan plan = plan_of(shape, Q, K, V, out);

@@ -14,6 +14,8 @@
  * and makes two passes over the blocks of keys for each: the first finds the maximum and the sum of each row's
  * exponentials, the second the gradients. The second pass computes the scores again, unless all keys fit into one
  * block. As in cpu_attention.c, sgemm uses the calling thread only.
+ *
+ * A soft cap multiplies dS by its derivative; the keys' bias changes P only.
  */
 #include "backend/cpu/cpu_backend.h"
 
@@ -40,6 +42,7 @@ typedef struct backward_plan {
 typedef struct backward_scratch {
 	float *queries, *dout, *dqueries; /* rows × head_dim; the queries already scaled */
 	float *weights, *dscores;         /* rows × KEY_BLOCK */
+	float *slopes;                    /* rows × KEY_BLOCK: of the soft cap; NULL without */
 	float *maximum;                   /* rows */
 	float *centre;                    /* rows: rowsum(dO∘O) */
 	double *sum;                      /* rows */
@@ -85,6 +88,22 @@ static void against_keys(const backward_plan *plan, const backward_block *block,
 				KEY_BLOCK);
 }
 
+/* weights ← the scores */
+static void score_keys(const backward_plan *plan, const backward_block *block, backward_scratch *scratch)
+{
+	const fp_attention_shape *shape = plan->shape;
+	fp_matrix bias = shape->key_bias;
+	against_keys(plan, block, scratch->queries, plan->K, scratch->weights);
+	if (fp_attention_is_plain(shape))
+		return;
+	for (int64_t r = 0; r < block->rows; r++) {
+		int64_t head = block->kv_head * plan->group + r / block->count;
+		fp_cpu_shape_scores(scratch->weights + r * KEY_BLOCK, block->end - block->begin, shape->soft_cap,
+							fp_matrix_is_absent(bias) ? NULL : fp_cpu_floats(bias) + head * bias.stride + block->begin,
+							scratch->slopes ? scratch->slopes + r * KEY_BLOCK : NULL);
+	}
+}
+
 /* The keys of the block that a row attends to, counted from block->begin; false if there are none. */
 static bool visible_keys(const backward_plan *plan, const backward_block *block, int64_t row, int64_t *from,
 						 int64_t *to)
@@ -99,7 +118,7 @@ static bool visible_keys(const backward_plan *plan, const backward_block *block,
 static void gather_sums(const backward_plan *plan, const fp_cpu_loops *loops, const backward_block *block,
 						backward_scratch *scratch)
 {
-	against_keys(plan, block, scratch->queries, plan->K, scratch->weights);
+	score_keys(plan, block, scratch);
 	for (int64_t r = 0; r < block->rows; r++) {
 		int64_t from, to;
 		if (!visible_keys(plan, block, r, &from, &to))
@@ -129,6 +148,8 @@ static void softmax_block(const backward_plan *plan, const fp_cpu_loops *loops, 
 		loops->exp_store(weights + from, to - from, scratch->maximum[r]);
 		loops->scale(weights + from, weights + from, to - from, (float)(1 / scratch->sum[r]));
 		loops->softmax_backward(dscores + from, weights + from, to - from, scratch->centre[r]);
+		for (int64_t j = from; j < to && scratch->slopes; j++)
+			dscores[j] *= scratch->slopes[r * KEY_BLOCK + j];
 	}
 }
 
@@ -138,7 +159,7 @@ static void add_gradients(const backward_plan *plan, const fp_cpu_loops *loops, 
 {
 	int d = (int)plan->shape->head_dim, rows = (int)block->rows, keys = (int)(block->end - block->begin);
 	if (!scores_are_ready)
-		against_keys(plan, block, scratch->queries, plan->K, scratch->weights);
+		score_keys(plan, block, scratch);
 	against_keys(plan, block, scratch->dout, plan->V, scratch->dscores);
 	softmax_block(plan, loops, block, scratch);
 	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, d, rows, 1.0f, scratch->weights, KEY_BLOCK,
@@ -187,7 +208,7 @@ static fp_status check_shapes(fp_backend *be, const fp_attention_shape *shape, c
 {
 	const fp_matrix *all[] = {&plan->Q, &plan->out, &plan->dout, &plan->dQ, &plan->K, &plan->V, &plan->dK, &plan->dV};
 	FP_REQUIRE(be, shape->head_dim > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
-	FP_REQUIRE(be, shape->window >= 0);
+	FP_REQUIRE(be, shape->window >= 0 && fp_cpu_is_key_bias(shape));
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
 		FP_REQUIRE(be, fp_cpu_is_f32(*all[i]) && all[i]->rows == shape->sequences * shape->length);
 		FP_REQUIRE(be, all[i]->cols == (i < 4 ? shape->heads : shape->kv_heads) * shape->head_dim);
@@ -214,7 +235,8 @@ fp_status fp_cpu_attention_backward(fp_backend *be, const fp_attention_shape *sh
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
 	int64_t items = shape->sequences * shape->kv_heads, d = shape->head_dim;
 	int threads = (int)fp_smaller(be->threads, items);
-	int64_t floats = plan.rows * (3 * d + 2 * KEY_BLOCK + 2);
+	bool capped = shape->soft_cap > 0;
+	int64_t floats = plan.rows * (3 * d + (capped ? 3 : 2) * KEY_BLOCK + 2);
 	floats = (floats + 31) / 16 * 16; /* the next thread's share starts on another cache line */
 	FP_TRY(FP_NEW(be->ctx, &memory, floats * threads));
 	FP_TRY(FP_NEW(be->ctx, &sums, plan.rows * threads));
@@ -229,6 +251,7 @@ fp_status fp_cpu_attention_backward(fp_backend *be, const fp_attention_shape *sh
 		scratch.dscores = scratch.weights + plan.rows * KEY_BLOCK;
 		scratch.maximum = scratch.dscores + plan.rows * KEY_BLOCK;
 		scratch.centre = scratch.maximum + plan.rows;
+		scratch.slopes = capped ? scratch.centre + plan.rows : NULL;
 #pragma omp for schedule(dynamic)
 		for (int64_t item = 0; item < items; item++)
 			backward_item(&plan, loops, &scratch, item);

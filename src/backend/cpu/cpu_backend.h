@@ -139,7 +139,20 @@ fp_status fp_cpu_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix 
 fp_status fp_cpu_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X);
 fp_status fp_cpu_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y);
 fp_status fp_cpu_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
-fp_status fp_cpu_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
+fp_status fp_cpu_rotate(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
+						fp_matrix X);
+fp_status fp_cpu_soft_cap(fp_backend *be, float cap, fp_matrix X);
+fp_status fp_cpu_soft_cap_backward(fp_backend *be, float cap, fp_matrix Y, fp_matrix dX);
+/* Whether shape->key_bias is absent or as transformer_ops.h says. */
+static inline bool fp_cpu_is_key_bias(const fp_attention_shape *shape)
+{
+	fp_matrix bias = shape->key_bias;
+	return fp_matrix_is_absent(bias) ||
+		   (fp_cpu_is_f32(bias) && bias.rows == shape->heads && bias.cols >= shape->length);
+}
+/* scores ← c·tanh(scores/c) + bias for a row of attention scores; 0 or NULL: without. slopes ← the derivative of the
+ * first, unless NULL. */
+void fp_cpu_shape_scores(float *scores, int64_t count, float cap, const float *bias, float *slopes);
 fp_status fp_cpu_cross_entropy(fp_backend *be, fp_matrix logits, const int32_t *targets, fp_matrix out,
 							   int32_t *argmax);
 fp_status fp_cpu_divergence(fp_backend *be, fp_matrix P, fp_matrix Q, fp_matrix out);

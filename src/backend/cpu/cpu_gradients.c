@@ -74,6 +74,21 @@ fp_status fp_cpu_cross_entropy_backward(fp_backend *be, const int32_t *targets, 
 	return FP_OK;
 }
 
+fp_status fp_cpu_soft_cap_backward(fp_backend *be, float cap, fp_matrix Y, fp_matrix dX)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(Y) && fp_cpu_is_f32(dX) && fp_cpu_same_shape(Y, dX) && cap > 0);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(Y) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < Y.rows; i++) {
+		const float *y = fp_cpu_floats(Y) + i * Y.stride;
+		float *dx = fp_cpu_floats(dX) + i * dX.stride;
+		for (int64_t j = 0; j < Y.cols; j++) {
+			float share = y[j] / cap;
+			dx[j] *= 1.0f - share * share;
+		}
+	}
+	return FP_OK;
+}
+
 fp_status fp_cpu_activate_backward(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(dY) && fp_cpu_is_f32(dX));

@@ -66,21 +66,45 @@ fp_status fp_cpu_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G,
 	return FP_OK;
 }
 
-fp_status fp_cpu_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
+static void rotate_neighbours(float *x, const float *cosine, const float *sine, int64_t pairs)
+{
+	for (int64_t i = 0; i < pairs; i++) {
+		float a = x[2 * i], b = x[2 * i + 1];
+		x[2 * i] = a * cosine[i] - b * sine[i];
+		x[2 * i + 1] = b * cosine[i] + a * sine[i];
+	}
+}
+
+fp_status fp_cpu_rotate(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
+						fp_matrix X)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(cosine) && fp_cpu_is_f32(sine) && fp_cpu_same_shape(cosine, sine));
-	FP_REQUIRE(be, heads >= 0 && X.cols == heads * 2 * cosine.cols && (X.rows == 0 || cosine.rows > 0));
+	FP_REQUIRE(be, heads > 0 && X.cols % heads == 0 && 2 * cosine.cols <= X.cols / heads);
+	FP_REQUIRE(be, X.rows == 0 || cosine.rows > 0);
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
-	int64_t half = cosine.cols;
+	int64_t half = cosine.cols, width = X.cols / heads;
 #pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
 	for (int64_t t = 0; t < X.rows; t++) {
 		int64_t position = t % cosine.rows;
 		const float *c = fp_cpu_floats(cosine) + position * cosine.stride;
 		const float *s = fp_cpu_floats(sine) + position * sine.stride;
 		float *x = fp_cpu_floats(X) + t * X.stride;
-		for (int64_t h = 0; h < heads; h++)
-			loops->rotate(x + h * 2 * half, c, s, half);
+		for (int64_t h = 0; h < heads; h++) {
+			if (pairing == FP_PAIR_HALVES)
+				loops->rotate(x + h * width, c, s, half);
+			else
+				rotate_neighbours(x + h * width, c, s, half);
+		}
 	}
+	return FP_OK;
+}
+
+fp_status fp_cpu_soft_cap(fp_backend *be, float cap, fp_matrix X)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(X) && cap > 0);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < X.rows; i++)
+		fp_cpu_shape_scores(fp_cpu_floats(X) + i * X.stride, X.cols, cap, NULL, NULL);
 	return FP_OK;
 }
 

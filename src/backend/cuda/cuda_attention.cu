@@ -2,7 +2,9 @@
 /*
  * cuda_attention.cu: causal softmax attention, one block of scores at a time.
  *
- *     out[i] = Σⱼ softmax(scale · Q[i] Kᵀ)[j] V[j]    over j ≤ i, with a window also j > i − window
+ *     out[i] = Σⱼ softmax(f(scale · Q[i] Kᵀ))[j] V[j]    over j ≤ i, with a window also j > i − window
+ *
+ * where f caps the scores and adds the keys' bias, if the shape has them.
  *
  * For a block of queries of one sequence, batched products compute S = scale·Q Kᵀ for all heads, a kernel takes the
  * softmax of the rows of S in place, and batched products compute out = S V. Keys after the block's last query are
@@ -26,6 +28,9 @@ fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *sh
 	FP_REQUIRE(be, Q.rows == tokens && K.rows == tokens && V.rows == tokens && out.rows == tokens);
 	FP_REQUIRE(be, Q.cols == shape->heads * shape->head_dim && out.cols == Q.cols);
 	FP_REQUIRE(be, K.cols == shape->kv_heads * shape->head_dim && V.cols == K.cols && shape->window >= 0);
+	fp_matrix bias = shape->key_bias;
+	FP_REQUIRE(be, fp_matrix_is_absent(bias) ||
+					   (fp_cuda_is_f32(bias) && bias.rows == shape->heads && bias.cols >= shape->length));
 	/* split operands are not worth it: the layer's other products are much larger */
 	fp_cuda_product how = Q.dtype == FP_BF16 ? PRODUCT_BF16 : fp_cuda_product_of(be);
 	*plan = fp_cuda_attention_plan{};
@@ -87,6 +92,28 @@ fp_status fp_cuda_score(const fp_cuda_attention_plan *plan, const fp_cuda_score_
 											  &zero, (char *)out + part_at(plan, b, j, size), type, keys,
 											  b->count * keys, s->kv_heads, plan->compute, CUBLAS_GEMM_DEFAULT));
 	return FP_OK;
+}
+
+fp_status fp_cuda_shape_scores(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *b, float *scores,
+							   float *slopes)
+{
+	const fp_attention_shape *s = plan->shape;
+	fp_matrix bias = s->key_bias;
+	const float *added = fp_matrix_is_absent(bias) ? nullptr : fp_cuda_floats(bias);
+	float cap = s->soft_cap;
+	int64_t keys = b->end - b->begin, count = b->count, begin = b->begin, stride = bias.stride;
+	int64_t kv_heads = s->kv_heads, group = s->heads / s->kv_heads;
+	return fp_cuda_map(plan->be, b->rows, keys, false, [=] __device__(int64_t r, int64_t j) {
+		float x = scores[r * keys + j];
+		if (cap > 0) {
+			float share = tanhf(x / cap);
+			x = cap * share;
+			if (slopes)
+				slopes[r * keys + j] = 1.0f - share * share;
+		}
+		int64_t part = r / count, head = part % kv_heads * group + part / kv_heads;
+		scores[r * keys + j] = added ? x + added[head * stride + begin + j] : x;
+	});
 }
 
 fp_status fp_cuda_apply_block(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *b, const void *weights,
@@ -184,7 +211,7 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, Q, &q, &queries));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &keys));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, V, &v, &values));
-	if (plan.round) {
+	if (plan.round && fp_attention_is_plain(shape)) {
 		fp_cuda_flash flash = {};
 		flash.q = (const __nv_bfloat16 *)queries.data;
 		flash.k = (const __nv_bfloat16 *)keys.data;
@@ -209,6 +236,8 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 	__nv_bfloat16 *rounded = plan.round ? narrow.as<__nv_bfloat16>() : nullptr;
 	return fp_cuda_each_block(&plan, [&](fp_cuda_score_block b) {
 		FP_OR_RETURN(fp_cuda_score(&plan, &b, shape->scale, &queries, &keys, scores, CUDA_R_32F));
+		if (!fp_attention_is_plain(shape))
+			FP_OR_RETURN(fp_cuda_shape_scores(&plan, &b, scores, nullptr));
 		FP_OR_RETURN(rounded ? softmax(be, b, scores, rounded) : softmax(be, b, scores, scores));
 		return fp_cuda_apply_block(&plan, &b, rounded ? (const void *)rounded : (const void *)scores, &values, out);
 	});

@@ -62,6 +62,9 @@ fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, i
 /* out (a block, of `type`) ← alpha · left[queries] · right[keys]ᵀ */
 fp_status fp_cuda_score(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, float alpha,
 						const fp_cuda_heads *left, const fp_cuda_heads *right, void *out, cudaDataType_t type);
+/* Caps the scores of a block and adds the keys' bias, as the shape says. slopes: ← the cap's derivatives, unless NULL. */
+fp_status fp_cuda_shape_scores(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, float *scores,
+							   float *slopes);
 /* out[queries] ← block · right[keys]; the block's entries have right's type */
 fp_status fp_cuda_apply_block(const fp_cuda_attention_plan *plan, const fp_cuda_score_block *block, const void *weights,
 							  const fp_cuda_heads *right, fp_matrix out);

@@ -11,7 +11,7 @@
  *
  * The blocks are those of the forward pass. Each holds all keys that its queries see, so P is recomputed from its scores
  * alone and dQ is written once. dK and dV are summed over the blocks in the order of the queries. dS overwrites dP, in
- * bf16 if the operands are.
+ * bf16 if the operands are. A soft cap multiplies dS by its derivative; the keys' bias changes P only.
  */
 #include "backend/cuda/cuda_attention.cuh"
 
@@ -115,18 +115,33 @@ struct backward_space {
 	output_pair outputs;
 	fp_matrix dQ, dK, dV;
 	float *scores;
+	float *slopes;           /* of the soft cap; NULL without */
 	void *weights, *dscores; /* weights: the same memory as scores unless rounded */
 };
+
+/* dscores ← dscores∘slopes */
+template <typename T>
+static fp_status apply_slopes(fp_backend *be, const fp_cuda_score_block *b, const float *slopes, T *dscores)
+{
+	return fp_cuda_map(be, b->rows, b->end - b->begin, true, [=] __device__(int64_t, int64_t j) {
+		fp_cuda_store(dscores + j, fp_cuda_load(dscores + j) * slopes[j]);
+	});
+}
 
 static fp_status backward_block(const fp_cuda_attention_plan *plan, const backward_space *w, fp_cuda_score_block b)
 {
 	fp_backend *be = plan->be;
 	FP_OR_RETURN(fp_cuda_score(plan, &b, plan->shape->scale, &w->Q, &w->K, w->scores, CUDA_R_32F));
+	if (!fp_attention_is_plain(plan->shape))
+		FP_OR_RETURN(fp_cuda_shape_scores(plan, &b, w->scores, w->slopes));
 	FP_OR_RETURN(fp_cuda_score(plan, &b, 1.0f, &w->dO, &w->V, w->dscores, w->dO.type));
 	FP_OR_RETURN(
 		plan->round
 			? softmax_backward(be, b, w->outputs, w->scores, (__nv_bfloat16 *)w->weights, (__nv_bfloat16 *)w->dscores)
 			: softmax_backward(be, b, w->outputs, w->scores, (float *)w->weights, (float *)w->dscores));
+	if (w->slopes)
+		FP_OR_RETURN(plan->round ? apply_slopes(be, &b, w->slopes, (__nv_bfloat16 *)w->dscores)
+								 : apply_slopes(be, &b, w->slopes, (float *)w->dscores));
 	FP_OR_RETURN(fp_cuda_apply_block_transposed(plan, &b, w->weights, &w->dO, w->dV));
 	FP_OR_RETURN(fp_cuda_apply_block_transposed(plan, &b, w->dscores, &w->Q, w->dK));
 	return fp_cuda_apply_block(plan, &b, w->dscores, &w->K, w->dQ);
@@ -144,7 +159,7 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 	FP_REQUIRE(be, fp_cuda_same_shape(dK, K) && fp_cuda_same_shape(dV, K));
 	if (Q.rows == 0 || shape->heads == 0)
 		return FP_OK;
-	fp_cuda_scratch q, k, v, d, scores, weights, dscores;
+	fp_cuda_scratch q, k, v, d, scores, weights, dscores, slopes;
 	backward_space w = {};
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, Q, &q, &w.Q));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &w.K));
@@ -154,6 +169,9 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 	FP_OR_RETURN(dscores.take(be, plan.entries * w.dO.size));
 	if (plan.round)
 		FP_OR_RETURN(weights.take(be, plan.entries * w.dO.size));
+	if (shape->soft_cap > 0)
+		FP_OR_RETURN(slopes.take(be, plan.entries * 4));
+	w.slopes = shape->soft_cap > 0 ? slopes.as<float>() : nullptr;
 	w.scores = scores.as<float>();
 	w.dscores = dscores.as<void>();
 	w.weights = plan.round ? weights.as<void>() : (void *)w.scores;

@@ -117,6 +117,7 @@ static fp_transformer_operations make_transformer(void)
 	ops.activate = fp_cuda_activate;
 	ops.activate_gated = fp_cuda_activate_gated;
 	ops.rotate = fp_cuda_rotate;
+	ops.soft_cap = fp_cuda_soft_cap;
 	ops.attention = fp_cuda_attention;
 	ops.cross_entropy = fp_cuda_cross_entropy;
 	ops.divergence = fp_cuda_divergence;
@@ -167,6 +168,7 @@ static fp_gradient_operations make_gradients(void)
 	ops.cross_entropy_backward = fp_cuda_cross_entropy_backward;
 	ops.activate_backward = fp_cuda_activate_backward;
 	ops.activate_gated_backward = fp_cuda_activate_gated_backward;
+	ops.soft_cap_backward = fp_cuda_soft_cap_backward;
 	ops.attention_backward = fp_cuda_attention_backward;
 	ops.column_sums = fp_cuda_column_sums;
 	ops.column_squares = fp_cuda_column_squares;

@@ -298,7 +298,10 @@ fp_status fp_cuda_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d);
 fp_status fp_cuda_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X);
 fp_status fp_cuda_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y);
 fp_status fp_cuda_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y);
-fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X);
+fp_status fp_cuda_rotate(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
+						 fp_matrix X);
+fp_status fp_cuda_soft_cap(fp_backend *be, float cap, fp_matrix X);
+fp_status fp_cuda_soft_cap_backward(fp_backend *be, float cap, fp_matrix Y, fp_matrix dX);
 fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X);
 /* cuda_reduce.cu */
 fp_status fp_cuda_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out);

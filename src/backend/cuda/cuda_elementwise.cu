@@ -144,14 +144,15 @@ fp_status fp_cuda_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G
 /* One row of the grid per token; the pairs of a token side by side. */
 template <typename T>
 __global__ static void rotate_kernel(const float *cosine, int64_t cosine_stride, const float *sine, int64_t sine_stride,
-									 int64_t length, int64_t half, int64_t pairs, T *x, int64_t stride, int64_t tokens)
+									 int64_t length, int64_t half, int64_t pairs, int64_t width, bool neighbours, T *x,
+									 int64_t stride, int64_t tokens)
 {
 	for (int64_t t = blockIdx.y; t < tokens; t += gridDim.y) {
 		const float *c = cosine + t % length * cosine_stride, *s = sine + t % length * sine_stride;
 		for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < pairs;
 			 p += (int64_t)gridDim.x * blockDim.x) {
 			int64_t head = p / half, i = p - head * half;
-			T *a = x + t * stride + head * 2 * half + i, *b = a + half;
+			T *a = x + t * stride + head * width + (neighbours ? 2 * i : i), *b = a + (neighbours ? 1 : half);
 			float first = fp_cuda_load(a), second = fp_cuda_load(b);
 			fp_cuda_store(a, first * c[i] - second * s[i]);
 			fp_cuda_store(b, second * c[i] + first * s[i]);
@@ -180,15 +181,19 @@ __global__ static void rotate_fours_kernel(const float *cosine, int64_t cosine_s
 	}
 }
 
-fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64_t heads, fp_matrix X)
+fp_status fp_cuda_rotate(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
+						 fp_matrix X)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_f32(cosine) && fp_cuda_is_f32(sine));
-	FP_REQUIRE(be, fp_cuda_same_shape(cosine, sine) && heads >= 0 && X.cols == heads * 2 * cosine.cols);
+	FP_REQUIRE(be, fp_cuda_same_shape(cosine, sine) && heads > 0 && X.cols % heads == 0);
+	FP_REQUIRE(be, 2 * cosine.cols <= X.cols / heads);
 	FP_REQUIRE(be, X.rows == 0 || cosine.rows > 0);
-	int64_t pairs = heads * cosine.cols;
+	int64_t pairs = heads * cosine.cols, width = X.cols / heads;
 	if (X.rows == 0 || pairs == 0)
 		return FP_OK;
-	bool fours = fp_cuda_in_fours(cosine) && fp_cuda_in_fours(sine) && fp_cuda_in_fours(X) && pairs <= INT32_MAX / 2;
+	bool whole = pairing == FP_PAIR_HALVES && width == 2 * cosine.cols;
+	bool fours =
+		whole && fp_cuda_in_fours(cosine) && fp_cuda_in_fours(sine) && fp_cuda_in_fours(X) && pairs <= INT32_MAX / 2;
 	int64_t wide = ((fours ? pairs / 4 : pairs) + 255) / 256;
 	dim3 grid((unsigned)fp_smaller(wide, 1024), (unsigned)fp_smaller(X.rows, 65535));
 	return fp_cuda_by_type(X, [&](auto *x) {
@@ -197,10 +202,20 @@ fp_status fp_cuda_rotate(fp_backend *be, fp_matrix cosine, fp_matrix sine, int64
 				fp_cuda_floats(cosine), cosine.stride, fp_cuda_floats(sine), sine.stride, cosine.rows,
 				(int)(cosine.cols / 4), (int)(pairs / 4), x, X.stride, X.rows);
 		else
-			rotate_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(fp_cuda_floats(cosine), cosine.stride,
-																fp_cuda_floats(sine), sine.stride, cosine.rows,
-																cosine.cols, pairs, x, X.stride, X.rows);
+			rotate_kernel<<<grid, 256, 0, fp_cuda_stream(be)>>>(
+				fp_cuda_floats(cosine), cosine.stride, fp_cuda_floats(sine), sine.stride, cosine.rows, cosine.cols,
+				pairs, width, pairing == FP_PAIR_NEIGHBOURS, x, X.stride, X.rows);
 		FP_LAUNCHED(be);
 		return FP_OK;
+	});
+}
+
+fp_status fp_cuda_soft_cap(fp_backend *be, float cap, fp_matrix X)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && cap > 0);
+	float *x = fp_cuda_floats(X);
+	int64_t stride = X.stride;
+	return fp_cuda_map(be, X.rows, X.cols, fp_cuda_is_contiguous(X), [=] __device__(int64_t i, int64_t j) {
+		x[i * stride + j] = cap * tanhf(x[i * stride + j] / cap);
 	});
 }

@@ -132,6 +132,19 @@ fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp
 	});
 }
 
+fp_status fp_cuda_soft_cap_backward(fp_backend *be, float cap, fp_matrix Y, fp_matrix dX)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(Y) && fp_cuda_is_f32(dX) && fp_cuda_same_shape(Y, dX) && cap > 0);
+	const float *y = fp_cuda_floats(Y);
+	float *dx = fp_cuda_floats(dX);
+	int64_t ys = Y.stride, dxs = dX.stride;
+	bool flat = fp_cuda_is_contiguous(Y) && fp_cuda_is_contiguous(dX);
+	return fp_cuda_map(be, Y.rows, Y.cols, flat, [=] __device__(int64_t i, int64_t j) {
+		float share = y[i * ys + j] / cap;
+		dx[i * dxs + j] *= 1.0f - share * share;
+	});
+}
+
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
 enum { STRIP = 32, LANES = 16 };

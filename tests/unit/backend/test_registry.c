@@ -143,7 +143,7 @@ static void test_out_of_memory(void **state)
 		fp_context *ctx = fp_context_new();
 		fp_backend *be = NULL;
 		fp_matrix A = {0}, v = {0}, mask = {0};
-		fp_attention_shape shape = {1, 8, 1, 1, 8, 0, 1};
+		fp_attention_shape shape = {.sequences = 1, .length = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .scale = 1};
 		fp_pattern pattern = {.sparsity = 0.5};
 		ctx->fail_allocation_at = n;
 		fp_status status = fp_backend_open(&be, ctx, "cpu", 1);
