@@ -14,7 +14,9 @@
 typedef struct inspection {
 	fp_context *ctx;
 	const fp_checkpoint *checkpoint;
+	const fp_model *model;     /* NULL if the architecture is unknown */
 	bool *is_operator;         /* by tensor; all false if the architecture is unknown */
+	int64_t *layer;            /* by tensor: an operator's layer */
 	const char **bias_of;      /* by tensor: the operator whose bias it is, or NULL; borrowed from the checkpoint */
 	const fp_audit_rule *rule; /* NULL: none */
 	json_t *tensors;
@@ -30,12 +32,16 @@ static void mark_operators(inspection *in, const fp_model *model)
 		for (int role = 0; role < FP_ROLE_COUNT; role++) {
 			const fp_tensor_info *tensor = fp_model_operator(model, layer, (fp_role)role);
 			const fp_tensor_info *bias = fp_model_operator_bias(model, layer, (fp_role)role);
+			const fp_tensor_info *stored = tensor && tensor->whole ? tensor->whole : tensor;
+			const fp_tensor_info *stored_bias = bias && bias->whole ? bias->whole : bias;
 			for (int64_t i = 0; tensor && i < count; i++) {
 				const char *name = fp_checkpoint_tensor(in->checkpoint, i)->name;
-				if (strcmp(name, tensor->name) == 0)
+				if (strcmp(name, stored->name) == 0) {
 					in->is_operator[i] = true;
-				if (bias && strcmp(name, bias->name) == 0)
-					in->bias_of[i] = tensor->name;
+					in->layer[i] = layer;
+				}
+				if (bias && strcmp(name, stored_bias->name) == 0)
+					in->bias_of[i] = stored->name;
 			}
 		}
 }
@@ -60,12 +66,39 @@ static json_t *describe_tensor(const fp_tensor_info *tensor, const fp_audit_resu
 	return row;
 }
 
+/* A tensor that holds several operators must follow the pattern in each of them. */
+static fp_status audit_operator(inspection *in, const fp_tensor_info *tensor, int64_t layer, fp_audit_result *out)
+{
+	fp_audit_result all = {.counted = true};
+	bool parts = false;
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *part = fp_model_operator(in->model, layer, (fp_role)role);
+		if (!part || part->whole != tensor)
+			continue;
+		FP_TRY(fp_audit_tensor(out, in->ctx, in->checkpoint, part, in->rule));
+		parts = true;
+		all.counted = all.counted && out->counted;
+		all.zeros += out->zeros;
+		all.negative_zeros += out->negative_zeros;
+		all.not_finite += out->not_finite;
+		all.violations += out->violations;
+	}
+	if (parts)
+		*out = all;
+	else
+		FP_TRY(fp_audit_tensor(out, in->ctx, in->checkpoint, tensor, in->rule));
+cleanup:
+	return status;
+}
+
 static fp_status inspect_tensor(inspection *in, int64_t index)
 {
 	const fp_tensor_info *tensor = fp_checkpoint_tensor(in->checkpoint, index);
 	bool is_operator = in->is_operator[index];
 	fp_audit_result audit;
-	fp_status status = fp_audit_tensor(&audit, in->ctx, in->checkpoint, tensor, is_operator ? in->rule : NULL);
+	fp_status status = is_operator ? audit_operator(in, tensor, in->layer[index], &audit)
+								   : fp_audit_tensor(&audit, in->ctx, in->checkpoint, tensor, NULL);
 	if (status != FP_OK)
 		return status;
 	in->parameters += tensor->elements;
@@ -167,6 +200,7 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, model_name));
 	in.checkpoint = checkpoint;
 	FP_TRY(FP_NEW(ctx, &in.is_operator, fp_checkpoint_tensor_count(checkpoint)));
+	FP_TRY(FP_NEW(ctx, &in.layer, fp_checkpoint_tensor_count(checkpoint)));
 	FP_TRY(FP_NEW(ctx, &in.bias_of, fp_checkpoint_tensor_count(checkpoint)));
 	FP_TRY(fp_backend_open(&backend, ctx, "cpu", 0));
 	status = fp_model_open(&model, backend, checkpoint);
@@ -177,6 +211,7 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 	} else if (status != FP_OK) {
 		goto cleanup;
 	} else {
+		in.model = model;
 		mark_operators(&in, model);
 	}
 	int64_t count = fp_checkpoint_tensor_count(checkpoint);
@@ -193,6 +228,7 @@ fp_status fp_inspect(char **json, fp_context *ctx, const char *model_name, const
 cleanup:
 	json_decref(in.tensors);
 	fp_free(in.is_operator);
+	fp_free(in.layer);
 	fp_free(in.bias_of);
 	fp_model_close(model);
 	fp_backend_close(backend);

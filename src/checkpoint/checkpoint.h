@@ -21,6 +21,11 @@ typedef struct fp_tensor_info {
 	int64_t elements, bytes;
 	int shard;      /* index of its file */
 	int64_t offset; /* of its first byte in that file */
+	/* NULL: a tensor of the checkpoint. Otherwise a matrix or vector that is stored within this one (tensor_part.h): row
+	 * r of it is row first + r/run·step + r%run of `whole`, or column if that is transposed. */
+	const struct fp_tensor_info *whole;
+	int64_t first, run, step;
+	bool transposed;
 } fp_tensor_info;
 
 typedef struct fp_checkpoint fp_checkpoint;

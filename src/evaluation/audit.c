@@ -33,22 +33,35 @@ static bool layout_of(fp_dtype dtype, bit_layout *out)
 	}
 }
 
-/* Widens the bits of `count` entries, which may be unaligned. */
-static void read_bits(uint64_t *out, const unsigned char *in, int64_t size, int64_t count)
+/* The bits of an entry, which may be unaligned. */
+static uint64_t bits_at(const unsigned char *in, int64_t size)
 {
-	for (int64_t i = 0; i < count; i++) {
-		if (size == 2) {
-			uint16_t bits;
-			memcpy(&bits, in + 2 * i, sizeof bits);
-			out[i] = bits;
-		} else if (size == 4) {
-			uint32_t bits;
-			memcpy(&bits, in + 4 * i, sizeof bits);
-			out[i] = bits;
-		} else {
-			memcpy(&out[i], in + 8 * i, sizeof out[i]);
-		}
-	}
+	uint64_t wide = 0;
+	uint32_t word = 0;
+	uint16_t half = 0;
+	if (size == 2)
+		memcpy(&half, in, sizeof half);
+	else if (size == 4)
+		memcpy(&word, in, sizeof word);
+	else
+		memcpy(&wide, in, sizeof wide);
+	return wide | word | half;
+}
+
+/* Where entry i of a part lies in its stored tensor. */
+static int64_t stored_entry(const fp_tensor_info *part, int64_t i)
+{
+	int64_t columns = part->rank == 2 ? part->shape[1] : 1, row = i / columns, column = i % columns;
+	int64_t line = part->first + row / part->run * part->step + row % part->run;
+	return part->transposed ? column * part->whole->shape[1] + line : line * columns + column;
+}
+
+/* Widens the bits of `count` entries of a tensor, from entry `first` on. */
+static void read_bits(uint64_t *out, const fp_tensor_info *tensor, const unsigned char *bytes, int64_t size,
+					  int64_t first, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++)
+		out[i] = bits_at(bytes + (tensor->whole ? stored_entry(tensor, first + i) : first + i) * size, size);
 }
 
 static void count_zeros(fp_audit_result *result, const uint64_t *bits, const bit_layout *layout, int64_t count)
@@ -126,10 +139,11 @@ fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkp
 	int64_t columns = tensor->rank > 0 ? tensor->shape[tensor->rank - 1] : 1;
 	if (rule && rule->group == 0)
 		row.required = required_zeros(rule->sparsity, columns);
-	const unsigned char *bytes = fp_checkpoint_data(checkpoint, tensor);
+	const fp_tensor_info *stored = tensor->whole ? tensor->whole : tensor;
+	const unsigned char *bytes = fp_checkpoint_data(checkpoint, stored);
 	for (int64_t first = 0; first < tensor->elements; first += PIECE) {
 		int64_t count = tensor->elements - first < PIECE ? tensor->elements - first : PIECE;
-		read_bits(bits, bytes + first * layout.size, layout.size, count);
+		read_bits(bits, tensor, bytes, layout.size, first, count);
 		count_zeros(out, bits, &layout, count);
 		if (rule && rule->group > 0)
 			check_groups(out, &group, bits, &layout, count, columns, rule);
@@ -141,6 +155,6 @@ fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkp
 	}
 	if (rule && rule->group == 0)
 		out->violations = out->zeros < required_zeros(rule->sparsity, tensor->elements) && row.short_rows > 0;
-	fp_checkpoint_forget(checkpoint, tensor);
+	fp_checkpoint_forget(checkpoint, stored);
 	return FP_OK;
 }

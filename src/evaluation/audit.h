@@ -25,7 +25,7 @@ typedef struct fp_audit_result {
 } fp_audit_result;
 
 /* Reads the tensor once, in pieces, and releases its pages. rule may be NULL. The rows of a tensor run
- * along its last dimension, whatever its rank. */
+ * along its last dimension, whatever its rank. A part of a stored tensor is read row by row of its own. */
 fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkpoint *checkpoint,
 						  const fp_tensor_info *tensor, const fp_audit_rule *rule);
 

@@ -4,12 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static const fp_architecture *const architectures[] = {
-	&fp_architecture_opt,   &fp_architecture_llama,   &fp_architecture_qwen2,
-	&fp_architecture_qwen3, &fp_architecture_mistral,
-};
+#define ADDRESS(name) &fp_architecture_##name,
+static const fp_architecture *const architectures[] = {FP_ARCHITECTURES(ADDRESS)};
 
-enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0], LIST_SIZE = 512 };
+enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0], LIST_SIZE = 1024 };
 
 static void list_names(char text[LIST_SIZE])
 {

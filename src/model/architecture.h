@@ -23,11 +23,13 @@ typedef struct fp_architecture {
 	 * the token embedding exists is used. */
 	const char *prefixes[FP_MAX_PREFIXES];
 	const char *embedding, *positions, *project_in, *project_out, *final_norm;
-	const char *head;
+	const char *head, *old_head; /* old_head: its name in older checkpoints, or NULL */
 	/* In a layer: prefix + layers + "." + index + "." + name */
 	const char *layers;
-	const char *operators[FP_ROLE_COUNT];
-	const char *norms[2];
+	const char *operators[FP_ROLE_COUNT]; /* of q, k, v or gate, up in one tensor: the same name for each */
+	bool transposed;                      /* operators are stored as inputs × outputs (GPT-2) */
+	const char *norms[FP_NORM_COUNT];     /* before attention, before the feed-forward part, behind each */
+	const char *embedding_norm;           /* outside the layers, as `embedding` */
 	const char *query_norm, *key_norm;
 } fp_architecture;
 
@@ -36,15 +38,31 @@ fp_status fp_architecture_find(const fp_architecture **out, const fp_config_read
 
 /* Upper limit of a dimension: a product of two fits int64, and a matrix side fits BLAS's int. */
 #define FP_MAX_DIMENSION ((int64_t)1 << 28)
-#define FP_MAX_LAYERS ((int64_t)1 << 16)
 
-/* Reads rope_theta and rope_scaling, or rope_parameters (transformers 5). */
+/* Reads rope_theta and rope_scaling, or rope_parameters (transformers 5). head_dim and positions are set already. */
 fp_status fp_config_rope(const fp_config_reader *reader, double default_theta, fp_model_config *config);
+/* The same where a part of each head may turn if `partial_rotary_factor` is absent. */
+fp_status fp_config_partial_rope(const fp_config_reader *reader, double default_theta, double default_part,
+								 fp_model_config *config);
+/* *out ← the positions of a section that has theta, type and parameters of one kind of layer (Gemma 3). */
+fp_status fp_config_rope_section(const fp_config_reader *section, double theta, double part,
+								 const fp_model_config *config, fp_rope *out);
+/* Reads layer_types, a list of full_attention and sliding_attention, into config->full. */
+fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config *config);
+/* Marks a layer as one with full attention. */
+void fp_config_set_full(fp_model_config *config, int64_t layer);
+/* config->head_dim ← hidden_size / num_attention_heads, which must divide. */
+fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key, fp_model_config *config);
 
-extern const fp_architecture fp_architecture_opt;
-extern const fp_architecture fp_architecture_llama;
-extern const fp_architecture fp_architecture_qwen2;
-extern const fp_architecture fp_architecture_qwen3;
-extern const fp_architecture fp_architecture_mistral;
+/* The table: X(NAME) is fp_architecture_NAME, which src/model/ has a file for. */
+#define FP_ARCHITECTURES(X)                                                                                            \
+	X(opt)                                                                                                             \
+	X(llama)                                                                                                           \
+	X(qwen2)                                                                                                           \
+	X(qwen3)                                                                                                           \
+	X(mistral)
+
+#define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
+FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)
 
 #endif

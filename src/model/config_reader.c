@@ -16,7 +16,7 @@ static const struct {
 	{"gelu_fast", FP_GELU_TANH},
 };
 
-enum { ACTIVATION_COUNT = sizeof activations / sizeof activations[0], TEXT_SIZE = 512, SPELLING_SIZE = 64 };
+enum { ACTIVATION_COUNT = sizeof activations / sizeof activations[0], TEXT_SIZE = 1280, SPELLING_SIZE = 64 };
 
 fp_status fp_config_fail(const fp_config_reader *reader, const char *key, const char *format, ...)
 {
@@ -99,6 +99,23 @@ fp_status fp_config_positive_or(const fp_config_reader *reader, const char *key,
 		return fp_config_fail(reader, key, "must be a number above 0, such as %g, but is %s",
 							  fallback > 0 ? fallback : 1.0, spell(value, text));
 	*out = number;
+	return FP_OK;
+}
+
+fp_status fp_config_numbers(const fp_config_reader *reader, const char *key, int64_t count, float *out)
+{
+	const json_t *list = value_of(reader, key);
+	if (!json_is_array(list) || (int64_t)json_array_size(list) != count)
+		return fp_config_fail(reader, key, "must be a list of %lld numbers, half the entries of a head that turn",
+							  (long long)count);
+	for (int64_t i = 0; i < count; i++) {
+		const json_t *value = json_array_get(list, (size_t)i);
+		char text[SPELLING_SIZE];
+		double number = json_number_value(value);
+		if (!json_is_number(value) || !(number > 0) || !isfinite(number))
+			return fp_config_fail(reader, key, "must have numbers above 0, but has %s", spell(value, text));
+		out[i] = (float)number;
+	}
 	return FP_OK;
 }
 

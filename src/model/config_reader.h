@@ -22,6 +22,8 @@ fp_status fp_config_integer_or(const fp_config_reader *reader, const char *key, 
 							   int64_t fallback, int64_t *out);
 /* A number above 0. */
 fp_status fp_config_positive_or(const fp_config_reader *reader, const char *key, double fallback, double *out);
+/* A required list of `count` numbers above 0. */
+fp_status fp_config_numbers(const fp_config_reader *reader, const char *key, int64_t count, float *out);
 fp_status fp_config_flag_or(const fp_config_reader *reader, const char *key, bool fallback, bool *out);
 fp_status fp_config_text_or(const fp_config_reader *reader, const char *key, const char *fallback, const char **out);
 /* An activation by its name in transformers: "relu", "silu", "gelu", "gelu_new", … */

@@ -2,7 +2,7 @@
 /*
  * head.c: turns the hidden states after the last layer into cross-entropies and their gradient.
  *
- *     logits [rows × vocabulary] = project_out(norm(hidden)) headᵀ
+ *     logits [rows × vocabulary] = cap(scale · project_out(norm(hidden)) headᵀ + bias)
  *
  * Rows are processed in blocks, because the logits of all rows at once would need too much memory
  * (2048 × 50272 floats are 400 MB).
@@ -36,14 +36,16 @@ static fp_status load_head(fp_model *model)
 		const fp_tensor_info *tensor;
 		fp_matrix *matrix;
 	} parts[] = {
-		{model->final_weight, &model->norm_weight},
-		{model->final_bias, &model->norm_bias},
-		{model->project_out, &model->output_projection},
-		{model->head, &model->head_weight},
+		{model->final_weight, &model->norm_weight},      {model->final_bias, &model->norm_bias},
+		{model->project_out, &model->output_projection}, {model->head, &model->head_weight},
+		{model->head_bias, &model->head_bias_row},
 	};
 	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-		if (parts[i].tensor && fp_matrix_is_absent(*parts[i].matrix))
+		if (parts[i].tensor && fp_matrix_is_absent(*parts[i].matrix)) {
 			FP_TRY(fp_model_upload(model, parts[i].tensor, parts[i].matrix));
+			if (parts[i].tensor == model->final_weight)
+				FP_TRY(fp_model_finish_norm(model, *parts[i].matrix));
+		}
 	if (c->final_norm && fp_matrix_is_absent(model->normalised))
 		FP_TRY(fp_matrix_new(be, &model->normalised, rows, c->hidden, FP_F32));
 	if (model->project_out && fp_matrix_is_absent(model->projected))
@@ -53,6 +55,11 @@ static fp_status load_head(fp_model *model)
 	model->head_loaded = true;
 cleanup:
 	return status;
+}
+
+static float logit_scale(const fp_model_config *c)
+{
+	return c->logit_scale > 0 ? c->logit_scale : 1.0F;
 }
 
 /* At most block_rows() rows. */
@@ -73,7 +80,11 @@ static fp_status block_logits(fp_model *model, fp_matrix hidden, fp_matrix logit
 		FP_TRY(fp_linear(be, features, model->output_projection, (fp_matrix){0}, false, projected));
 		features = projected;
 	}
-	FP_TRY(fp_linear(be, features, model->head_weight, (fp_matrix){0}, false, logits));
+	FP_TRY(be->linear->gemm(be, logit_scale(c), features, FP_PLAIN, model->head_weight, FP_TRANSPOSED, 0, logits));
+	if (model->head_bias)
+		FP_TRY(be->transformer->add_bias(be, model->head_bias_row, logits));
+	if (c->logit_cap > 0)
+		FP_TRY(be->transformer->soft_cap(be, c->logit_cap, logits));
 cleanup:
 	return status;
 }
@@ -91,7 +102,7 @@ int64_t fp_model_head_bytes(const fp_model *model)
 	const fp_model_config *c = &model->config;
 	int64_t projection = model->project_out ? c->hidden * c->embedding : 0;
 	int64_t features = (c->final_norm ? c->hidden : 0) + (model->project_out ? c->embedding : 0);
-	int64_t block = block_rows(model) * (c->vocabulary + features + 1);
+	int64_t block = block_rows(model) * ((c->logit_cap > 0 ? 2 : 1) * c->vocabulary + features + 1);
 	int64_t product =
 		fp_product_bytes(model->be, FP_USE_ACTIVATION, block_rows(model) * c->vocabulary, c->vocabulary * c->embedding);
 	return (c->vocabulary * c->embedding + projection + 2 * c->hidden + block) * (int64_t)sizeof(float) + product;
@@ -99,9 +110,9 @@ int64_t fp_model_head_bytes(const fp_model *model)
 
 void fp_model_drop_head(fp_model *model)
 {
-	fp_matrix *all[] = {&model->norm_weight, &model->norm_bias,  &model->output_projection,
-						&model->head_weight, &model->normalised, &model->projected,
-						&model->logits,      &model->losses,     &model->dense_logits};
+	fp_matrix *all[] = {&model->norm_weight,   &model->norm_bias,   &model->output_projection, &model->head_weight,
+						&model->head_bias_row, &model->normalised,  &model->projected,         &model->logits,
+						&model->losses,        &model->dense_logits};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_matrix_free(model->be, all[i]);
 	model->head_loaded = false;
@@ -188,7 +199,7 @@ static fp_status block_backward(fp_model *model, fp_matrix hidden, fp_matrix dlo
 	fp_matrix dfeatures = gradient;
 	if (model->project_out)
 		dfeatures = fp_matrix_rows(model->projected, 0, hidden.rows);
-	FP_TRY(be->linear->gemm(be, 1, dlogits, FP_PLAIN, model->head_weight, FP_PLAIN, 0, dfeatures));
+	FP_TRY(be->linear->gemm(be, logit_scale(c), dlogits, FP_PLAIN, model->head_weight, FP_PLAIN, 0, dfeatures));
 	if (model->project_out)
 		FP_TRY(be->linear->gemm(be, 1, dfeatures, FP_PLAIN, model->output_projection, FP_PLAIN, 0, gradient));
 	if (c->final_norm)
@@ -205,12 +216,20 @@ fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_
 	FP_REQUIRE(be, hidden.cols == model->config.hidden && gradient.cols == hidden.cols && gradient.rows == hidden.rows);
 	FP_TRY(load_head(model));
 	int64_t block = block_rows(model);
+	float cap = model->config.logit_cap;
 	FP_TRY(allocate_logits(model, &model->logits));
+	if (cap > 0)
+		FP_TRY(allocate_logits(model, &model->dense_logits));
 	for (int64_t first = 0; first < hidden.rows; first += block) {
 		int64_t rows = hidden.rows - first < block ? hidden.rows - first : block;
+		fp_matrix capped = cap > 0 ? fp_matrix_rows(model->dense_logits, 0, rows) : (fp_matrix){0};
 		fp_matrix logits = fp_matrix_rows(model->logits, 0, rows), part = fp_matrix_rows(hidden, first, rows);
 		FP_TRY(block_logits(model, part, logits));
+		if (cap > 0)
+			FP_TRY(be->memory->copy(be, capped, logits));
 		FP_TRY(be->gradients->cross_entropy_backward(be, targets + first, logits));
+		if (cap > 0)
+			FP_TRY(be->gradients->soft_cap_backward(be, cap, capped, logits));
 		FP_TRY(block_backward(model, part, logits, fp_matrix_rows(gradient, first, rows)));
 	}
 cleanup:

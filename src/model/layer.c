@@ -12,101 +12,20 @@
  *     z       = φ(y Wgateᵀ) ∘ y Wupᵀ, or φ(y Wupᵀ)     [T × f]
  *     hidden ← hidden + z Wdownᵀ                       [T × h]
  *
- * Biases are added if the model has them. Some models apply an RMSNorm to each head of Q and K and
- * rotate Q and K by position before attention. A post-norm model has x = y = hidden and normalises
- * after each sum.
+ * Biases are added if the model has them. Some models apply an RMSNorm to the heads of Q and K and rotate Q and K by
+ * position before attention. fp_model_config says where norms stand:
+ *
+ *     pre_norm       x = norm₀(hidden), y = norm₁(hidden); without it x = y = hidden
+ *     branch_norm    what is added is norm₂(context Woᵀ) and norm₃(z Wdownᵀ)
+ *     sum_norm       hidden ← norm₀ or norm₁ of each sum
+ *     parallel       y is of the layer's input too
+ *
+ * and residual_scale multiplies what is added.
  */
 #include "model/layer.h"
 
-#include "base/memory.h"
+#include "model/layer_workspace.h"
 #include "model/model_parts.h"
-#include "model/rotary.h"
-
-#include <math.h>
-
-struct fp_workspace {
-	fp_backend *be; /* borrowed */
-	int64_t tokens;
-	fp_dtype type;          /* of the matrices below, unless noted */
-	fp_matrix normalised;   /* T × h; absent in post-norm models */
-	fp_matrix scratch;      /* T × max(q + 2k, f or 2f): Q, K, V, then the inner activations */
-	fp_matrix context;      /* T × q; for fp_layer_forward() */
-	fp_matrix rounded;      /* T × h in BF16: an F32 input that several products would each round */
-	fp_matrix cosine, sine; /* F32 */
-};
-
-static int64_t scratch_width(const fp_model_config *c)
-{
-	int64_t attention = (c->heads + 2 * c->kv_heads) * c->head_dim;
-	int64_t inner = c->gated ? 2 * c->inner : c->inner;
-	return attention > inner ? attention : inner;
-}
-
-/* Whether products round F32 inputs that they share. */
-static bool needs_rounded(const fp_model *model, fp_dtype type)
-{
-	return fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) &&
-		   (type == FP_F32 || !fp_model_get_config(model)->pre_norm);
-}
-
-int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens)
-{
-	return fp_workspace_bytes_as(model, tokens, FP_F32);
-}
-
-int64_t fp_workspace_bytes_as(const fp_model *model, int64_t tokens, fp_dtype type)
-{
-	const fp_model_config *c = fp_model_get_config(model);
-	int64_t row = (c->pre_norm ? c->hidden : 0) + scratch_width(c) + c->heads * c->head_dim;
-	int64_t tables = c->rotary ? fp_rotary_rows(c, tokens) * c->head_dim : 0;
-	int64_t rounded = needs_rounded(model, type) ? tokens * c->hidden * 2 : 0;
-	return tokens * row * fp_dtype_size(type) + tables * (int64_t)sizeof(float) + rounded;
-}
-
-fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens)
-{
-	return fp_workspace_new_as(out, model, tokens, FP_F32);
-}
-
-fp_status fp_workspace_new_as(fp_workspace **out, const fp_model *model, int64_t tokens, fp_dtype type)
-{
-	fp_status status;
-	fp_backend *be = fp_model_backend(model);
-	const fp_model_config *c = fp_model_get_config(model);
-	fp_workspace *workspace = NULL;
-	*out = NULL;
-	FP_REQUIRE(be, tokens > 0 && (type == FP_F32 || fp_backend_rounds(be, FP_USE_ACTIVATION)));
-	FP_TRY(FP_NEW(be->ctx, &workspace, 1));
-	workspace->be = be;
-	workspace->tokens = tokens;
-	workspace->type = type;
-	if (c->pre_norm)
-		FP_TRY(fp_matrix_new(be, &workspace->normalised, tokens, c->hidden, type));
-	FP_TRY(fp_matrix_new(be, &workspace->scratch, tokens, scratch_width(c), type));
-	FP_TRY(fp_matrix_new(be, &workspace->context, tokens, c->heads * c->head_dim, type));
-	if (needs_rounded(model, type))
-		FP_TRY(fp_matrix_new(be, &workspace->rounded, tokens, c->hidden, FP_BF16));
-	if (c->rotary)
-		FP_TRY(fp_rotary_tables(be, c, fp_rotary_rows(c, tokens), &workspace->cosine, &workspace->sine));
-	*out = workspace;
-	workspace = NULL;
-cleanup:
-	fp_workspace_free(workspace);
-	return status;
-}
-
-void fp_workspace_free(fp_workspace *workspace)
-{
-	if (!workspace)
-		return;
-	fp_matrix_free(workspace->be, &workspace->normalised);
-	fp_matrix_free(workspace->be, &workspace->scratch);
-	fp_matrix_free(workspace->be, &workspace->context);
-	fp_matrix_free(workspace->be, &workspace->rounded);
-	fp_matrix_free(workspace->be, &workspace->cosine);
-	fp_matrix_free(workspace->be, &workspace->sine);
-	fp_free(workspace);
-}
 
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y)
 {
@@ -135,13 +54,16 @@ fp_status fp_layer_normalise(const fp_layer *layer, int which, fp_matrix X, fp_m
 								 Y);
 }
 
-/* The input of the attention (0) or feed-forward (1) part. */
+/* The input of the attention (FP_NORM_ATTENTION) or feed-forward part (FP_NORM_FEED). */
 static fp_status block_input(const fp_layer *layer, int which, const fp_layer_state *state, fp_workspace *workspace,
 							 fp_matrix *input)
 {
+	const fp_model_config *c = fp_model_get_config(layer->model);
 	*input = state->hidden;
-	if (!fp_model_get_config(layer->model)->pre_norm)
+	if (!c->pre_norm)
 		return FP_OK;
+	if (c->shared_norm)
+		which = FP_NORM_ATTENTION;
 	*input = fp_matrix_rows(workspace->normalised, 0, state->hidden.rows);
 	return fp_layer_normalise(layer, which, state->hidden, *input);
 }
@@ -179,31 +101,34 @@ cleanup:
 	return status;
 }
 
-/* Normalises each head of the queries or keys and rotates them by position, if the model does. */
+fp_status fp_layer_normalise_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, fp_matrix X, fp_matrix Y)
+{
+	fp_backend *be = fp_model_backend(layer->model);
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	if (c->head_norm == FP_HEADS_NORM_EACH) {
+		X = fp_matrix_reshape(X, X.rows * heads, c->head_dim);
+		Y = fp_matrix_reshape(Y, Y.rows * heads, c->head_dim);
+	}
+	return be->transformer->norm(be, FP_RMS_NORM, X, norm, (fp_matrix){0}, c->norm_epsilon, Y);
+}
+
+/* Normalises the heads of the queries or keys and rotates them by position, if the model does. */
 static fp_status prepare_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, int64_t length,
 							   fp_workspace *workspace, fp_matrix X)
 {
 	fp_status status = FP_OK;
-	fp_backend *be = workspace->be;
-	const fp_model_config *c = fp_model_get_config(layer->model);
-	if (!fp_matrix_is_absent(norm)) {
-		fp_matrix split = X;
-		split.rows = X.rows * heads;
-		split.cols = split.stride = c->head_dim;
-		FP_TRY(be->transformer->norm(be, FP_RMS_NORM, split, norm, (fp_matrix){0}, c->norm_epsilon, split));
-	}
-	if (c->rotary)
-		FP_TRY(be->transformer->rotate(be, FP_PAIR_HALVES, fp_matrix_rows(workspace->cosine, 0, length),
-									   fp_matrix_rows(workspace->sine, 0, length), heads, X));
+	if (!fp_matrix_is_absent(norm))
+		FP_TRY(fp_layer_normalise_heads(layer, norm, heads, X, X));
+	FP_TRY(fp_rotate_heads(workspace->be, fp_model_get_config(layer->model), &workspace->positions, layer->index,
+						   length, false, heads, X));
 cleanup:
 	return status;
 }
 
 fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t sequences, int64_t length)
 {
-	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_attention_shape shape = fp_model_attention_shape(layer->model, sequences, length);
-	shape.window = layer->index >= c->window_from ? c->window : 0;
+	shape.window = fp_config_window(fp_model_get_config(layer->model), layer->index);
 	return shape;
 }
 
@@ -237,6 +162,7 @@ static fp_status attention(const fp_layer *layer, const fp_layer_state *state, f
 	fp_status status;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_attention_shape shape = fp_layer_attention_shape(layer, state->sequences, state->length);
+	shape.key_bias = workspace->positions.key_bias;
 	FP_TRY(prepare_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
 	FP_TRY(prepare_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
 	FP_TRY(workspace->be->transformer->attention(workspace->be, &shape, Q, K, V, context));
@@ -295,14 +221,37 @@ cleanup:
 	return status;
 }
 
-/* hidden ← hidden + operator(input), normalised in post-norm models. */
-static fp_status add_to_residual(const fp_layer *layer, fp_role role, fp_matrix input, fp_layer_state *state)
+fp_status fp_layer_add_branch(const fp_layer *layer, int which, fp_matrix raw, fp_matrix work, fp_matrix hidden)
+{
+	fp_backend *be = fp_model_backend(layer->model);
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	fp_status status = FP_OK;
+	if (c->branch_norm)
+		FP_TRY(fp_layer_normalise(layer, which, raw, work));
+	FP_TRY(be->linear->axpby(be, fp_config_residual_scale(c), c->branch_norm ? work : raw, 1, hidden));
+cleanup:
+	return status;
+}
+
+/* hidden ← hidden + operator(input), with the norms and the factor that the model has there. */
+static fp_status add_to_residual(const fp_layer *layer, fp_role role, fp_matrix input, fp_layer_state *state,
+								 fp_workspace *workspace)
 {
 	fp_status status;
-	FP_TRY(
-		fp_linear(fp_model_backend(layer->model), input, layer->weight[role], layer->bias[role], true, state->hidden));
-	if (!fp_model_get_config(layer->model)->pre_norm)
-		FP_TRY(fp_layer_normalise(layer, role == FP_OUTPUT ? 0 : 1, state->hidden, state->hidden));
+	fp_backend *be = workspace->be;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	bool attention_part = role == FP_OUTPUT;
+	if (fp_config_has_branches(c)) {
+		fp_matrix branch = fp_matrix_rows(workspace->branch, 0, state->hidden.rows);
+		FP_TRY(fp_linear(be, input, layer->weight[role], layer->bias[role], false, branch));
+		FP_TRY(fp_layer_add_branch(layer, attention_part ? FP_NORM_BEHIND_ATTENTION : FP_NORM_BEHIND_FEED, branch,
+								   branch, state->hidden));
+	} else {
+		FP_TRY(fp_linear(be, input, layer->weight[role], layer->bias[role], true, state->hidden));
+	}
+	if (c->sum_norm)
+		FP_TRY(
+			fp_layer_normalise(layer, attention_part ? FP_NORM_ATTENTION : FP_NORM_FEED, state->hidden, state->hidden));
 cleanup:
 	return status;
 }
@@ -337,16 +286,16 @@ fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state 
 	FP_TRY(check_state(layer, state, workspace));
 	switch (group) {
 	case 0:
-		FP_TRY(block_input(layer, 0, state, workspace, input));
+		FP_TRY(block_input(layer, FP_NORM_ATTENTION, state, workspace, input));
 		break;
 	case 1:
 		*input = state->context;
 		break;
 	case 2:
-		FP_TRY(block_input(layer, 1, state, workspace, input));
+		FP_TRY(block_input(layer, FP_NORM_FEED, state, workspace, input));
 		break;
 	default:
-		FP_TRY(block_input(layer, 1, state, workspace, input));
+		FP_TRY(block_input(layer, FP_NORM_FEED, state, workspace, input));
 		FP_TRY(inner_activations(layer, *input, workspace, input));
 		break;
 	}
@@ -359,19 +308,23 @@ fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp
 {
 	fp_status status;
 	FP_REQUIRE(workspace->be, group >= 0 && group < FP_GROUP_COUNT);
-	FP_REQUIRE(workspace->be, group > 1 || state->context.rows == state->hidden.rows);
+	bool parallel = fp_model_get_config(layer->model)->parallel;
+	FP_REQUIRE(workspace->be, (group > 1 && !parallel) || state->context.rows == state->hidden.rows);
 	FP_TRY(check_state(layer, state, workspace));
 	switch (group) {
 	case 0:
 		FP_TRY(attend(layer, input, state, workspace));
 		break;
 	case 1:
-		FP_TRY(add_to_residual(layer, FP_OUTPUT, input, state));
+		if (!parallel)
+			FP_TRY(add_to_residual(layer, FP_OUTPUT, input, state, workspace));
 		break;
 	case 2: /* fp_layer_input() computes the inner activations for group 3 */
 		break;
 	default:
-		FP_TRY(add_to_residual(layer, FP_DOWN, input, state));
+		if (parallel)
+			FP_TRY(add_to_residual(layer, FP_OUTPUT, state->context, state, workspace));
+		FP_TRY(add_to_residual(layer, FP_DOWN, input, state, workspace));
 		FP_TRY(check_finite(layer, state->hidden));
 		break;
 	}

@@ -5,15 +5,16 @@
  *
  * Between two steps the state of a batch of tokens is
  *     hidden   [tokens × hidden]           the residual stream
- *     context  [tokens × heads·head_dim]   attention's output; valid between groups 0 and 1 only
+ *     context  [tokens × heads·head_dim]   attention's output; valid between groups 0 and 1 only, see below
  * The groups are
  *     0  q, k, v    input: norm(hidden)       advance: context ← attention(q, k, v)
  *     1  o          input: context            advance: hidden ← hidden + o(context)
  *     2  gate, up   input: norm(hidden)       advance: nothing
  *     3  down       input: φ(gate) ∘ up       advance: hidden ← hidden + down(φ(gate) ∘ up)
  *
- * Group 2 stores nothing because the inner activations are wide; group 3 recomputes them. Post-norm
- * models normalise after each sum instead.
+ * Group 2 stores nothing because the inner activations are wide; group 3 recomputes them. If both blocks read the
+ * layer's input (`parallel`), group 1 adds nothing, `context` must be valid until group 3, and that adds both: until
+ * then `hidden` is the layer's input, from which everything can be computed again.
  */
 #ifndef FP_MODEL_LAYER_H
 #define FP_MODEL_LAYER_H
@@ -25,8 +26,8 @@ typedef struct fp_layer {
 	int64_t index;
 	fp_matrix weight[FP_ROLE_COUNT]; /* outputs × inputs, of fp_model_held_type(); absent: the model lacks the role */
 	fp_matrix bias[FP_ROLE_COUNT];   /* 1 × outputs or absent */
-	fp_matrix norm_weight[2], norm_bias[2]; /* 0: attention's norm; 1: the feed-forward part's */
-	fp_matrix query_norm, key_norm;         /* 1 × head_dim or absent */
+	fp_matrix norm_weight[FP_NORM_COUNT], norm_bias[FP_NORM_COUNT];
+	fp_matrix query_norm, key_norm; /* 1 × head_dim, or 1 × the width of all heads, or absent */
 } fp_layer;
 
 /* Reads one layer from the checkpoint to the device. Non-finite weights are an error that names the tensor. */

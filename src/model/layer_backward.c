@@ -9,7 +9,7 @@
  *     gate    = y Wgateᵀ
  *     up      = y Wupᵀ
  *
- * In pre-norm models:
+ * If a norm stands before each block:
  *
  *     dWdown   = dhidden₂ᵀ z
  *     dz       = dhidden₂ Wdown
@@ -28,9 +28,10 @@
  *     dx       = dQ Wq + dK Wk + dV Wv
  *     dhidden  = dhidden₁ + norm₀'(dx)
  *
- * Without a gate, dup = dz ∘ φ'(up). In post-norm models the gradient first passes through the norm
- * that follows each sum. Fitting a layer needs the gradients of its weights, a pass through the
- * whole model needs dhidden; each computes nothing else.
+ * Without a gate, dup = dz ∘ φ'(up). Where sums are normalised, the gradient first passes through the norm that follows
+ * each; where a block's output is normalised or scaled before it is added, dhidden₂ and dhidden₁ pass through that
+ * first. In parallel blocks dhidden₁ = dhidden₂, and norm₁'(dy) is added to dhidden. Fitting a layer needs the gradients
+ * of its weights, a pass through the whole model needs dhidden; each computes nothing else.
  */
 #include "model/layer_tape.h"
 #include "model/model_parts.h"
@@ -72,15 +73,12 @@ static fp_status prepare_heads(const fp_layer *layer, fp_tape *tape, fp_matrix n
 {
 	fp_status status = FP_OK;
 	fp_backend *be = tape->be;
-	const fp_model_config *c = fp_model_get_config(layer->model);
 	if (!fp_matrix_is_absent(norm)) {
 		FP_TRY(be->memory->copy(be, raw, X));
-		FP_TRY(be->transformer->norm(be, FP_RMS_NORM, split_heads(raw, heads), norm, (fp_matrix){0}, c->norm_epsilon,
-									 split_heads(X, heads)));
+		FP_TRY(fp_layer_normalise_heads(layer, norm, heads, raw, X));
 	}
-	if (c->rotary)
-		FP_TRY(be->transformer->rotate(be, FP_PAIR_HALVES, fp_matrix_rows(tape->cosine, 0, tape->length),
-									   fp_matrix_rows(tape->sine, 0, tape->length), heads, X));
+	FP_TRY(fp_rotate_heads(be, fp_model_get_config(layer->model), &tape->positions, layer->index, tape->length, false,
+						   heads, X));
 cleanup:
 	return status;
 }
@@ -88,15 +86,17 @@ cleanup:
 static fp_status prepare_heads_backward(const fp_layer *layer, fp_tape *tape, fp_matrix norm, int64_t heads,
 										fp_matrix raw, fp_matrix gradient)
 {
-	fp_status status = FP_OK;
+	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	if (c->rotary)
-		FP_TRY(be->transformer->rotate(be, FP_PAIR_HALVES, fp_matrix_rows(tape->cosine, 0, tape->length),
-									   fp_matrix_rows(tape->negative_sine, 0, tape->length), heads, gradient));
-	if (!fp_matrix_is_absent(norm))
-		FP_TRY(be->gradients->norm_backward(be, FP_RMS_NORM, split_heads(raw, heads), norm, c->norm_epsilon,
-											split_heads(gradient, heads), split_heads(gradient, heads)));
+	FP_TRY(fp_rotate_heads(be, c, &tape->positions, layer->index, tape->length, true, heads, gradient));
+	if (fp_matrix_is_absent(norm))
+		goto cleanup;
+	if (c->head_norm == FP_HEADS_NORM_EACH) {
+		raw = split_heads(raw, heads);
+		gradient = split_heads(gradient, heads);
+	}
+	FP_TRY(be->gradients->norm_backward(be, FP_RMS_NORM, raw, norm, c->norm_epsilon, gradient, gradient));
 cleanup:
 	return status;
 }
@@ -104,6 +104,36 @@ cleanup:
 static fp_matrix attention_input(const fp_layer *layer, const fp_tape *tape)
 {
 	return fp_model_get_config(layer->model)->pre_norm ? used(tape, tape->x) : tape->input;
+}
+
+/* y: the input of the feed-forward part. */
+static fp_matrix inner_input(const fp_layer *layer, const fp_tape *tape)
+{
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	if (c->shared_norm)
+		return used(tape, tape->x);
+	return used(tape, c->pre_norm || c->sum_norm ? tape->y : tape->hidden1);
+}
+
+/* Gradients of heads are computed in place, or from what was there before the norm. */
+static fp_matrix raw_heads(const fp_tape *tape, fp_matrix raw, fp_matrix heads)
+{
+	return fp_matrix_is_absent(raw) ? heads : used(tape, raw);
+}
+
+/* hidden ← hidden + what an operator at the end of a block gives; which: 0 for attention, 1 for the feed-forward part */
+static fp_status add_block(const fp_layer *layer, fp_tape *tape, int which, fp_matrix input, fp_matrix hidden)
+{
+	fp_status status;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	fp_role role = which == 0 ? FP_OUTPUT : FP_DOWN;
+	if (!fp_config_has_branches(c))
+		return fp_linear(tape->be, input, layer->weight[role], layer->bias[role], true, hidden);
+	fp_matrix work = used(tape, tape->dbranch), raw = c->branch_norm ? used(tape, tape->branch[which]) : work;
+	FP_TRY(fp_linear(tape->be, input, layer->weight[role], layer->bias[role], false, raw));
+	FP_TRY(fp_layer_add_branch(layer, FP_NORM_BEHIND_ATTENTION + which, raw, work, hidden));
+cleanup:
+	return status;
 }
 
 static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
@@ -115,18 +145,19 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	fp_matrix hidden1 = used(tape, tape->hidden1), context = used(tape, tape->context);
 	fp_attention_shape shape = fp_layer_attention_shape(layer, tape->sequences, tape->length);
 	fp_matrix x = attention_input(layer, tape);
+	shape.key_bias = tape->positions.key_bias;
 	if (c->pre_norm)
-		FP_TRY(fp_layer_normalise(layer, 0, tape->input, x));
+		FP_TRY(fp_layer_normalise(layer, FP_NORM_ATTENTION, tape->input, x));
 	FP_TRY(round_once(tape, x, tape->rounded_x, &x));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
 	FP_TRY(fp_linear(be, x, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
-	FP_TRY(prepare_heads(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : Q, Q));
-	FP_TRY(prepare_heads(layer, tape, layer->key_norm, c->kv_heads, c->head_norm ? used(tape, tape->raw_K) : K, K));
+	FP_TRY(prepare_heads(layer, tape, layer->query_norm, c->heads, raw_heads(tape, tape->raw_Q, Q), Q));
+	FP_TRY(prepare_heads(layer, tape, layer->key_norm, c->kv_heads, raw_heads(tape, tape->raw_K, K), K));
 	FP_TRY(be->transformer->attention(be, &shape, Q, K, V, context));
 	FP_TRY(round_once(tape, context, tape->rounded_context, &context));
 	FP_TRY(be->memory->copy(be, hidden1, tape->input));
-	FP_TRY(fp_linear(be, context, layer->weight[FP_OUTPUT], layer->bias[FP_OUTPUT], true, hidden1));
+	FP_TRY(add_block(layer, tape, 0, context, hidden1));
 cleanup:
 	return status;
 }
@@ -136,10 +167,13 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_matrix y = used(tape, tape->y), up = used(tape, tape->up), z = used(tape, tape->z),
+	fp_matrix y = inner_input(layer, tape), up = used(tape, tape->up), z = used(tape, tape->z),
 			  hidden2 = used(tape, tape->hidden2);
 	fp_matrix hidden1 = used(tape, tape->hidden1), input;
-	FP_TRY(fp_layer_normalise(layer, c->pre_norm ? 1 : 0, hidden1, y));
+	if (c->sum_norm)
+		FP_TRY(fp_layer_normalise(layer, FP_NORM_ATTENTION, hidden1, y));
+	else if (c->pre_norm && !c->shared_norm)
+		FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, c->parallel ? tape->input : hidden1, y));
 	FP_TRY(round_once(tape, y, tape->rounded_y, &input));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
 	if (c->gated) {
@@ -149,8 +183,8 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	} else {
 		FP_TRY(be->transformer->activate(be, c->activation, up, z));
 	}
-	FP_TRY(be->memory->copy(be, hidden2, c->pre_norm ? hidden1 : y));
-	FP_TRY(fp_linear(be, z, layer->weight[FP_DOWN], layer->bias[FP_DOWN], true, hidden2));
+	FP_TRY(be->memory->copy(be, hidden2, c->sum_norm ? y : hidden1));
+	FP_TRY(add_block(layer, tape, 1, z, hidden2));
 cleanup:
 	return status;
 }
@@ -167,7 +201,7 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 								 fp_tape *tape, fp_matrix *output)
 {
 	fp_status status;
-	bool pre_norm = fp_model_get_config(layer->model)->pre_norm;
+	bool sum_norm = fp_model_get_config(layer->model)->sum_norm;
 	FP_PRODUCTS_FOR(tape->be, FP_USE_ACTIVATION);
 	FP_TRY(check_input(layer, sequences, length, input, tape));
 	tape->sequences = sequences;
@@ -175,9 +209,9 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 	tape->input = input;
 	FP_TRY(forward_attention(layer, tape));
 	FP_TRY(forward_inner(layer, tape));
-	if (!pre_norm)
-		FP_TRY(fp_layer_normalise(layer, 1, used(tape, tape->hidden2), used(tape, tape->output)));
-	*output = used(tape, pre_norm ? tape->hidden2 : tape->output);
+	if (sum_norm)
+		FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, used(tape, tape->hidden2), used(tape, tape->output)));
+	*output = used(tape, sum_norm ? tape->output : tape->hidden2);
 cleanup:
 	return status;
 }
@@ -218,6 +252,26 @@ cleanup:
 	return status;
 }
 
+/* *out ← the gradient of what an operator at the end of a block gives, from d, that of the sum, rounded for products;
+ * which as in add_block() */
+static fp_status block_gradient(const fp_layer *layer, fp_tape *tape, int which, fp_matrix d, fp_matrix *out)
+{
+	fp_status status = FP_OK;
+	fp_backend *be = tape->be;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	if (fp_config_has_branches(c)) {
+		fp_matrix branch = used(tape, tape->dbranch);
+		FP_TRY(be->linear->axpby(be, fp_config_residual_scale(c), d, 0, branch));
+		if (c->branch_norm)
+			FP_TRY(
+				normalise_backward(layer, FP_NORM_BEHIND_ATTENTION + which, used(tape, tape->branch[which]), branch));
+		d = branch;
+	}
+	FP_TRY(round_once(tape, d, tape->rounded_d, out));
+cleanup:
+	return status;
+}
+
 /* Computes dy from d = dhidden₂. */
 static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix d, const wanted *want)
 {
@@ -225,8 +279,8 @@ static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix 
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix up = used(tape, tape->up), dz = used(tape, tape->dz), dy = used(tape, tape->dy);
-	fp_matrix y = rounded_or(tape, tape->rounded_y, used(tape, tape->y)), dup = rounded_or(tape, tape->dup, up);
-	FP_TRY(round_once(tape, d, tape->rounded_d, &d));
+	fp_matrix y = rounded_or(tape, tape->rounded_y, inner_input(layer, tape)), dup = rounded_or(tape, tape->dup, up);
+	FP_TRY(block_gradient(layer, tape, 1, d, &d));
 	FP_TRY(operator_backward(layer, be, FP_DOWN, d, used(tape, tape->z), want, 0, dz));
 	if (c->gated) {
 		fp_matrix gate = used(tape, tape->gate), dgate = rounded_or(tape, tape->dgate, gate);
@@ -250,15 +304,14 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	fp_matrix context = used(tape, tape->context), dcontext = used(tape, tape->dcontext);
 	fp_matrix dQ = used(tape, tape->dQ), dK = used(tape, tape->dK), dV = used(tape, tape->dV);
 	fp_matrix x = rounded_or(tape, tape->rounded_x, attention_input(layer, tape));
-	FP_TRY(round_once(tape, d, tape->rounded_d, &d));
+	shape.key_bias = tape->positions.key_bias;
+	FP_TRY(block_gradient(layer, tape, 0, d, &d));
 	FP_TRY(operator_backward(layer, be, FP_OUTPUT, d, rounded_or(tape, tape->rounded_context, context), want, 0,
 							 dcontext));
 	FP_TRY(be->gradients->attention_backward(be, &shape, used(tape, tape->Q), used(tape, tape->K), used(tape, tape->V),
 											 context, dcontext, dQ, dK, dV));
-	FP_TRY(prepare_heads_backward(layer, tape, layer->query_norm, c->heads, c->head_norm ? used(tape, tape->raw_Q) : dQ,
-								  dQ));
-	FP_TRY(prepare_heads_backward(layer, tape, layer->key_norm, c->kv_heads,
-								  c->head_norm ? used(tape, tape->raw_K) : dK, dK));
+	FP_TRY(prepare_heads_backward(layer, tape, layer->query_norm, c->heads, raw_heads(tape, tape->raw_Q, dQ), dQ));
+	FP_TRY(prepare_heads_backward(layer, tape, layer->key_norm, c->kv_heads, raw_heads(tape, tape->raw_K, dK), dK));
 	FP_TRY(operator_gradients(layer, be, FP_QUERY, dQ, x, want));
 	FP_TRY(operator_gradients(layer, be, FP_KEY, dK, x, want));
 	FP_TRY(operator_gradients(layer, be, FP_VALUE, dV, x, want));
@@ -271,22 +324,24 @@ cleanup:
 	return status;
 }
 
-/* *d ← dhidden₁, from the gradient of the layer's output. */
+/* *d ← dhidden₁, from the gradient of the layer's output; of parallel blocks dy remains to be added. */
 static fp_status backward_to_hidden1(const fp_layer *layer, fp_tape *tape, const wanted *want, fp_matrix *d)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
-	bool pre_norm = fp_model_get_config(layer->model)->pre_norm;
+	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_matrix dy = used(tape, tape->dy), hidden1 = used(tape, tape->hidden1);
-	*d = used(tape, pre_norm ? tape->hidden2 : tape->output);
-	if (!pre_norm)
-		FP_TRY(normalise_backward(layer, 1, used(tape, tape->hidden2), *d));
+	*d = used(tape, c->sum_norm ? tape->output : tape->hidden2);
+	if (c->sum_norm)
+		FP_TRY(normalise_backward(layer, FP_NORM_FEED, used(tape, tape->hidden2), *d));
 	FP_TRY(backward_inner(layer, tape, *d, want));
-	if (pre_norm)
-		FP_TRY(normalise_backward(layer, 1, hidden1, dy));
+	if (c->parallel)
+		goto cleanup;
+	if (c->pre_norm)
+		FP_TRY(normalise_backward(layer, FP_NORM_FEED, hidden1, dy));
 	FP_TRY(be->linear->axpby(be, 1, dy, 1, *d));
-	if (!pre_norm)
-		FP_TRY(normalise_backward(layer, 0, hidden1, *d));
+	if (c->sum_norm)
+		FP_TRY(normalise_backward(layer, FP_NORM_ATTENTION, hidden1, *d));
 cleanup:
 	return status;
 }
@@ -316,12 +371,20 @@ fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matri
 {
 	fp_status status;
 	fp_backend *be = tape->be;
-	fp_matrix d, dx = used(tape, tape->dy);
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	fp_matrix d, dy = used(tape, tape->dy), dx = c->parallel ? used(tape, tape->dx) : dy;
 	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
 	FP_TRY(backward_to_hidden1(layer, tape, &(wanted){0}, &d));
 	FP_TRY(backward_attention(layer, tape, d, &(wanted){0}, dx));
-	if (fp_model_get_config(layer->model)->pre_norm)
-		FP_TRY(normalise_backward(layer, 0, tape->input, dx));
+	if (c->parallel && c->shared_norm)
+		FP_TRY(be->linear->axpby(be, 1, dy, 1, dx));
+	if (c->pre_norm)
+		FP_TRY(normalise_backward(layer, FP_NORM_ATTENTION, tape->input, dx));
+	if (c->parallel && !c->shared_norm) {
+		if (c->pre_norm)
+			FP_TRY(normalise_backward(layer, FP_NORM_FEED, tape->input, dy));
+		FP_TRY(be->linear->axpby(be, 1, dy, 1, d));
+	}
 	FP_TRY(be->linear->axpby(be, 1, dx, 1, d));
 	*dinput = d;
 cleanup:

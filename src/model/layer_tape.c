@@ -3,7 +3,6 @@
 #include "model/layer_tape.h"
 
 #include "base/memory.h"
-#include "model/rotary.h"
 
 /* A matrix of the tape and how to allocate it. */
 typedef struct tape_part {
@@ -12,7 +11,7 @@ typedef struct tape_part {
 	bool needed;
 	fp_dtype dtype;
 } tape_part;
-enum { PART_COUNT = 26 };
+enum { PART_COUNT = 30 };
 
 static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_COUNT])
 {
@@ -22,16 +21,19 @@ static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_C
 	fp_dtype rounded = rounds ? FP_BF16 : FP_F32, block = c->pre_norm ? rounded : FP_F32;
 	const tape_part all[PART_COUNT] = {
 		{&t->x, c->hidden, c->pre_norm, block},
-		{&t->y, c->hidden, true, block},
+		{&t->y, c->hidden, (c->pre_norm && !c->shared_norm) || c->sum_norm, block},
 		{&t->Q, query, true, FP_F32},
 		{&t->K, key, true, FP_F32},
 		{&t->V, key, true, FP_F32},
-		{&t->raw_Q, query, c->head_norm, FP_F32},
-		{&t->raw_K, key, c->head_norm, FP_F32},
+		{&t->raw_Q, query, c->head_norm != FP_HEADS_PLAIN, FP_F32},
+		{&t->raw_K, key, c->head_norm != FP_HEADS_PLAIN, FP_F32},
+		{&t->branch[0], c->hidden, c->branch_norm, FP_F32},
+		{&t->branch[1], c->hidden, c->branch_norm, FP_F32},
+		{&t->dbranch, c->hidden, fp_config_has_branches(c), FP_F32},
 		{&t->context, query, true, FP_F32},
 		{&t->hidden1, c->hidden, true, FP_F32},
 		{&t->hidden2, c->hidden, true, FP_F32},
-		{&t->output, c->hidden, !c->pre_norm, FP_F32},
+		{&t->output, c->hidden, c->sum_norm, FP_F32},
 		{&t->up, c->inner, true, FP_F32},
 		{&t->gate, c->inner, c->gated, FP_F32},
 		{&t->z, c->inner, true, rounded},
@@ -41,6 +43,7 @@ static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_C
 		{&t->dQ, query, true, FP_F32},
 		{&t->dK, key, true, FP_F32},
 		{&t->dV, key, true, FP_F32},
+		{&t->dx, c->hidden, c->parallel, FP_F32},
 		{&t->rounded_x, c->hidden, rounds && !c->pre_norm, FP_BF16},
 		{&t->rounded_y, c->hidden, rounds && !c->pre_norm, FP_BF16},
 		{&t->rounded_context, query, rounds, FP_BF16},
@@ -54,22 +57,19 @@ static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_C
 
 int64_t fp_tape_bytes(const fp_model *model, int64_t tokens)
 {
-	const fp_model_config *c = fp_model_get_config(model);
 	fp_tape tape = {0};
 	tape_part parts[PART_COUNT];
 	int64_t row = 0;
 	list_parts(&tape, model, parts);
 	for (int i = 0; i < PART_COUNT; i++)
 		row += parts[i].needed ? parts[i].width * fp_dtype_size(parts[i].dtype) : 0;
-	int64_t tables = c->rotary ? fp_rotary_rows(c, tokens) * c->head_dim * 3 / 2 : 0;
-	return tokens * row + tables * (int64_t)sizeof(float);
+	return tokens * row + fp_position_tables_bytes(fp_model_get_config(model), tokens, true);
 }
 
 fp_status fp_tape_new(fp_tape **out, const fp_model *model, int64_t tokens)
 {
 	fp_status status;
 	fp_backend *be = fp_model_backend(model);
-	const fp_model_config *c = fp_model_get_config(model);
 	fp_tape *tape = NULL;
 	tape_part parts[PART_COUNT];
 	*out = NULL;
@@ -82,12 +82,7 @@ fp_status fp_tape_new(fp_tape **out, const fp_model *model, int64_t tokens)
 	for (int i = 0; i < PART_COUNT; i++)
 		if (parts[i].needed)
 			FP_TRY(fp_matrix_new(be, parts[i].matrix, tokens, parts[i].width, parts[i].dtype));
-	if (c->rotary) {
-		int64_t rows = fp_rotary_rows(c, tokens);
-		FP_TRY(fp_rotary_tables(be, c, rows, &tape->cosine, &tape->sine));
-		FP_TRY(fp_matrix_new(be, &tape->negative_sine, rows, c->head_dim / 2, FP_F32));
-		FP_TRY(be->linear->axpby(be, -1, tape->sine, 0, tape->negative_sine));
-	}
+	FP_TRY(fp_position_tables_new(&tape->positions, be, fp_model_get_config(model), tokens, true));
 	*out = tape;
 	tape = NULL;
 cleanup:
@@ -103,9 +98,7 @@ void fp_tape_free(fp_tape *tape)
 	list_parts(tape, tape->model, parts);
 	for (int i = 0; i < PART_COUNT; i++)
 		fp_matrix_free(tape->be, parts[i].matrix);
-	fp_matrix_free(tape->be, &tape->cosine);
-	fp_matrix_free(tape->be, &tape->sine);
-	fp_matrix_free(tape->be, &tape->negative_sine);
+	fp_position_tables_free(tape->be, &tape->positions);
 	fp_free(tape);
 }
 

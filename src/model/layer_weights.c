@@ -8,24 +8,24 @@
 typedef struct layer_part {
 	const fp_tensor_info *tensor; /* NULL: the model has no such tensor */
 	fp_matrix *matrix;
-	bool is_operator;
+	bool is_operator, is_norm; /* is_norm: the weight of a norm */
 } layer_part;
 
-enum { LAYER_PARTS = 2 * FP_ROLE_COUNT + 6 };
+enum { LAYER_PARTS = 2 * FP_ROLE_COUNT + 2 * FP_NORM_COUNT + 2 };
 
 static void list_parts(fp_layer *layer, layer_part parts[LAYER_PARTS])
 {
 	const fp_layer_tensors *tensors = &layer->model->layers[layer->index];
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		*parts++ = (layer_part){tensors->weight[role], &layer->weight[role], true};
-		*parts++ = (layer_part){tensors->bias[role], &layer->bias[role], false};
+		*parts++ = (layer_part){tensors->weight[role], &layer->weight[role], true, false};
+		*parts++ = (layer_part){tensors->bias[role], &layer->bias[role], false, false};
 	}
-	for (int i = 0; i < 2; i++) {
-		*parts++ = (layer_part){tensors->norm_weight[i], &layer->norm_weight[i], false};
-		*parts++ = (layer_part){tensors->norm_bias[i], &layer->norm_bias[i], false};
+	for (int i = 0; i < FP_NORM_COUNT; i++) {
+		*parts++ = (layer_part){tensors->norm_weight[i], &layer->norm_weight[i], false, true};
+		*parts++ = (layer_part){tensors->norm_bias[i], &layer->norm_bias[i], false, false};
 	}
-	*parts++ = (layer_part){tensors->query_norm, &layer->query_norm, false};
-	*parts++ = (layer_part){tensors->key_norm, &layer->key_norm, false};
+	*parts++ = (layer_part){tensors->query_norm, &layer->query_norm, false, true};
+	*parts++ = (layer_part){tensors->key_norm, &layer->key_norm, false, true};
 }
 
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
@@ -48,6 +48,9 @@ fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
 	for (int i = 0; i < LAYER_PARTS; i++)
 		if (parts[i].tensor)
 			FP_TRY(fp_model_check_finite(model, parts[i].tensor, *parts[i].matrix));
+	for (int i = 0; i < LAYER_PARTS; i++)
+		if (parts[i].tensor && parts[i].is_norm)
+			FP_TRY(fp_model_finish_norm(model, *parts[i].matrix));
 	*out = layer;
 	layer = NULL;
 cleanup:

@@ -5,7 +5,7 @@
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
 {
 	fp_status status;
-	static const fp_llama_defaults defaults = {.positions = 2048};
+	static const fp_llama_defaults defaults = {.activation = FP_SILU, .positions = 2048};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_flag_or(reader, "mlp_bias", false, &config->mlp_bias));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
@@ -18,5 +18,6 @@ const fp_architecture fp_architecture_llama = {
 	.name = "LlamaForCausalLM",
 	.model_type = "llama",
 	.read_config = read_config,
+	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 };

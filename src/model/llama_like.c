@@ -3,21 +3,22 @@
 
 #include <string.h>
 
+fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key, fp_model_config *config)
+{
+	if (config->hidden % config->heads != 0)
+		return fp_config_fail(reader, key,
+							  "must divide hidden_size unless head_dim is set, but %lld does not divide %lld",
+							  (long long)config->heads, (long long)config->hidden);
+	config->head_dim = config->hidden / config->heads;
+	return FP_OK;
+}
+
 static fp_status read_head_dim(const fp_config_reader *reader, int64_t fallback, fp_model_config *config)
 {
-	fp_status status;
-	FP_TRY(fp_config_integer_or(reader, "head_dim", 1, FP_MAX_DIMENSION, fallback, &config->head_dim));
-	if (config->head_dim > 0)
-		goto cleanup;
-	if (config->hidden % config->heads != 0) {
-		status = fp_config_fail(reader, "num_attention_heads",
-								"must divide hidden_size unless head_dim is set, but %lld does not divide %lld",
-								(long long)config->heads, (long long)config->hidden);
-		goto cleanup;
-	}
-	config->head_dim = config->hidden / config->heads;
-cleanup:
-	return status;
+	fp_status status = fp_config_integer_or(reader, "head_dim", 1, FP_MAX_DIMENSION, fallback, &config->head_dim);
+	if (status != FP_OK || config->head_dim > 0)
+		return status;
+	return fp_config_divide_heads(reader, "num_attention_heads", config);
 }
 
 fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_defaults *defaults,
@@ -36,45 +37,46 @@ fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_de
 																								   : config->heads;
 	FP_TRY(fp_config_integer_or(reader, "num_key_value_heads", 1, FP_MAX_DIMENSION, kv_heads, &config->kv_heads));
 	FP_TRY(read_head_dim(reader, defaults->head_dim, config));
-	FP_TRY(fp_config_activation_or(reader, "hidden_act", FP_SILU, &config->activation));
-	FP_TRY(fp_config_flag_or(reader, "tie_word_embeddings", false, &config->tied));
-	double epsilon;
-	FP_TRY(fp_config_positive_or(reader, "rms_norm_eps", 1e-6, &epsilon));
-	FP_TRY(fp_config_rope(reader, 10000.0, config));
+	FP_TRY(fp_config_activation_or(reader, defaults->activation_key ? defaults->activation_key : "hidden_act",
+								   defaults->activation, &config->activation));
+	FP_TRY(fp_config_flag_or(reader, "tie_word_embeddings", defaults->tied, &config->tied));
+	double epsilon, theta = defaults->theta > 0 ? defaults->theta : 10000.0;
+	FP_TRY(fp_config_positive_or(reader, defaults->layer_norm ? "layer_norm_eps" : "rms_norm_eps",
+								 defaults->epsilon > 0 ? defaults->epsilon : 1e-6, &epsilon));
+	FP_TRY(defaults->part > 0 ? fp_config_partial_rope(reader, theta, defaults->part, config)
+							  : fp_config_rope(reader, theta, config));
 
-	config->norm = FP_RMS_NORM;
+	config->norm = defaults->layer_norm ? FP_LAYER_NORM : FP_RMS_NORM;
+	config->norm_bias = defaults->layer_norm;
 	config->norm_epsilon = (float)epsilon;
 	config->norm_affine = true;
 	config->pre_norm = true;
 	config->final_norm = true;
 	config->gated = true;
-	config->rotary = true;
 	config->embedding = config->hidden;
 cleanup:
 	return status;
 }
 
-/* Finds the first layer with a sliding window. All later layers must have one too, so that one number
- * describes the model; published models of these families comply. */
-static fp_status read_layer_types(const fp_config_reader *reader, const json_t *types, fp_model_config *config)
+void fp_config_set_full(fp_model_config *config, int64_t layer)
 {
+	config->full[layer / 8] |= (uint8_t)(1U << (layer % 8));
+}
+
+fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config *config)
+{
+	const json_t *types = json_object_get(reader->object, "layer_types");
 	if (!json_is_array(types) || (int64_t)json_array_size(types) != config->layers)
 		return fp_config_fail(reader, "layer_types", "must be a list of %lld words, one for each layer",
 							  (long long)config->layers);
-	config->window_from = config->layers;
 	for (int64_t i = 0; i < config->layers; i++) {
 		const char *type = json_string_value(json_array_get(types, (size_t)i));
 		bool sliding = type && strcmp(type, "sliding_attention") == 0;
 		if (!sliding && (!type || strcmp(type, "full_attention") != 0))
 			return fp_config_fail(reader, "layer_types", "must be full_attention or sliding_attention for layer %lld",
 								  (long long)i);
-		if (sliding && config->window_from > i)
-			config->window_from = i;
-		if (!sliding && config->window_from < i)
-			return fp_config_fail(reader, "layer_types",
-								  "has full attention in layer %lld after a sliding layer, which is not supported; "
-								  "full layers must come first",
-								  (long long)i);
+		if (!sliding)
+			fp_config_set_full(config, i);
 	}
 	return FP_OK;
 }
@@ -83,16 +85,18 @@ fp_status fp_config_qwen_window(const fp_config_reader *reader, fp_model_config 
 {
 	fp_status status;
 	bool use;
-	int64_t window = 0;
+	int64_t window = 0, from = 0;
 	FP_TRY(fp_config_flag_or(reader, "use_sliding_window", false, &use));
 	if (!use)
 		goto cleanup;
 	int64_t fallback = fp_config_is_null(reader, "sliding_window") ? 0 : 4096;
 	FP_TRY(fp_config_integer_or(reader, "sliding_window", 1, FP_MAX_DIMENSION, fallback, &window));
 	if (fp_config_has(reader, "layer_types"))
-		FP_TRY(read_layer_types(reader, json_object_get(reader->object, "layer_types"), config));
+		FP_TRY(fp_config_layer_types(reader, config));
 	else
-		FP_TRY(fp_config_integer_or(reader, "max_window_layers", 0, FP_MAX_LAYERS, 28, &config->window_from));
+		FP_TRY(fp_config_integer_or(reader, "max_window_layers", 0, FP_MAX_LAYERS, 28, &from));
+	for (int64_t i = 0; i < from && i < config->layers; i++)
+		fp_config_set_full(config, i);
 cleanup:
 	config->window = window;
 	return status;

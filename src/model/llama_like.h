@@ -6,12 +6,21 @@
 
 #include "model/architecture.h"
 
-/* transformers' defaults for absent keys. kv_heads 0: as many as heads. head_dim 0: hidden_size / heads. */
+/* What differs between families: transformers' defaults for absent keys, and two switches. */
 typedef struct fp_llama_defaults {
-	int64_t positions, kv_heads, head_dim;
+	int64_t positions;
+	int64_t kv_heads; /* 0: as many as heads */
+	int64_t head_dim; /* 0: hidden_size / heads */
+	double epsilon;   /* of norms; 0: 1e-6 */
+	double theta;     /* of rotary positions; 0: 10000 */
+	double part;      /* of a head that turns; 0: all of it, and the config cannot say otherwise */
+	fp_activation activation;
+	const char *activation_key; /* NULL: "hidden_act" */
+	bool tied;
+	bool layer_norm; /* LayerNorm with biases and "layer_norm_eps", else RMSNorm */
 } fp_llama_defaults;
 
-/* Reads everything but biases and sliding windows, which differ between families. */
+/* Reads everything but biases and sliding windows. */
 fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_defaults *defaults,
 							   fp_model_config *config);
 
@@ -19,9 +28,10 @@ fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_de
 fp_status fp_config_qwen_window(const fp_config_reader *reader, fp_model_config *config);
 
 /* For a row of the architecture table. */
+#define FP_LLAMA_NORM_NAMES .norms = {"input_layernorm", "post_attention_layernorm"}
 #define FP_LLAMA_TENSOR_NAMES                                                                                          \
 	.prefixes = {"model.", ""}, .embedding = "embed_tokens", .final_norm = "norm", .head = "lm_head",                  \
-	.layers = "layers", .norms = {"input_layernorm", "post_attention_layernorm"},                                      \
+	.layers = "layers",                                                                                                \
 	.operators = {                                                                                                     \
 		[FP_QUERY] = "self_attn.q_proj",  [FP_KEY] = "self_attn.k_proj", [FP_VALUE] = "self_attn.v_proj",              \
 		[FP_OUTPUT] = "self_attn.o_proj", [FP_GATE] = "mlp.gate_proj",   [FP_UP] = "mlp.up_proj",                      \

@@ -17,9 +17,6 @@ static fp_status check_config(const fp_config_reader *reader, const fp_model_con
 		return fp_config_fail(reader, "num_key_value_heads",
 							  "must divide num_attention_heads, but %lld does not divide %lld", (long long)c->kv_heads,
 							  (long long)c->heads);
-	if (c->rotary && c->head_dim % 2 != 0)
-		return fp_config_fail(reader, "head_dim", "must be even for rotary positions, but is %lld",
-							  (long long)c->head_dim);
 	if (c->heads * c->head_dim > FP_MAX_DIMENSION)
 		return fp_config_fail(reader, "head_dim", "times num_attention_heads must be at most %lld, but is %lld",
 							  (long long)FP_MAX_DIMENSION, (long long)(c->heads * c->head_dim));
@@ -57,8 +54,11 @@ void fp_model_close(fp_model *model)
 	if (!model)
 		return;
 	fp_model_drop_head(model);
+	fp_model_forget_tensors(model);
 	fp_matrix_free(model->be, &model->position_rows);
 	fp_matrix_free(model->be, &model->input_projection);
+	fp_matrix_free(model->be, &model->embedding_norm[0]);
+	fp_matrix_free(model->be, &model->embedding_norm[1]);
 	fp_free(model->layers);
 	fp_free(model);
 }
@@ -105,13 +105,19 @@ const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t laye
 fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t sequences, int64_t length)
 {
 	const fp_model_config *c = &model->config;
+	int64_t window = c->window;
+	for (int64_t layer = 0; layer < c->layers; layer++)
+		window = fp_config_window(c, layer) > 0 ? window : 0;
 	return (fp_attention_shape){.sequences = sequences,
 								.length = length,
 								.heads = c->heads,
 								.kv_heads = c->kv_heads,
 								.head_dim = c->head_dim,
-								.window = c->window_from > 0 ? 0 : c->window,
-								.scale = (float)(1.0 / sqrt((double)c->head_dim))};
+								.window = window,
+								.scale = c->attention_scale > 0 ? c->attention_scale
+																: (float)(1.0 / sqrt((double)c->head_dim)),
+								.soft_cap = c->score_cap,
+								.key_bias = {.rows = c->alibi ? c->heads : 0, .cols = c->alibi ? c->positions : 0}};
 }
 
 int fp_role_group(fp_role role)
@@ -183,6 +189,28 @@ cleanup:
 	return status;
 }
 
+/* Scales and normalises embedded tokens, if the model does. */
+static fp_status finish_embedding(fp_model *model, fp_matrix X)
+{
+	fp_backend *be = model->be;
+	const fp_model_config *c = &model->config;
+	fp_matrix *norm = model->embedding_norm;
+	fp_status status = FP_OK;
+	if (c->embedding_scale > 0)
+		FP_TRY(be->linear->axpby(be, c->embedding_scale, X, 0, X));
+	if (!c->embedding_norm)
+		goto cleanup;
+	if (fp_matrix_is_absent(norm[0])) {
+		FP_TRY(fp_model_upload(model, model->embedding_norm_weight, &norm[0]));
+		FP_TRY(fp_model_finish_norm(model, norm[0]));
+	}
+	if (model->embedding_norm_bias && fp_matrix_is_absent(norm[1]))
+		FP_TRY(fp_model_upload(model, model->embedding_norm_bias, &norm[1]));
+	FP_TRY(be->transformer->norm(be, c->norm, X, norm[0], norm[1], c->norm_epsilon, X));
+cleanup:
+	return status;
+}
+
 fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out)
 {
 	fp_backend *be = model->be;
@@ -208,6 +236,7 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 		FP_TRY(gather(model, ids + first, count, rows, gathered));
 		if (model->project_in)
 			FP_TRY(fp_linear(be, gathered, model->input_projection, (fp_matrix){0}, false, part));
+		FP_TRY(finish_embedding(model, part));
 	}
 	fp_checkpoint_forget(model->checkpoint, model->embedding);
 	if (model->positions) {

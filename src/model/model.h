@@ -11,8 +11,33 @@
 #include "backend/backend.h"
 #include "checkpoint/overlay.h"
 
-typedef enum fp_rope_scaling { FP_ROPE_PLAIN, FP_ROPE_LINEAR, FP_ROPE_LLAMA3 } fp_rope_scaling;
+/* Rotary positions: entry pair i of a head turns by position · frequencies[i] (rotary.c). */
+enum { FP_MAX_ROPE_PAIRS = 512 };
+typedef struct fp_rope {
+	int64_t pairs; /* the first 2·pairs entries of a head turn */
+	float frequencies[FP_MAX_ROPE_PAIRS];
+	int64_t original; /* longrope: longer sequences turn by long_frequencies; 0: none do */
+	float long_frequencies[FP_MAX_ROPE_PAIRS];
+	float magnitude; /* of cosines and sines */
+} fp_rope;
 
+typedef enum fp_head_norm {
+	FP_HEADS_PLAIN,
+	FP_HEADS_NORM_EACH, /* one weight for each head's entries (Qwen3) */
+	FP_HEADS_NORM_WHOLE /* over all heads together (OLMo 2) */
+} fp_head_norm;
+
+/* How q, k and v are stored. */
+typedef enum fp_qkv_layout {
+	FP_QKV_SPLIT,   /* a tensor each */
+	FP_QKV_STACKED, /* one tensor: all rows of q, of k, of v (Phi-3, GPT-2) */
+	FP_QKV_BY_HEAD  /* one tensor: for each head of k, its heads of q, then k, then v (GPT-NeoX, BLOOM, Falcon) */
+} fp_qkv_layout;
+
+#define FP_MAX_LAYERS ((int64_t)1 << 16)
+
+/* The description of a decoder block that the forward pass, the backward pass, the statistics and the output read. What
+ * is 0 or false by default is off. */
 typedef struct fp_model_config {
 	int64_t layers, hidden, heads, kv_heads, head_dim, inner; /* inner: width of the feed-forward block */
 	int64_t vocabulary, positions;
@@ -20,25 +45,58 @@ typedef struct fp_model_config {
 	fp_norm_kind norm;
 	float norm_epsilon;
 	bool norm_affine;
-	bool pre_norm;   /* norm before each block (all but OPT-350M) */
-	bool final_norm; /* after the last layer */
+	bool norm_bias;      /* an affine norm has a bias too */
+	bool norm_plus_one;  /* norms multiply by 1 + weight (Gemma) */
+	bool pre_norm;       /* norm before each block */
+	bool branch_norm;    /* norm on each block's output, before it is added (Gemma 2, OLMo 2) */
+	bool sum_norm;       /* norm after each sum (OPT-350M); excludes the two above */
+	bool parallel;       /* both blocks read the layer's input: hidden + attention + feed-forward */
+	bool shared_norm;    /* parallel blocks have one norm */
+	bool embedding_norm; /* on the embedding (BLOOM) */
+	bool final_norm;     /* after the last layer */
 	fp_activation activation;
 	bool gated; /* the feed-forward block has gate and up, else only fc1 */
 	bool qkv_bias, output_bias, mlp_bias;
-	bool head_norm; /* RMSNorm on each head of q and k (Qwen3) */
-	bool tied;      /* the head is the token embedding */
-	bool rotary;    /* else learned positions, which start at row position_offset */
+	bool head_bias;         /* of the language model's head */
+	fp_head_norm head_norm; /* RMSNorm on q and k */
+	fp_qkv_layout qkv_layout;
+	bool gate_up_stacked; /* one tensor: all rows of gate, then of up */
+	bool tied;            /* the head is the token embedding */
+	bool rotary, alibi;   /* else learned positions, which start at row position_offset */
+	bool alibi_rounded;   /* in BF16 and times the scale of the scores (Falcon) */
 	int64_t position_offset;
-	double rope_theta;
-	fp_rope_scaling rope_scaling;
-	double rope_factor, rope_low, rope_high;
-	int64_t rope_original;
-	int64_t window;      /* sliding attention window; 0: none */
-	int64_t window_from; /* the first layer with the window; earlier layers have full attention */
+	fp_pairing rope_pairing;
+	fp_rope rope[2]; /* [1]: of layers with a sliding window, if local_rope */
+	bool local_rope;
+	int64_t window;                                     /* sliding attention window; 0: none */
+	uint8_t full[FP_MAX_LAYERS / 8];                    /* bit by layer: attention is full in spite of the window */
+	float attention_scale;                              /* on the scores; 0: 1/√head_dim */
+	float score_cap, logit_cap;                         /* c·tanh(x/c) on scores and logits; 0: none */
+	float embedding_scale, residual_scale, logit_scale; /* multipliers; 0: 1 */
+	const char *norm_names[2];                          /* in place of the architecture's, if not NULL; borrowed */
 } fp_model_config;
+
+/* The attention window of a layer; 0: none. */
+static inline int64_t fp_config_window(const fp_model_config *config, int64_t layer)
+{
+	return config->full[layer / 8] >> (layer % 8) & 1 ? 0 : config->window;
+}
+/* The factor of what a block adds to the residual stream. */
+static inline float fp_config_residual_scale(const fp_model_config *config)
+{
+	return config->residual_scale > 0 ? config->residual_scale : 1.0F;
+}
+/* Whether a block's output is changed before it is added. */
+static inline bool fp_config_has_branches(const fp_model_config *config)
+{
+	return config->branch_norm || fp_config_residual_scale(config) != 1.0F;
+}
 
 /* The operators of a layer in pruning order. Only gated models have FP_GATE. */
 typedef enum fp_role { FP_QUERY, FP_KEY, FP_VALUE, FP_OUTPUT, FP_GATE, FP_UP, FP_DOWN, FP_ROLE_COUNT } fp_role;
+
+/* The norms of a layer: before attention, before the feed-forward part, and behind each. */
+enum { FP_NORM_ATTENTION, FP_NORM_FEED, FP_NORM_BEHIND_ATTENTION, FP_NORM_BEHIND_FEED, FP_NORM_COUNT };
 
 /* Groups of operators that read the same input: {q, k, v} {o} {gate, up | fc1} {down | fc2}. */
 enum { FP_GROUP_COUNT = 4 };
@@ -55,7 +113,8 @@ const fp_checkpoint *fp_model_checkpoint(const fp_model *model);
  * only. Borrowed. It must not replace tensors outside the decoder layers: those are loaded once. */
 void fp_model_set_overlay(fp_model *model, const fp_overlay *overlay);
 
-/* The weight tensor of a layer's operator. NULL: the model has no such operator. */
+/* The weight tensor of a layer's operator, outputs × inputs: of the checkpoint, or a part of one (tensor_part.h). NULL: the
+ * model has no such operator. */
 const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp_role role);
 /* Its bias, or NULL. */
 const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, fp_role role);

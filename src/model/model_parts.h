@@ -9,8 +9,10 @@
 /* A layer's tensors, borrowed from the checkpoint. NULL: the model has no such tensor. */
 typedef struct fp_layer_tensors {
 	const fp_tensor_info *weight[FP_ROLE_COUNT], *bias[FP_ROLE_COUNT];
-	const fp_tensor_info *norm_weight[2], *norm_bias[2];
+	const fp_tensor_info *norm_weight[FP_NORM_COUNT], *norm_bias[FP_NORM_COUNT];
 	const fp_tensor_info *query_norm, *key_norm;
+	fp_tensor_info weight_part[FP_ROLE_COUNT],
+		bias_part[FP_ROLE_COUNT]; /* where the above are parts; own their names */
 } fp_layer_tensors;
 
 struct fp_model {
@@ -21,20 +23,25 @@ struct fp_model {
 	fp_model_config config;
 	const char *prefix; /* borrowed from the architecture */
 	fp_layer_tensors *layers;
-	const fp_tensor_info *embedding, *positions, *project_in, *project_out, *final_weight, *final_bias, *head;
+	const fp_tensor_info *embedding, *positions, *project_in, *project_out, *final_weight, *final_bias, *head,
+		*head_bias;
+	const fp_tensor_info *embedding_norm_weight, *embedding_norm_bias;
 
 	/* On the device; each is loaded on first use and kept. */
 	fp_matrix position_rows; /* positions × hidden */
 	fp_matrix input_projection;
+	fp_matrix embedding_norm[2]; /* weight, bias */
 	bool head_loaded;
-	fp_matrix norm_weight, norm_bias, output_projection, head_weight;
+	fp_matrix norm_weight, norm_bias, output_projection, head_weight, head_bias_row;
 	/* The head's workspace for one block of rows. */
 	fp_matrix normalised, projected, logits, losses;
-	fp_matrix dense_logits; /* those of the model that fp_model_divergence() compares with */
+	fp_matrix
+		dense_logits; /* those of the model that fp_model_divergence() compares with; and a copy for the gradient of a cap */
 };
 
 /* Finds every tensor that the config requires and checks its type and shape. */
 fp_status fp_model_find_tensors(fp_model *model);
+void fp_model_forget_tensors(fp_model *model);
 
 /* Allocates *out and uploads a tensor (rank 1: 1 × n), asynchronously if the backend can. Releases the
  * file's pages. */
@@ -43,10 +50,16 @@ fp_status fp_model_start_upload(const fp_model *model, const fp_tensor_info *ten
 fp_status fp_model_check_finite(const fp_model *model, const fp_tensor_info *tensor, fp_matrix matrix);
 /* Both, as F32. */
 fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out);
+/* Adds one to the weights of a norm if the model does so. */
+fp_status fp_model_finish_norm(const fp_model *model, fp_matrix weight);
 
 /* Y ← X Wᵀ + b, plus Y with `add`; b may be absent. */
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y);
-/* Y ← norm₀(X) or norm₁(X): `which` is 0 for attention, 1 for the feed-forward part. */
+/* Y ← a norm of X; `which` is one of FP_NORM_… */
 fp_status fp_layer_normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y);
+/* Y ← the norm of queries or keys, X, with the weights `norm`. In place is allowed. */
+fp_status fp_layer_normalise_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, fp_matrix X, fp_matrix Y);
+/* hidden ← hidden + s·norm(raw), for models with such a norm or factor s; `work`, of raw's shape, may be raw. */
+fp_status fp_layer_add_branch(const fp_layer *layer, int which, fp_matrix raw, fp_matrix work, fp_matrix hidden);
 
 #endif

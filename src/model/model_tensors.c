@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model_tensors.c: finds the tensors that the config requires, checks them and uploads them. */
 #include "base/memory.h"
+#include "checkpoint/tensor_part.h"
 #include "model/model_parts.h"
 
 #include <stdio.h>
@@ -63,12 +64,100 @@ static fp_status require_inner(const fp_model *model, int64_t layer, const char 
 	return require(model, full, rows, cols, out);
 }
 
-static fp_status find_layer(fp_model *model, int64_t index)
+/* Where a role lies in its stored tensor: that one's rows, and those of the role as in fp_tensor_info. */
+typedef struct role_place {
+	int64_t stored, first, run, step;
+} role_place;
+
+static role_place place_of(const fp_model_config *c, fp_role role, int64_t rows)
+{
+	int64_t group = c->heads / c->kv_heads, d = c->head_dim, queries = c->heads * d, keys = c->kv_heads * d;
+	bool qkv = role == FP_QUERY || role == FP_KEY || role == FP_VALUE;
+	if (qkv && c->qkv_layout == FP_QKV_STACKED)
+		return (role_place){queries + 2 * keys, role == FP_QUERY ? 0 : queries + (role == FP_VALUE ? keys : 0), rows,
+							rows};
+	if (qkv && c->qkv_layout == FP_QKV_BY_HEAD) {
+		int64_t first = role == FP_QUERY ? 0 : (group + (role == FP_VALUE)) * d;
+		return (role_place){queries + 2 * keys, first, role == FP_QUERY ? group * d : d, (group + 2) * d};
+	}
+	if ((role == FP_GATE || role == FP_UP) && c->gate_up_stacked)
+		return (role_place){2 * c->inner, role == FP_UP ? c->inner : 0, rows, rows};
+	return (role_place){rows, 0, rows, rows};
+}
+
+/* *out ← the stored tensor if the role is all of it, else `part`, whose name is the tensor's and the role's. */
+static fp_status take_part(const fp_model *model, const fp_tensor_info *stored, fp_role role, int64_t rows,
+						   const role_place *place, fp_tensor_info *part, const fp_tensor_info **out)
+{
+	bool transposed = model->architecture->transposed && stored->rank == 2, shared = place->stored != rows;
+	char *name = NULL;
+	*out = stored;
+	if (!transposed && !shared)
+		return FP_OK;
+	int64_t size = (int64_t)strlen(stored->name) + 16;
+	fp_status status = FP_NEW(model->be->ctx, &name, size);
+	if (status != FP_OK)
+		return status;
+	snprintf(name, (size_t)size, "%s%s%s", stored->name, shared ? ":" : "", shared ? fp_role_name(role) : "");
+	fp_tensor_part(part, stored, name, rows, place->first, place->run, place->step, transposed);
+	*out = part;
+	return FP_OK;
+}
+
+static fp_status find_operator(fp_model *model, int64_t index, fp_role role, int64_t rows, int64_t cols, bool bias)
+{
+	fp_layer_tensors *layer = &model->layers[index];
+	const char *name = model->architecture->operators[role];
+	bool transposed = model->architecture->transposed;
+	role_place place = place_of(&model->config, role, rows);
+	const fp_tensor_info *stored;
+	fp_status status;
+	FP_TRY(require_inner(model, index, name, "weight", transposed ? cols : place.stored,
+						 transposed ? place.stored : cols, &stored));
+	FP_TRY(take_part(model, stored, role, rows, &place, &layer->weight_part[role], &layer->weight[role]));
+	if (bias) {
+		FP_TRY(require_inner(model, index, name, "bias", 0, place.stored, &stored));
+		FP_TRY(take_part(model, stored, role, rows, &place, &layer->bias_part[role], &layer->bias[role]));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status find_norms(fp_model *model, int64_t index)
 {
 	fp_status status = FP_OK;
 	const fp_model_config *c = &model->config;
 	const fp_architecture *a = model->architecture;
 	fp_layer_tensors *layer = &model->layers[index];
+	const bool present[FP_NORM_COUNT] = {
+		[FP_NORM_ATTENTION] = c->pre_norm || c->sum_norm,
+		[FP_NORM_FEED] = (c->pre_norm && !c->shared_norm) || c->sum_norm,
+		[FP_NORM_BEHIND_ATTENTION] = c->branch_norm,
+		[FP_NORM_BEHIND_FEED] = c->branch_norm,
+	};
+	for (int i = 0; i < FP_NORM_COUNT && c->norm_affine; i++) {
+		const char *name = i < 2 && c->norm_names[i] ? c->norm_names[i] : a->norms[i];
+		if (!present[i])
+			continue;
+		FP_TRY(require_inner(model, index, name, "weight", 0, c->hidden, &layer->norm_weight[i]));
+		if (c->norm_bias)
+			FP_TRY(require_inner(model, index, name, "bias", 0, c->hidden, &layer->norm_bias[i]));
+	}
+	if (c->head_norm != FP_HEADS_PLAIN) {
+		bool each = c->head_norm == FP_HEADS_NORM_EACH;
+		FP_TRY(require_inner(model, index, a->query_norm, "weight", 0, (each ? 1 : c->heads) * c->head_dim,
+							 &layer->query_norm));
+		FP_TRY(require_inner(model, index, a->key_norm, "weight", 0, (each ? 1 : c->kv_heads) * c->head_dim,
+							 &layer->key_norm));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status find_layer(fp_model *model, int64_t index)
+{
+	fp_status status = FP_OK;
+	const fp_model_config *c = &model->config;
 	int64_t queries = c->heads * c->head_dim;
 	int64_t keys = c->kv_heads * c->head_dim;
 	const struct {
@@ -83,25 +172,21 @@ static fp_status find_layer(fp_model *model, int64_t index)
 		[FP_UP] = {c->inner, c->hidden, c->mlp_bias, true},
 		[FP_DOWN] = {c->hidden, c->inner, c->mlp_bias, true},
 	};
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		if (!roles[role].present)
-			continue;
-		FP_TRY(require_inner(model, index, a->operators[role], "weight", roles[role].rows, roles[role].cols,
-							 &layer->weight[role]));
-		if (roles[role].bias)
-			FP_TRY(require_inner(model, index, a->operators[role], "bias", 0, roles[role].rows, &layer->bias[role]));
-	}
-	for (int i = 0; i < 2 && c->norm_affine; i++) {
-		FP_TRY(require_inner(model, index, a->norms[i], "weight", 0, c->hidden, &layer->norm_weight[i]));
-		if (c->norm == FP_LAYER_NORM)
-			FP_TRY(require_inner(model, index, a->norms[i], "bias", 0, c->hidden, &layer->norm_bias[i]));
-	}
-	if (c->head_norm) {
-		FP_TRY(require_inner(model, index, a->query_norm, "weight", 0, c->head_dim, &layer->query_norm));
-		FP_TRY(require_inner(model, index, a->key_norm, "weight", 0, c->head_dim, &layer->key_norm));
-	}
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (roles[role].present)
+			FP_TRY(find_operator(model, index, (fp_role)role, roles[role].rows, roles[role].cols, roles[role].bias));
+	FP_TRY(find_norms(model, index));
 cleanup:
 	return status;
+}
+
+void fp_model_forget_tensors(fp_model *model)
+{
+	for (int64_t i = 0; model->layers && i < model->config.layers; i++)
+		for (int role = 0; role < FP_ROLE_COUNT; role++) {
+			fp_free((char *)model->layers[i].weight_part[role].name);
+			fp_free((char *)model->layers[i].bias_part[role].name);
+		}
 }
 
 /* The prefix depends on the class that the model was saved from. */
@@ -117,6 +202,15 @@ static const char *find_prefix(const fp_model *model)
 	return a->prefixes[0];
 }
 
+/* The head's name, which changed in some families. */
+static const char *find_head(const fp_model *model)
+{
+	const fp_architecture *a = model->architecture;
+	char name[NAME_SIZE];
+	snprintf(name, sizeof name, "%s.weight", a->head);
+	return a->old_head && !fp_checkpoint_find(model->checkpoint, name) ? a->old_head : a->head;
+}
+
 fp_status fp_model_find_tensors(fp_model *model)
 {
 	fp_status status = FP_OK;
@@ -124,7 +218,12 @@ fp_status fp_model_find_tensors(fp_model *model)
 	const fp_architecture *a = model->architecture;
 	model->prefix = find_prefix(model);
 	FP_TRY(require_outer(model, a->embedding, "weight", c->vocabulary, c->embedding, &model->embedding));
-	if (!c->rotary)
+	if (c->embedding_norm) {
+		FP_TRY(require_outer(model, a->embedding_norm, "weight", 0, c->embedding, &model->embedding_norm_weight));
+		if (c->norm_bias)
+			FP_TRY(require_outer(model, a->embedding_norm, "bias", 0, c->embedding, &model->embedding_norm_bias));
+	}
+	if (!c->rotary && !c->alibi)
 		FP_TRY(require_outer(model, a->positions, "weight", c->positions + c->position_offset, c->hidden,
 							 &model->positions));
 	if (c->embedding != c->hidden) {
@@ -135,14 +234,20 @@ fp_status fp_model_find_tensors(fp_model *model)
 		FP_TRY(find_layer(model, i));
 	if (c->final_norm && c->norm_affine) {
 		FP_TRY(require_outer(model, a->final_norm, "weight", 0, c->hidden, &model->final_weight));
-		if (c->norm == FP_LAYER_NORM)
+		if (c->norm_bias)
 			FP_TRY(require_outer(model, a->final_norm, "bias", 0, c->hidden, &model->final_bias));
 	}
+	const char *head = find_head(model);
 	model->head = model->embedding;
 	if (!c->tied) {
 		char name[NAME_SIZE];
-		snprintf(name, sizeof name, "%s.weight", a->head);
+		snprintf(name, sizeof name, "%s.weight", head);
 		FP_TRY(require(model, name, c->vocabulary, c->embedding, &model->head));
+	}
+	if (c->head_bias) {
+		char name[NAME_SIZE];
+		snprintf(name, sizeof name, "%s.bias", head);
+		FP_TRY(require(model, name, 0, c->vocabulary, &model->head_bias));
 	}
 cleanup:
 	return status;
@@ -153,23 +258,53 @@ fp_dtype fp_model_held_type(const fp_model *model, const fp_tensor_info *tensor)
 	return fp_backend_rounds(model->be, FP_USE_ACTIVATION) ? tensor->dtype : FP_F32;
 }
 
+/* The bytes of a tensor of the checkpoint, or those that replace them. */
+static const char *stored_bytes(const fp_model *model, const fp_tensor_info *tensor)
+{
+	const char *bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
+	return bytes ? bytes : fp_checkpoint_data(model->checkpoint, tensor);
+}
+
+/* *bytes ← the tensor's; *own: memory of its own, which the caller frees, if they are not stored like that. */
+static fp_status tensor_bytes(const fp_model *model, const fp_tensor_info *tensor, char **own, const char **bytes)
+{
+	int64_t offset;
+	fp_status status;
+	*own = NULL;
+	*bytes = stored_bytes(model, tensor->whole ? tensor->whole : tensor);
+	if (!tensor->whole)
+		return FP_OK;
+	if (fp_tensor_part_is_contiguous(tensor, &offset)) {
+		*bytes += offset;
+		return FP_OK;
+	}
+	status = FP_NEW(model->be->ctx, own, tensor->bytes);
+	if (status == FP_OK)
+		fp_tensor_part_gather(tensor, *bytes, *own);
+	*bytes = *own;
+	return status;
+}
+
 fp_status fp_model_start_upload(const fp_model *model, const fp_tensor_info *tensor, fp_dtype type, fp_matrix *out)
 {
 	fp_status status;
 	fp_backend *be = model->be;
 	int64_t cols = tensor->shape[tensor->rank - 1];
 	int64_t rows = tensor->rank == 2 ? tensor->shape[0] : 1;
-	const void *bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
-	if (!bytes)
-		bytes = fp_checkpoint_data(model->checkpoint, tensor);
-	if (fp_backend_uploads_async(be)) {
+	char *own;
+	const char *bytes;
+	FP_TRY(tensor_bytes(model, tensor, &own, &bytes));
+	if (fp_backend_uploads_async(be) && !own) {
 		FP_TRY(be->transfer->upload_async(be, out, rows, cols, type, bytes, tensor->dtype));
 	} else {
 		FP_TRY(fp_matrix_new(be, out, rows, cols, type));
 		FP_TRY(be->memory->upload(be, *out, bytes, tensor->dtype, cols));
 	}
-	fp_checkpoint_forget(model->checkpoint, tensor);
+	if (own)
+		FP_TRY(be->memory->synchronize(be)); /* before the bytes are freed */
+	fp_checkpoint_forget(model->checkpoint, tensor->whole ? tensor->whole : tensor);
 cleanup:
+	fp_free(own);
 	if (status != FP_OK)
 		fp_matrix_free(be, out);
 	return status;
@@ -194,5 +329,20 @@ fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, f
 cleanup:
 	if (status != FP_OK)
 		fp_matrix_free(model->be, out);
+	return status;
+}
+
+fp_status fp_model_finish_norm(const fp_model *model, fp_matrix weight)
+{
+	fp_backend *be = model->be;
+	fp_matrix one = {0};
+	fp_status status = FP_OK;
+	if (!model->config.norm_plus_one)
+		return FP_OK;
+	FP_TRY(fp_matrix_new(be, &one, weight.rows, weight.cols, FP_F32));
+	FP_TRY(be->memory->fill(be, one, 1));
+	FP_TRY(be->linear->axpby(be, 1, one, 1, weight));
+cleanup:
+	fp_matrix_free(be, &one);
 	return status;
 }

@@ -30,6 +30,8 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	config->kv_heads = config->heads;
 	config->head_dim = config->hidden / config->heads;
 	config->norm = FP_LAYER_NORM;
+	config->norm_bias = true;
+	config->sum_norm = !config->pre_norm;
 	config->norm_epsilon = 1e-5F; /* not in the config: torch's default */
 	config->final_norm = config->pre_norm && !removed;
 	config->qkv_bias = config->output_bias = config->mlp_bias = bias;

@@ -5,12 +5,13 @@
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
 {
 	fp_status status;
-	static const fp_llama_defaults defaults = {.positions = 32768, .kv_heads = 32, .head_dim = 128};
+	static const fp_llama_defaults defaults = {
+		.activation = FP_SILU, .positions = 32768, .kv_heads = 32, .head_dim = 128};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_qwen_window(reader, config));
 	config->output_bias = config->qkv_bias;
-	config->head_norm = true;
+	config->head_norm = FP_HEADS_NORM_EACH;
 cleanup:
 	return status;
 }
@@ -21,5 +22,6 @@ const fp_architecture fp_architecture_qwen3 = {
 	.read_config = read_config,
 	.query_norm = "self_attn.q_norm",
 	.key_norm = "self_attn.k_norm",
+	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 };

@@ -28,11 +28,15 @@ bool fp_group_is_corrected(const fp_settings *settings, int group)
 	return feed == FP_FEED_CROSS || (feed == FP_FEED_INTRA && group > 0);
 }
 
-bool fp_group_repairs(const fp_settings *settings, int group)
+bool fp_group_repairs(const fp_model *model, const fp_settings *settings, int group)
 {
+	const fp_model_config *config = fp_model_get_config(model);
+	if (config->branch_norm)
+		return false;
 	if (group == fp_role_group(FP_DOWN))
 		return settings->residual > 0 && fp_group_is_corrected(settings, group);
-	return group == fp_role_group(FP_OUTPUT) && settings->residual_output > 0 && fp_feed_of(settings) == FP_FEED_CROSS;
+	return group == fp_role_group(FP_OUTPUT) && !config->parallel && settings->residual_output > 0 &&
+		   fp_feed_of(settings) == FP_FEED_CROSS;
 }
 
 fp_statistics_plan fp_group_statistics_plan(const fp_model *model, const fp_settings *settings, int64_t layer,
@@ -42,7 +46,7 @@ fp_statistics_plan fp_group_statistics_plan(const fp_model *model, const fp_sett
 							   .two_streams = fp_group_is_corrected(settings, group),
 							   .centred = settings->bias_update, /* if every operator has a bias */
 							   .residual_outputs =
-								   fp_group_repairs(settings, group) ? fp_model_get_config(model)->hidden : 0};
+								   fp_group_repairs(model, settings, group) ? fp_model_get_config(model)->hidden : 0};
 	int count = 0;
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
 		const fp_tensor_info *tensor = fp_model_operator(model, layer, (fp_role)role);

@@ -19,7 +19,7 @@ bool fp_feed_chains_layers(fp_feed feed);
 /* True if the group's inputs X and X* differ: its operators correct the errors of those pruned before them. */
 bool fp_group_is_corrected(const fp_settings *settings, int group);
 /* True if the targets of the group's operators include the residual stream's error E = h − h*. */
-bool fp_group_repairs(const fp_settings *settings, int group);
+bool fp_group_repairs(const fp_model *model, const fp_settings *settings, int group);
 /* What to accumulate for the group's operators, with at most `batch` tokens at a time. `only` gets a shape but no
  * buffer. */
 fp_statistics_plan fp_group_statistics_plan(const fp_model *model, const fp_settings *settings, int64_t layer,

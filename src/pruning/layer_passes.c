@@ -48,11 +48,17 @@ cleanup:
 /* What a pass does with each batch of windows. statistics: one, or one for each group. */
 typedef fp_status (*batch_step)(const fp_layer_job *job, int group, int64_t first, fp_statistics *statistics);
 
+/* The group after which attention's outputs are added to the residual stream. */
+static int output_group(const fp_layer_job *job)
+{
+	return fp_role_group(fp_model_get_config(job->task->model)->parallel ? FP_DOWN : FP_OUTPUT);
+}
+
 /* True if a pass over the inputs of `group` changes the hidden states of a stream: the dense stream moves past the group,
  * the pruned one past the group before it. Only the output and down groups write to the residual stream. */
 static bool changes(const fp_layer_job *job, int group, int stream, bool folds)
 {
-	const int output = fp_role_group(FP_OUTPUT), down = fp_role_group(FP_DOWN);
+	const int output = output_group(job), down = fp_role_group(FP_DOWN);
 	if (!job->corrected)
 		return job->feed == FP_FEED_NONE || fp_layer_is_fitted(job->task); /* the fit's target */
 	if (stream == FP_PRUNED)
@@ -94,12 +100,20 @@ cleanup:
 	return status;
 }
 
-/* Recomputes the pruned stream's attention outputs, the input of `group`, if they are not kept between passes. */
+/* Recomputes the pruned stream's attention outputs, which it adds behind `group`, if they are not kept between passes. */
 static fp_status recompute_context(const fp_layer_job *job, int group, int64_t first)
 {
-	if (group != fp_role_group(FP_OUTPUT) || job->task->streams->residence == FP_RESIDENT)
+	if (group != output_group(job) || job->task->streams->residence == FP_RESIDENT)
 		return FP_OK;
-	return advance(job, FP_PRUNED, group - 1, first);
+	return advance(job, FP_PRUNED, fp_role_group(FP_QUERY), first);
+}
+
+/* Recomputes those of the dense stream if it adds them behind another group than the one that reads them. */
+static fp_status recompute_dense_context(const fp_layer_job *job, int group, int64_t first)
+{
+	if (group != output_group(job) || group == fp_role_group(FP_OUTPUT))
+		return FP_OK;
+	return advance(job, FP_DENSE, fp_role_group(FP_QUERY), first);
 }
 
 /* One batch of fp_pass_group() or, without statistics, of fp_pass_end(). The pruned stream moves past the end of the
@@ -114,8 +128,10 @@ static fp_status pass_batch(const fp_layer_job *job, int group, int64_t first, f
 		FP_TRY(recompute_context(job, group - 1, first));
 		FP_TRY(advance(job, FP_PRUNED, group - 1, first));
 	}
-	if (statistics)
+	if (statistics) {
+		FP_TRY(recompute_dense_context(job, group, first));
 		FP_TRY(fold(job, group, first, statistics));
+	}
 cleanup:
 	return status;
 }

@@ -86,11 +86,13 @@ cleanup:
 }
 
 /* r: the share of the residual stream's error that the operator corrects. */
-static double residual_share(const fp_settings *settings, fp_role role)
+static double residual_share(const fp_layer_task *task, fp_role role)
 {
+	const fp_settings *settings = task->settings;
+	double scale = (double)fp_config_residual_scale(fp_model_get_config(task->model)); /* of the operator's output */
 	if (role == FP_DOWN)
-		return settings->residual;
-	return role == FP_OUTPUT ? settings->residual_output : 0.0;
+		return settings->residual / scale;
+	return role == FP_OUTPUT ? settings->residual_output / scale : 0.0;
 }
 
 /* Replaces −0.0 by +0.0 in `count` elements of a weight type; returns the number of zeros. */
@@ -241,7 +243,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	outgoing out = {0};
 	double started = fp_clock();
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
-	double residual = residual_share(settings, result->role);
+	double residual = residual_share(task, result->role);
 	fp_status status;
 	FP_TRY(fp_matrix_widen(be, own->W, &space.W, &W));
 	FP_TRY(fp_matrix_widen(be, own->V, &space.V, &V));

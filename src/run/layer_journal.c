@@ -16,6 +16,7 @@
 struct fp_layer_journal {
 	fp_context *ctx;
 	fp_writer *writer;
+	const fp_model *model;
 	const fp_checkpoint *checkpoint;
 	int64_t layers;
 	bool *finished;
@@ -26,7 +27,7 @@ struct fp_layer_journal {
  *
  *     operators × fp_operator_result
  *     fits × fp_fit_result
- *     the index of each operator's tensor and of each replaced tensor, as int64_t
+ *     the index of each replaced tensor, as int64_t
  *     the digest of all bytes before it, as uint64_t
  *
  * Structures are stored as they are in memory: run.json rules out other versions of the program, and the sizes in the
@@ -37,7 +38,7 @@ typedef struct record_head {
 	int64_t layer, operator_size, operators, fit_size, fits, tensors;
 } record_head;
 
-static const char magic[8] = "FPLAYER1";
+static const char magic[8] = "FPLAYER2";
 
 typedef struct layer_record {
 	fp_layer_journal *journal;
@@ -55,7 +56,7 @@ static fp_status record_path(char **out, const fp_layer_journal *journal, fp_con
 static int64_t record_size(const record_head *head)
 {
 	return (int64_t)(sizeof *head + sizeof(uint64_t)) + head->operators * head->operator_size +
-		   head->fits * head->fit_size + (head->operators + head->tensors) * (int64_t)sizeof(int64_t);
+		   head->fits * head->fit_size + head->tensors * (int64_t)sizeof(int64_t);
 }
 
 /* True if the bytes are a complete record of this layer, written by this program. */
@@ -154,6 +155,7 @@ fp_status fp_layer_journal_open(fp_layer_journal **out, const fp_prune_task *tas
 	FP_TRY(FP_NEW(ctx, &journal, 1));
 	journal->ctx = ctx;
 	journal->writer = task->writer;
+	journal->model = task->model;
 	journal->checkpoint = fp_model_checkpoint(task->model);
 	journal->layers = fp_model_get_config(task->model)->layers;
 	FP_TRY(FP_NEW(ctx, &journal->finished, journal->layers));
@@ -221,7 +223,7 @@ fp_status fp_layer_journal_restore(fp_layer_journal *journal, int64_t layer, fp_
 	for (int64_t i = 0; i < head.operators; i++) {
 		fp_operator_result *restored = &result->operators[result->count];
 		memcpy(restored, operators + i * head.operator_size, sizeof *restored);
-		restored->tensor = tensor_at(journal, indices, i);
+		restored->tensor = fp_model_operator(journal->model, restored->layer, restored->role);
 		if (!restored->tensor)
 			FP_TRY(damaged(journal, layer));
 		fp_prune_result_count(result, restored);
@@ -230,7 +232,7 @@ fp_status fp_layer_journal_restore(fp_layer_journal *journal, int64_t layer, fp_
 	for (int64_t i = 0; i < head.fits; i++)
 		memcpy(&result->fits[result->fit_count++], fits, sizeof *result->fits);
 	for (int64_t i = 0; i < head.tensors; i++) {
-		const fp_tensor_info *tensor = tensor_at(journal, indices, head.operators + i);
+		const fp_tensor_info *tensor = tensor_at(journal, indices, i);
 		if (!tensor)
 			FP_TRY(damaged(journal, layer));
 		FP_TRY(fp_writer_mark(journal->writer, journal->ctx, tensor));
@@ -255,7 +257,7 @@ fp_status fp_layer_journal_overlay(fp_layer_journal *journal, int64_t layer, fp_
 	const char *indices = record + sizeof head + head.operators * head.operator_size + head.fits * head.fit_size;
 	FP_TRY(fp_overlay_new(&overlay, journal->ctx));
 	for (int64_t i = 0; i < head.tensors; i++) {
-		const fp_tensor_info *tensor = tensor_at(journal, indices, head.operators + i);
+		const fp_tensor_info *tensor = tensor_at(journal, indices, i);
 		if (!tensor)
 			FP_TRY(damaged(journal, layer));
 		FP_TRY(FP_GROW(journal->ctx, &bytes, &capacity, tensor->bytes));
@@ -322,8 +324,6 @@ fp_status fp_layer_journal_add(fp_layer_journal *journal, fp_write_behind *behin
 	char *at = put(record->bytes, &head, sizeof head);
 	at = put(at, result->operators + operators, head.operators * head.operator_size);
 	at = head.fits > 0 ? put(at, result->fits + fits, head.fits * head.fit_size) : at;
-	for (int64_t i = operators; i < result->count; i++)
-		at = put_index(at, journal, result->operators[i].tensor);
 	for (int64_t i = 0; i < replaced_count; i++)
 		at = put_index(at, journal, replaced[i]);
 	digest = fp_digest_bytes(FP_DIGEST_START, record->bytes, at - record->bytes);

@@ -30,10 +30,11 @@ typedef struct group_size {
 
 typedef struct sizes {
 	group_size groups[FP_GROUP_COUNT];
-	int64_t layer; /* the one that was measured */
-	int64_t held;  /* bytes of its weights on the device */
-	int64_t largest_bytes;
-	bool narrow; /* weights are held in 16 bits */
+	int64_t layer;         /* the one that was measured */
+	int64_t held;          /* bytes of its weights on the device */
+	int64_t largest_bytes; /* of a stored tensor */
+	int64_t joined_bytes;  /* of those that hold several operators */
+	bool narrow;           /* weights are held in 16 bits */
 	bool weighs_rows;
 } sizes;
 
@@ -51,7 +52,9 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 		group->largest = fp_larger(tensor->elements, group->largest);
 		group->rounded = type == FP_BF16 ? group->rounded : fp_larger(tensor->elements, group->rounded);
 		out->narrow |= type != FP_F32;
-		out->largest_bytes = fp_larger(tensor->bytes, out->largest_bytes);
+		const fp_tensor_info *stored = tensor->whole ? tensor->whole : tensor;
+		out->largest_bytes = fp_larger(stored->bytes, out->largest_bytes);
+		out->joined_bytes += tensor->whole && tensor->first == 0 ? stored->bytes : 0;
 	}
 }
 
@@ -152,7 +155,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	if (metric) /* before anything else is allocated */
 		bytes[PHASE_FISHER] = (double)fp_fisher_bytes(task->model, task->settings, task->windows, s->held);
 	if (!be->asynchronous) /* on the host: the program, the write buffers and the text */
-		host = (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes) +
+		host = (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes + s->joined_bytes) +
 			   4.0 * (double)(windows * length);
 	for (int i = 0; i < PHASE_COUNT; i++) {
 		bytes[i] += bytes[i] > 0 ? host : 0;

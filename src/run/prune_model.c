@@ -7,6 +7,7 @@
 #include "run/layer_line.h"
 #include "run/layer_shares.h"
 #include "run/memory_plan.h"
+#include "run/tensor_joiner.h"
 #include "run/write_behind.h"
 
 #include <math.h>
@@ -18,6 +19,7 @@ typedef struct model_run {
 	const fp_prune_task *task;
 	fp_prune_result *result;
 	fp_write_behind *behind;
+	fp_tensor_joiner *joiner;        /* operators that are parts of tensors, until the end of their layer */
 	const fp_tensor_info **replaced; /* tensors of the current layer that have new bytes */
 	int64_t replaced_count, replaced_capacity;
 	fp_pattern pattern;
@@ -65,17 +67,29 @@ static fp_status space_for_operator(void *data, int64_t bytes, char **out)
 	return fp_write_behind_space(run->behind, bytes, out);
 }
 
+/* Replaces a stored tensor by the bytes in the space of the background writer. */
+static fp_status put_tensor(model_run *run, const fp_tensor_info *tensor, const void *bytes)
+{
+	fp_status status = FP_OK;
+	if (run->task->overlay)
+		FP_TRY(fp_overlay_replace(run->task->overlay, tensor, bytes));
+	FP_TRY(fp_write_behind_put(run->behind, tensor));
+	FP_TRY(note_replaced(run, tensor));
+cleanup:
+	return status;
+}
+
 static fp_status operator_done(void *data, const fp_operator_result *done, const void *bytes)
 {
 	model_run *run = data;
 	fp_prune_result *result = run->result;
 	fp_context *ctx = run->task->ctx;
 	fp_status status;
-	if (run->task->overlay)
-		FP_TRY(fp_overlay_replace(run->task->overlay, done->tensor, bytes));
-	FP_TRY(fp_write_behind_put(run->behind, done->tensor)); /* hands over the space that holds the bytes */
+	if (done->tensor->whole)
+		FP_TRY(fp_tensor_joiner_put(run->joiner, done->tensor, bytes));
+	else
+		FP_TRY(put_tensor(run, done->tensor, bytes)); /* hands over the space that holds the bytes */
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
-	FP_TRY(note_replaced(run, done->tensor));
 	result->operators[result->count++] = *done;
 	fp_prune_result_count(result, done);
 	fp_log(ctx, FP_LOG_DEBUG, "layer %lld %s: sparsity %.4f, error %.4f, %.1f s", (long long)done->layer,
@@ -87,19 +101,23 @@ cleanup:
 	return status;
 }
 
-static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void *bytes)
+/* The same for bytes elsewhere. */
+static fp_status copy_tensor(void *data, const fp_tensor_info *tensor, const void *bytes)
 {
 	model_run *run = data;
 	char *space;
 	fp_status status;
-	if (run->task->overlay)
-		FP_TRY(fp_overlay_replace(run->task->overlay, tensor, bytes));
 	FP_TRY(fp_write_behind_space(run->behind, tensor->bytes, &space));
 	memcpy(space, bytes, (size_t)tensor->bytes);
-	FP_TRY(fp_write_behind_put(run->behind, tensor));
-	FP_TRY(note_replaced(run, tensor));
+	FP_TRY(put_tensor(run, tensor, bytes));
 cleanup:
 	return status;
+}
+
+static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void *bytes)
+{
+	model_run *run = data;
+	return tensor->whole ? fp_tensor_joiner_put(run->joiner, tensor, bytes) : copy_tensor(run, tensor, bytes);
 }
 
 static fp_status fit_done(void *data, const fp_fit_result *fit)
@@ -164,6 +182,7 @@ static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int6
 	fp_status status;
 	run->replaced_count = 0;
 	FP_TRY(fp_prune_layer(layer_task, layer));
+	FP_TRY(fp_tensor_joiner_flush(run->joiner, copy_tensor, run));
 	snprintf(name, sizeof name, "layer %lld", (long long)layer);
 	fp_memory_log_stages(task->be, name);
 	if (task->journal)
@@ -390,6 +409,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	FP_TRY(make_fisher(&run));
 	FP_TRY(open_streams(&run, &streams));
 	FP_TRY(fp_write_behind_new(&run.behind, task->be, task->writer));
+	FP_TRY(fp_tensor_joiner_new(&run.joiner, ctx, fp_model_checkpoint(task->model)));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
 	FP_TRY(fp_write_behind_finish(run.behind));
@@ -398,6 +418,7 @@ cleanup:
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	ctx->stopwatch = NULL;
 	fp_write_behind_free(run.behind);
+	fp_tensor_joiner_free(run.joiner);
 	fp_free(run.replaced);
 	fp_allocation_free(run.allocation);
 	fp_fisher_free(run.fisher);

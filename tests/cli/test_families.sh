@@ -4,7 +4,10 @@
 # compares with transformers; here they get a tokenizer like Qwen2's (NFC, its regular expression, byte level).
 . "$2/tests/cli/common.sh"
 
-python3 - "$source/tests/fixtures/model" <<'PYTHON' || exit 1
+models="qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm llama-rope-yarn"
+
+# shellcheck disable=SC2086
+python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
 import json, os, random, shutil, sys
 
 vocabulary = {symbol: index for index, symbol in enumerate("abcdefghijklmnopqrstuvwxyz\u0120\u010a.,")}
@@ -23,7 +26,7 @@ tokenizer = {
               "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocabulary,
               "merges": [["t", "h"], ["h", "e"], ["\u0120", "th"]]},
 }
-for name in ["qwen2-plain", "qwen2-tied", "qwen2-window", "qwen3-plain", "mistral-plain", "mistral-window", "llama-smollm"]:
+for name in sys.argv[2:]:
     os.makedirs(name)
     for file in ["config.json", "model.safetensors"]:
         shutil.copyfile(os.path.join(sys.argv[1], name, file), os.path.join(name, file))
@@ -36,14 +39,26 @@ with open("words.txt", "w") as file:
         file.write(" ".join(generator.choice(words) for _ in range(20)) + ".\n")
 PYTHON
 
-for model in qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm; do
+# biases MODEL: how many operators of its two layers have a bias, by the tensors that the fixture has. Several operators
+# may be in one tensor.
+biases() {
+	python3 - "$1" <<'PYTHON'
+import json, struct, sys
+
+with open(sys.argv[1] + "/model.safetensors", "rb") as file:
+    names = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+fused = ("qkv_proj.bias", "query_key_value.bias", "c_attn.bias")
+plain = ("_proj.bias", "dense.bias", "dense_h_to_4h.bias", "dense_4h_to_h.bias", "fc1.bias", "fc2.bias", "c_fc.bias")
+print(sum(3 if n.endswith(fused) else n.endswith(plain) for n in names))
+PYTHON
+}
+
+for model in $models; do
 	expect 0 "" prune "$model" -o "$model-pruned" --calibration words.txt --samples 8 --sequence-length 24 --pattern 2:4 --threads 1
 	expect_json "d['violations'] == 0 and d['negative_zeros'] == 0" inspect "$model-pruned" --pattern 2:4
 	expect 5 "" inspect "$model" --pattern 2:4
-	biases=$(case $model in qwen2*) echo 6 ;; *) echo 0 ;; esac) # of q, k and v in two layers
-	expect_json "sum('bias_of' in t for t in d['tensors']) == $biases" inspect "$model"
-	expect_json "d.get('biases_updated', 0) == $biases" prune "$model" -o "$model-json" --calibration words.txt --samples 8 \
-		--sequence-length 24 --pattern 2:4 --threads 1
+	expect_json "d.get('biases_updated', 0) == $(biases "$model")" prune "$model" -o "$model-json" --calibration words.txt \
+		--samples 8 --sequence-length 24 --pattern 2:4 --threads 1
 	expect_json "1 < d['perplexity'] < 1e6" eval "$model-pruned" --text words.txt --sequence-length 24 --threads 1
 	cmp -s "$model/config.json" "$model-pruned/config.json" || complain "$model: config changed"
 	# all tensors but operators and their biases (norms, embedding) stay unchanged
@@ -60,11 +75,21 @@ def tensors(folder):
 
 before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
 changed = {name for name in before if before[name] != after[name]}
-wanted = {name for name in before if name.endswith(("_proj.weight", "_proj.bias"))}
+operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc")
+wanted = {name for name in before if name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias")))}
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
 PYTHON
 done
 if [ -n "${FP_KEEP:-}" ]; then # keeps the results for other tools
 	cp -r . "$FP_KEEP"
+fi
+
+if part transformers; then
+	${FP_PYTHON:-python3} -c "import torch, transformers" 2>/dev/null ||
+		skip "FP_PYTHON, an interpreter with torch and transformers, is not there"
+	# shellcheck disable=SC2086
+	${FP_PYTHON:-python3} "$source/tests/cli/open_in_transformers.py" "$program" words.txt $models >"$work/out" 2>"$work/err" ||
+		complain "transformers: $(tail -3 "$work/out")"
+	finish
 fi
 finish

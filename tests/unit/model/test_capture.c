@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const cases[] = {"opt-plain",   "opt-350m",    "llama-gqa",
-									"qwen2-plain", "qwen3-plain", "mistral-window"};
+static const char *const cases[] = {
+	"opt-plain", "opt-350m", "llama-gqa", "qwen2-plain", "qwen3-plain", "mistral-window",
+};
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
 static float *download(model_fixture *f, fp_matrix matrix)

@@ -12,11 +12,12 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"opt-plain",         "opt-350m",    "opt-no-bias",       "opt-norm-without-weights",
-	"opt-no-final-norm", "opt-untied",  "llama-plain",       "llama-gqa",
-	"llama-multi-query", "llama-tied",  "llama-rope-llama3", "llama-rope-linear",
-	"llama-head-dim",    "llama-bias",  "llama-bin-sharded", "mistral-window",
-	"qwen2-window",      "qwen3-plain", "qwen3-bias-tied",
+	"opt-plain",           "opt-350m",    "opt-no-bias",       "opt-norm-without-weights",
+	"opt-no-final-norm",   "opt-untied",  "llama-plain",       "llama-gqa",
+	"llama-multi-query",   "llama-tied",  "llama-rope-llama3", "llama-rope-linear",
+	"llama-head-dim",      "llama-bias",  "llama-bin-sharded", "mistral-window",
+	"qwen2-window",        "qwen3-plain", "qwen3-bias-tied",   "llama-rope-yarn",
+	"llama-rope-yarn-old",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 
@@ -266,7 +267,7 @@ static void switches_without_a_fixture_follow_the_loss(void **unused)
 	check_by_differences(&r, "a sliding window");
 	stop(&r);
 	start(&r, "llama-gqa");
-	r.f.model->config.head_norm = true;
+	r.f.model->config.head_norm = FP_HEADS_NORM_EACH;
 	fp_matrix *norms[] = {&r.layer->query_norm, &r.layer->key_norm};
 	for (int i = 0; i < 2; i++) {
 		float weights[64];

@@ -10,8 +10,8 @@ static const struct {
 	const char *fixture, *key, *value; /* NULL: the key is removed */
 	const char *message;
 } broken[] = {
-	{"llama-gqa", "architectures", "[\"GPT2LMHeadModel\"]",
-	 "'GPT2LMHeadModel', which is not supported; supported are OPTForCausalLM, LlamaForCausalLM"},
+	{"llama-gqa", "architectures", "[\"MambaForCausalLM\"]",
+	 "'MambaForCausalLM', which is not supported; supported are OPTForCausalLM, LlamaForCausalLM"},
 	{"llama-gqa", "architectures", "\"LlamaForCausalLM\"", "must be a list"},
 	{"llama-gqa", "architectures", "[]", "must be a list"},
 	{"llama-gqa", "hidden_size", NULL, "'hidden_size' is missing"},
@@ -32,14 +32,15 @@ static const struct {
 	{"llama-gqa", "num_key_value_heads", "4",
 	 "tensor 'model.layers.0.self_attn.k_proj.weight' has shape [12, 24], but config.json requires [24, 24]"},
 	{"llama-gqa", "head_dim", "7", "'head_dim' must be even"},
-	{"llama-gqa", "head_dim", "200000000", "'head_dim' times num_attention_heads must be at most"},
+	{"llama-gqa", "head_dim", "200000000", "'head_dim' must be at most 1024 for rotary positions"},
 	{"llama-gqa", "attention_bias", "true", "tensor 'model.layers.0.self_attn.q_proj.bias' is missing"},
 	{"llama-gqa", "attention_bias", "1", "'attention_bias' must be true or false, but is 1"},
 	{"llama-gqa", "hidden_act", "\"mish\"", "'mish', an activation that is not supported; supported are relu"},
 	{"llama-gqa", "hidden_act", "3", "'hidden_act' must be a string, but is 3"},
 	{"llama-gqa", "rms_norm_eps", "0", "'rms_norm_eps' must be a number above 0"},
-	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2.0}",
-	 "'rope_parameters.rope_type' is 'yarn', which is not supported; supported are default, linear, llama3"},
+	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"mrope\", \"factor\": 2.0}",
+	 "'rope_parameters.rope_type' is 'mrope', which is not supported; supported are default, dynamic, linear, llama3, "
+	 "yarn, longrope"},
 	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"linear\"}", "'rope_parameters.factor' is missing"},
 	{"llama-gqa", "rope_parameters", "{\"rope_theta\": -1}", "'rope_parameters.rope_theta' must be a number above 0"},
 	{"llama-gqa", "rope_parameters", "{\"partial_rotary_factor\": 0.5}", "'partial_rotary_factor' must be 1"},
@@ -47,11 +48,8 @@ static const struct {
 	 "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4}",
 	 "must be above low_freq_factor"},
 	{"llama-gqa", "rope_parameters", "[]", "'rope_parameters' must be an object or null, but is a list"},
-	{"llama-plain", "rope_scaling", "{\"type\": \"dynamic\", \"factor\": 2.0}",
-	 "'rope_scaling.rope_type' is 'dynamic'"},
+	{"llama-plain", "rope_scaling", "{\"type\": \"ntk\", \"factor\": 2.0}", "'rope_scaling.rope_type' is 'ntk'"},
 	{"llama-tied", "tie_word_embeddings", "false", "tensor 'lm_head.weight' is missing"},
-	{"qwen2-window", "layer_types", "[\"sliding_attention\", \"full_attention\"]",
-	 "'layer_types' has full attention in layer 1 after a sliding layer"},
 	{"qwen2-window", "layer_types", "[\"full_attention\"]", "'layer_types' must be a list of 2 words"},
 	{"qwen2-window", "layer_types", "[\"full_attention\", \"linear_attention\"]",
 	 "'layer_types' must be full_attention or sliding_attention for layer 1"},
@@ -68,6 +66,8 @@ static const struct {
 	{"opt-plain", "max_position_embeddings", "64",
 	 "tensor 'model.decoder.embed_positions.weight' has shape [34, 24], but config.json requires [66, 24]"},
 	{"opt-350m", "do_layer_norm_before", "true", "tensor 'model.decoder.final_layer_norm.weight' is missing"},
+	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"longrope\", \"short_factor\": [1.0, 1.0]}",
+	 "'rope_parameters.short_factor' must be a list of 3 numbers"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
 };
@@ -114,24 +114,24 @@ static void absent_and_null_windows_differ(void **unused)
 	(void)unused;
 	static const struct {
 		const char *fixture, *key, *value;
-		int64_t window, from;
+		int64_t window[2]; /* by layer */
 	} windows[] = {
-		{"mistral-window", NULL, NULL, 7, 0},
-		{"mistral-window", "sliding_window", "null", 0, 0},
-		{"mistral-window", "sliding_window", NULL, 4096, 0},
-		{"qwen2-window", NULL, NULL, 5, 1},
-		{"qwen2-window", "use_sliding_window", "false", 0, 0},
-		{"qwen2-window", "sliding_window", "null", 0, 1},
-		{"qwen2-window-old", NULL, NULL, 5, 1},
-		{"qwen2-window-old", "max_window_layers", NULL, 5, 28},
-		{"qwen2-window-old", "sliding_window", NULL, 4096, 1},
+		{"mistral-window", NULL, NULL, {7, 7}},
+		{"mistral-window", "sliding_window", "null", {0, 0}},
+		{"mistral-window", "sliding_window", NULL, {4096, 4096}},
+		{"qwen2-window", NULL, NULL, {0, 5}},
+		{"qwen2-window", "use_sliding_window", "false", {0, 0}},
+		{"qwen2-window", "sliding_window", "null", {0, 0}},
+		{"qwen2-window-old", NULL, NULL, {0, 5}},
+		{"qwen2-window-old", "max_window_layers", NULL, {0, 0}},
+		{"qwen2-window-old", "sliding_window", NULL, {0, 4096}},
 	};
 	for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
 		model_fixture f;
 		char *folder = copy_fixture(windows[i].fixture, windows[i].key, windows[i].value);
 		assert_int_equal(open_directory(&f, folder), FP_OK);
-		assert_int_equal(fp_model_get_config(f.model)->window, windows[i].window);
-		assert_int_equal(fp_model_get_config(f.model)->window_from, windows[i].from);
+		for (int layer = 0; layer < 2; layer++)
+			assert_int_equal(fp_config_window(fp_model_get_config(f.model), layer), windows[i].window[layer]);
 		close_fixture(&f);
 		remove_folder(folder);
 		free(folder);

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* layer_workspace.h: the memory of one forward pass. For the files of this folder only. */
+#ifndef FP_MODEL_LAYER_WORKSPACE_H
+#define FP_MODEL_LAYER_WORKSPACE_H
+
+#include "model/layer.h"
+#include "model/position_tables.h"
+
+struct fp_workspace {
+	fp_backend *be; /* borrowed */
+	int64_t tokens;
+	fp_dtype type;        /* of the matrices below, unless noted */
+	fp_matrix normalised; /* T × h; absent if no norm stands before the blocks */
+	fp_matrix scratch;    /* T × max(q + 2k, f or 2f): Q, K, V, then the inner activations */
+	fp_matrix context;    /* T × q; for fp_layer_forward() */
+	fp_matrix rounded;    /* T × h in BF16: an F32 input that several products would each round */
+	fp_matrix branch;     /* T × h in F32: a block's output, if it is changed before it is added; else absent */
+	fp_position_tables positions;
+};
+
+#endif
