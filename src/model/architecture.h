@@ -60,7 +60,10 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(llama)                                                                                                           \
 	X(qwen2)                                                                                                           \
 	X(qwen3)                                                                                                           \
-	X(mistral)
+	X(mistral)                                                                                                         \
+	X(gemma)                                                                                                           \
+	X(gemma2)                                                                                                          \
+	X(gemma3)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

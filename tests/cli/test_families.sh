@@ -4,7 +4,8 @@
 # compares with transformers; here they get a tokenizer like Qwen2's (NFC, its regular expression, byte level).
 . "$2/tests/cli/common.sh"
 
-models="qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm llama-rope-yarn"
+models="qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm llama-rope-yarn
+	gemma-plain gemma2-plain gemma3-plain"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1

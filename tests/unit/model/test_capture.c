@@ -8,7 +8,8 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"opt-plain", "opt-350m", "llama-gqa", "qwen2-plain", "qwen3-plain", "mistral-window",
+	"opt-plain",   "opt-350m",       "llama-gqa",    "qwen2-plain",
+	"qwen3-plain", "mistral-window", "gemma2-plain", "gemma3-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

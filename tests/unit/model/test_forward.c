@@ -46,6 +46,11 @@ static const char *const cases[] = {
 	"llama-rope-yarn",
 	"llama-rope-yarn-old",
 	"llama-rope-dynamic",
+	"gemma-plain",
+	"gemma2-plain",
+	"gemma2-old",
+	"gemma3-plain",
+	"gemma3-old",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

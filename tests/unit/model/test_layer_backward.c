@@ -17,7 +17,8 @@ static const char *const cases[] = {
 	"llama-multi-query",   "llama-tied",  "llama-rope-llama3", "llama-rope-linear",
 	"llama-head-dim",      "llama-bias",  "llama-bin-sharded", "mistral-window",
 	"qwen2-window",        "qwen3-plain", "qwen3-bias-tied",   "llama-rope-yarn",
-	"llama-rope-yarn-old",
+	"llama-rope-yarn-old", "gemma-plain", "gemma2-plain",      "gemma2-old",
+	"gemma3-plain",        "gemma3-old",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

@@ -68,6 +68,10 @@ static const struct {
 	{"opt-350m", "do_layer_norm_before", "true", "tensor 'model.decoder.final_layer_norm.weight' is missing"},
 	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"longrope\", \"short_factor\": [1.0, 1.0]}",
 	 "'rope_parameters.short_factor' must be a list of 3 numbers"},
+	{"gemma-plain", "use_bidirectional_attention", "true", "'use_bidirectional_attention' must be false"},
+	{"gemma-plain", "num_key_value_heads", NULL, "must divide num_attention_heads, but 16 does not divide 4"},
+	{"gemma2-plain", "attn_logit_softcapping", "-1", "'attn_logit_softcapping' must be a number above 0"},
+	{"gemma3-plain", "head_dim", NULL, "but config.json requires [1024, 24]"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
 };

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gemma.c: Gemma 1, 2 and 3 (text): LLaMA's layer with scaled embeddings and norms that multiply by 1 + weight. Gemma 2
+ * and 3 also normalise what each block adds, and most layers have a sliding window; Gemma 2 caps scores and logits, and
+ * Gemma 3 normalises queries and keys and has other rotary positions where the window slides.
+ */
+#include "model/llama_like.h"
+
+#include <math.h>
+
+static fp_status read_common(const fp_config_reader *reader, const fp_llama_defaults *defaults, fp_model_config *config)
+{
+	fp_status status;
+	bool both_ways;
+	FP_TRY(fp_config_llama_like(reader, defaults, config));
+	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
+	FP_TRY(fp_config_flag_or(reader, "use_bidirectional_attention", false, &both_ways));
+	if (both_ways)
+		FP_TRY(
+			fp_config_fail(reader, "use_bidirectional_attention", "must be false: only causal models are supported"));
+	config->output_bias = config->qkv_bias;
+	config->norm_plus_one = true;
+	config->embedding_scale = (float)sqrt((double)config->hidden);
+cleanup:
+	return status;
+}
+
+static fp_status read_gemma(const fp_config_reader *reader, fp_model_config *config)
+{
+	static const fp_llama_defaults defaults = {
+		.activation = FP_GELU_TANH, .positions = 8192, .kv_heads = 16, .head_dim = 256, .tied = true};
+	fp_status status = read_common(reader, &defaults, config);
+	if (config->activation == FP_GELU) /* what "gelu" means in the first configs */
+		config->activation = FP_GELU_TANH;
+	return status;
+}
+
+/* *out ← a cap; null: none */
+static fp_status read_cap(const fp_config_reader *reader, const char *key, double fallback, float *out)
+{
+	double cap;
+	fp_status status = fp_config_positive_or(reader, key, fp_config_is_null(reader, key) ? 0 : fallback, &cap);
+	*out = (float)cap;
+	return status;
+}
+
+/* The window, and the layers that have none: every period-th, unless the config lists them. */
+static fp_status read_window(const fp_config_reader *reader, const char *period_key, int64_t period,
+							 fp_model_config *config)
+{
+	fp_status status;
+	int64_t fallback = fp_config_is_null(reader, "sliding_window") ? 0 : 4096;
+	FP_TRY(fp_config_integer_or(reader, "sliding_window", 1, FP_MAX_DIMENSION, fallback, &config->window));
+	if (fp_config_has(reader, "layer_types")) {
+		FP_TRY(fp_config_layer_types(reader, config));
+		goto cleanup;
+	}
+	if (period_key)
+		FP_TRY(fp_config_integer_or(reader, period_key, 1, FP_MAX_LAYERS, period, &period));
+	for (int64_t i = 0; i < config->layers; i++)
+		if ((i + 1) % period == 0)
+			fp_config_set_full(config, i);
+cleanup:
+	return status;
+}
+
+/* What Gemma 2 and 3 share. */
+static fp_status read_later(const fp_config_reader *reader, double score_cap, double logit_cap, fp_model_config *config)
+{
+	fp_status status;
+	double scalar;
+	FP_TRY(fp_config_positive_or(reader, "query_pre_attn_scalar", 256, &scalar));
+	FP_TRY(read_cap(reader, "attn_logit_softcapping", score_cap, &config->score_cap));
+	FP_TRY(read_cap(reader, "final_logit_softcapping", logit_cap, &config->logit_cap));
+	config->attention_scale = (float)(1 / sqrt(scalar));
+	config->branch_norm = true;
+cleanup:
+	return status;
+}
+
+static fp_status read_gemma2(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	static const fp_llama_defaults defaults = {.activation = FP_GELU_TANH,
+											   .activation_key = "hidden_activation",
+											   .positions = 8192,
+											   .kv_heads = 4,
+											   .head_dim = 256,
+											   .tied = true};
+	FP_TRY(read_common(reader, &defaults, config));
+	FP_TRY(read_later(reader, 50, 30, config));
+	FP_TRY(read_window(reader, NULL, 2, config));
+cleanup:
+	return status;
+}
+
+/* rope_parameters by kind of layer, or rope_theta, rope_scaling and rope_local_base_freq (transformers 4). */
+static fp_status read_gemma3_rope(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	double local;
+	fp_config_reader all, part = {0};
+	FP_TRY(fp_config_positive_or(reader, "rope_local_base_freq", 10000, &local));
+	FP_TRY(fp_config_section(reader, "rope_parameters", &all));
+	config->local_rope = true;
+	if (all.object && fp_config_has(&all, "full_attention")) {
+		FP_TRY(fp_config_section(&all, "full_attention", &part));
+		FP_TRY(fp_config_rope_section(&part, 1000000, 1, config, &config->rope[0]));
+	}
+	if (all.object && fp_config_has(&all, "sliding_attention"))
+		FP_TRY(fp_config_section(&all, "sliding_attention", &part));
+	else
+		part = (fp_config_reader){.ctx = reader->ctx, .directory = reader->directory, .section = ""};
+	FP_TRY(fp_config_rope_section(&part, local, 1, config, &config->rope[1]));
+cleanup:
+	return status;
+}
+
+static fp_status read_gemma3(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	static const fp_llama_defaults defaults = {.activation = FP_GELU_TANH,
+											   .activation_key = "hidden_activation",
+											   .positions = 131072,
+											   .kv_heads = 4,
+											   .head_dim = 256,
+											   .theta = 1000000,
+											   .tied = true};
+	FP_TRY(read_common(reader, &defaults, config));
+	FP_TRY(read_later(reader, 0, 0, config));
+	FP_TRY(read_window(reader, "sliding_window_pattern", 6, config));
+	FP_TRY(read_gemma3_rope(reader, config));
+	config->head_norm = FP_HEADS_NORM_EACH;
+cleanup:
+	return status;
+}
+
+#define GEMMA2_NORMS                                                                                                   \
+	.norms = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"}
+
+const fp_architecture fp_architecture_gemma = {
+	.name = "GemmaForCausalLM",
+	.model_type = "gemma",
+	.read_config = read_gemma,
+	FP_LLAMA_NORM_NAMES,
+	FP_LLAMA_TENSOR_NAMES,
+};
+
+const fp_architecture fp_architecture_gemma2 = {
+	.name = "Gemma2ForCausalLM",
+	.model_type = "gemma2",
+	.read_config = read_gemma2,
+	GEMMA2_NORMS,
+	FP_LLAMA_TENSOR_NAMES,
+};
+
+const fp_architecture fp_architecture_gemma3 = {
+	.name = "Gemma3ForCausalLM",
+	.model_type = "gemma3_text",
+	.read_config = read_gemma3,
+	.query_norm = "self_attn.q_norm",
+	.key_norm = "self_attn.k_norm",
+	GEMMA2_NORMS,
+	FP_LLAMA_TENSOR_NAMES,
+};
