@@ -63,7 +63,10 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(mistral)                                                                                                         \
 	X(gemma)                                                                                                           \
 	X(gemma2)                                                                                                          \
-	X(gemma3)
+	X(gemma3)                                                                                                          \
+	X(phi3)                                                                                                            \
+	X(olmo2)                                                                                                           \
+	X(granite)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

@@ -5,7 +5,7 @@
 . "$2/tests/cli/common.sh"
 
 models="qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm llama-rope-yarn
-	gemma-plain gemma2-plain gemma3-plain"
+	gemma-plain gemma2-plain gemma3-plain phi3-plain phi3-longrope olmo2-plain granite-plain granite-bias"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1

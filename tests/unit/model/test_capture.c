@@ -8,8 +8,8 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"opt-plain",   "opt-350m",       "llama-gqa",    "qwen2-plain",
-	"qwen3-plain", "mistral-window", "gemma2-plain", "gemma3-plain",
+	"opt-plain",    "opt-350m",     "llama-gqa",  "qwen2-plain", "qwen3-plain",   "mistral-window",
+	"gemma2-plain", "gemma3-plain", "phi3-plain", "olmo2-plain", "granite-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
@@ -154,6 +154,15 @@ static void roles_have_groups_and_tensors(void **unused)
 	open_fixture(&f, "opt-plain");
 	assert_string_equal(fp_model_operator(f.model, 0, FP_UP)->name, "model.decoder.layers.0.fc1.weight");
 	assert_null(fp_model_operator(f.model, 0, FP_GATE));
+	close_fixture(&f);
+	open_fixture(&f, "phi3-plain"); /* several operators in a tensor */
+	const fp_tensor_info *key = fp_model_operator(f.model, 1, FP_KEY), *up = fp_model_operator(f.model, 1, FP_UP);
+	assert_string_equal(key->name, "model.layers.1.self_attn.qkv_proj.weight:k");
+	assert_ptr_equal(key->whole, fp_model_operator(f.model, 1, FP_VALUE)->whole);
+	assert_int_equal(key->first, 24);
+	assert_string_equal(up->whole->name, "model.layers.1.mlp.gate_up_proj.weight");
+	assert_int_equal(up->first, 40);
+	assert_null(fp_model_operator(f.model, 1, FP_DOWN)->whole);
 	close_fixture(&f);
 }
 

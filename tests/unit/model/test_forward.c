@@ -51,6 +51,12 @@ static const char *const cases[] = {
 	"gemma2-old",
 	"gemma3-plain",
 	"gemma3-old",
+	"phi3-plain",
+	"phi3-longrope",
+	"phi3-longrope-long",
+	"olmo2-plain",
+	"granite-plain",
+	"granite-bias",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

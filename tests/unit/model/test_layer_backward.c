@@ -18,7 +18,8 @@ static const char *const cases[] = {
 	"llama-head-dim",      "llama-bias",  "llama-bin-sharded", "mistral-window",
 	"qwen2-window",        "qwen3-plain", "qwen3-bias-tied",   "llama-rope-yarn",
 	"llama-rope-yarn-old", "gemma-plain", "gemma2-plain",      "gemma2-old",
-	"gemma3-plain",        "gemma3-old",
+	"gemma3-plain",        "gemma3-old",  "phi3-plain",        "phi3-longrope",
+	"phi3-longrope-long",  "olmo2-plain", "granite-plain",     "granite-bias",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

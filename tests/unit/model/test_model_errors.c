@@ -72,6 +72,11 @@ static const struct {
 	{"gemma-plain", "num_key_value_heads", NULL, "must divide num_attention_heads, but 16 does not divide 4"},
 	{"gemma2-plain", "attn_logit_softcapping", "-1", "'attn_logit_softcapping' must be a number above 0"},
 	{"gemma3-plain", "head_dim", NULL, "but config.json requires [1024, 24]"},
+	{"phi3-longrope", "original_max_position_embeddings", NULL, "'original_max_position_embeddings' is missing"},
+	{"phi3-plain", "num_key_value_heads", "3",
+	 "tensor 'model.layers.0.self_attn.qkv_proj.weight' has shape [40, 24], but config.json requires [72, 24]"},
+	{"olmo2-plain", "attention_bias", "true", "tensor 'model.layers.0.self_attn.q_proj.bias' is missing"},
+	{"granite-plain", "residual_multiplier", "0", "'residual_multiplier' must be a number above 0"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
 };
