@@ -66,7 +66,11 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(gemma3)                                                                                                          \
 	X(phi3)                                                                                                            \
 	X(olmo2)                                                                                                           \
-	X(granite)
+	X(gpt_neox)                                                                                                        \
+	X(gpt2)                                                                                                            \
+	X(granite)                                                                                                         \
+	X(stablelm)                                                                                                        \
+	X(phi)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

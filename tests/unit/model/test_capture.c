@@ -8,8 +8,9 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"opt-plain",    "opt-350m",     "llama-gqa",  "qwen2-plain", "qwen3-plain",   "mistral-window",
-	"gemma2-plain", "gemma3-plain", "phi3-plain", "olmo2-plain", "granite-plain",
+	"opt-plain",      "opt-350m",     "llama-gqa",     "qwen2-plain",       "qwen3-plain",
+	"mistral-window", "gemma2-plain", "gemma3-plain",  "phi3-plain",        "olmo2-plain",
+	"gpt_neox-plain", "gpt2-plain",   "granite-plain", "stablelm-parallel", "phi-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
@@ -163,6 +164,11 @@ static void roles_have_groups_and_tensors(void **unused)
 	assert_string_equal(up->whole->name, "model.layers.1.mlp.gate_up_proj.weight");
 	assert_int_equal(up->first, 40);
 	assert_null(fp_model_operator(f.model, 1, FP_DOWN)->whole);
+	close_fixture(&f);
+	open_fixture(&f, "gpt2-plain"); /* stored as inputs × outputs */
+	const fp_tensor_info *fc = fp_model_operator(f.model, 0, FP_UP);
+	assert_string_equal(fc->name, "transformer.h.0.mlp.c_fc.weight");
+	assert_true(fc->transposed && fc->shape[0] == 96 && fc->shape[1] == 24);
 	close_fixture(&f);
 }
 

@@ -55,8 +55,15 @@ static const char *const cases[] = {
 	"phi3-longrope",
 	"phi3-longrope-long",
 	"olmo2-plain",
+	"gpt_neox-plain",
+	"gpt_neox-sequential",
+	"gpt2-plain",
+	"gpt2-bare-names",
 	"granite-plain",
 	"granite-bias",
+	"stablelm-plain",
+	"stablelm-parallel",
+	"phi-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -12,14 +12,16 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"opt-plain",           "opt-350m",    "opt-no-bias",       "opt-norm-without-weights",
-	"opt-no-final-norm",   "opt-untied",  "llama-plain",       "llama-gqa",
-	"llama-multi-query",   "llama-tied",  "llama-rope-llama3", "llama-rope-linear",
-	"llama-head-dim",      "llama-bias",  "llama-bin-sharded", "mistral-window",
-	"qwen2-window",        "qwen3-plain", "qwen3-bias-tied",   "llama-rope-yarn",
-	"llama-rope-yarn-old", "gemma-plain", "gemma2-plain",      "gemma2-old",
-	"gemma3-plain",        "gemma3-old",  "phi3-plain",        "phi3-longrope",
-	"phi3-longrope-long",  "olmo2-plain", "granite-plain",     "granite-bias",
+	"opt-plain",           "opt-350m",      "opt-no-bias",       "opt-norm-without-weights",
+	"opt-no-final-norm",   "opt-untied",    "llama-plain",       "llama-gqa",
+	"llama-multi-query",   "llama-tied",    "llama-rope-llama3", "llama-rope-linear",
+	"llama-head-dim",      "llama-bias",    "llama-bin-sharded", "mistral-window",
+	"qwen2-window",        "qwen3-plain",   "qwen3-bias-tied",   "llama-rope-yarn",
+	"llama-rope-yarn-old", "gemma-plain",   "gemma2-plain",      "gemma2-old",
+	"gemma3-plain",        "gemma3-old",    "phi3-plain",        "phi3-longrope",
+	"phi3-longrope-long",  "olmo2-plain",   "gpt_neox-plain",    "gpt_neox-sequential",
+	"gpt2-plain",          "granite-plain", "granite-bias",      "stablelm-plain",
+	"stablelm-parallel",   "phi-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

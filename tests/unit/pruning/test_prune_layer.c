@@ -430,9 +430,10 @@ enum { FEED_COUNT = sizeof feeds / sizeof feeds[0] };
 static void every_feed_reports_the_direct_error(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m", "llama-plain"};
+	static const char *const models[] = {"llama-gqa",    "opt-plain",      "opt-350m",      "llama-plain",
+										 "gemma2-plain", "gpt_neox-plain", "granite-plain", "gpt2-plain"};
 	static const char *const patterns[] = {"pattern=50%", "pattern=2:4"};
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 8; i++)
 		for (int k = 0; k < FEED_COUNT; k++)
 			for (int p = 0; p < 2; p++) {
 				layer_run run;

@@ -135,8 +135,8 @@ enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 static void an_interrupted_run_is_resumed(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa", "opt-plain"};
-	for (int m = 0; m < 2; m++)
+	static const char *const models[] = {"llama-gqa", "opt-plain", "phi3-plain", "gpt2-plain"};
+	for (int m = 0; m < 4; m++)
 		for (int r = 0; r < RECIPES; r++) {
 			journal_run run;
 			open_run(&run, models[m], recipes[r]);
