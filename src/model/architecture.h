@@ -70,7 +70,9 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(gpt2)                                                                                                            \
 	X(granite)                                                                                                         \
 	X(stablelm)                                                                                                        \
-	X(phi)
+	X(phi)                                                                                                             \
+	X(falcon)                                                                                                          \
+	X(bloom)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

@@ -64,6 +64,11 @@ static const char *const cases[] = {
 	"stablelm-plain",
 	"stablelm-parallel",
 	"phi-plain",
+	"falcon-7b",
+	"falcon-40b",
+	"falcon-11b",
+	"falcon-rw",
+	"bloom-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

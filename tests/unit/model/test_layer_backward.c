@@ -21,7 +21,8 @@ static const char *const cases[] = {
 	"gemma3-plain",        "gemma3-old",    "phi3-plain",        "phi3-longrope",
 	"phi3-longrope-long",  "olmo2-plain",   "gpt_neox-plain",    "gpt_neox-sequential",
 	"gpt2-plain",          "granite-plain", "granite-bias",      "stablelm-plain",
-	"stablelm-parallel",   "phi-plain",
+	"stablelm-parallel",   "phi-plain",     "falcon-7b",         "falcon-40b",
+	"falcon-11b",          "falcon-rw",     "bloom-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

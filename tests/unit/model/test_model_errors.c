@@ -86,6 +86,12 @@ static const struct {
 	{"gpt2-plain", "n_head", "5", "'n_head' must divide hidden_size"},
 	{"stablelm-plain", "qk_layernorm", "true", "'qk_layernorm' is true; norms with weights of their own"},
 	{"phi-plain", "qk_layernorm", "true", "'qk_layernorm' is true; LayerNorm on queries and keys"},
+	{"falcon-40b", "parallel_attn", "false", "'parallel_attn' must be true in the new decoder architecture"},
+	{"falcon-7b", "num_ln_in_parallel_attn", "2", "'num_ln_in_parallel_attn' must be 1"},
+	{"falcon-7b", "multi_query", "false",
+	 "'transformer.h.0.self_attention.query_key_value.weight' has shape [32, 24], but config.json requires [72, 24]"},
+	{"bloom-plain", "apply_residual_connection_post_layernorm", "true",
+	 "'apply_residual_connection_post_layernorm' must be false"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
 };

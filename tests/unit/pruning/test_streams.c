@@ -73,7 +73,8 @@ static outcome prune_all(const char *name, const char *const *assignments, fp_re
 static void residence_does_not_change_the_result(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m"};
+	static const char *const models[] = {"llama-gqa",      "opt-plain", "opt-350m",
+										 "gpt_neox-plain", "falcon-7b", "gemma2-plain"};
 	static const char *const recipes[][5] = {
 		{"preset=fast", "search_steps=2", "refit_steps=2"},
 		{"preset=fast", "search_steps=2", "refit_steps=2", "correction=intra"},
@@ -85,7 +86,7 @@ static void residence_does_not_change_the_result(void **unused)
 		{"preset=best", "search_steps=2", "fit_steps=2", "fit_mix=0.5"},
 		{"method=wanda", "fit_steps=2"},
 	};
-	for (int m = 0; m < 3; m++)
+	for (int m = 0; m < 6; m++)
 		for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++) {
 			outcome whole = prune_all(models[m], recipes[r], FP_RESIDENT);
 			assert_true(whole.operators > 0);

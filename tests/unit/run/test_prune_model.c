@@ -56,13 +56,14 @@ static void close_run(model_run *run)
 static void every_operator_comes_once_and_in_order(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa", "llama-sharded", "llama-bin", "opt-plain", "opt-350m"};
+	static const char *const models[] = {"llama-gqa",  "llama-sharded", "llama-bin",      "opt-plain",   "opt-350m",
+										 "phi3-plain", "gpt2-plain",    "gpt_neox-plain", "olmo2-plain", "falcon-40b"};
 	static const char *const recipes[][4] = {{"preset=paper", "iterations=3"},
 											 {"preset=fast", "search_steps=6"},
 											 {"preset=best", "search_steps=6", "fit_steps=4"},
 											 {"method=wanda"},
 											 {"method=magnitude", "pattern=2:4"}};
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 10; i++)
 		for (int r = 0; r < 5; r++) {
 			model_run run;
 			int64_t zeros = 0, entries = 0;
