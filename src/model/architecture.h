@@ -72,7 +72,8 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(stablelm)                                                                                                        \
 	X(phi)                                                                                                             \
 	X(falcon)                                                                                                          \
-	X(bloom)
+	X(bloom)                                                                                                           \
+	X(cohere)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

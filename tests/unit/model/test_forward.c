@@ -69,6 +69,7 @@ static const char *const cases[] = {
 	"falcon-11b",
 	"falcon-rw",
 	"bloom-plain",
+	"cohere-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

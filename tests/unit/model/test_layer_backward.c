@@ -22,7 +22,7 @@ static const char *const cases[] = {
 	"phi3-longrope-long",  "olmo2-plain",   "gpt_neox-plain",    "gpt_neox-sequential",
 	"gpt2-plain",          "granite-plain", "granite-bias",      "stablelm-plain",
 	"stablelm-parallel",   "phi-plain",     "falcon-7b",         "falcon-40b",
-	"falcon-11b",          "falcon-rw",     "bloom-plain",
+	"falcon-11b",          "falcon-rw",     "bloom-plain",       "cohere-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

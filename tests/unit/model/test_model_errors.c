@@ -92,6 +92,7 @@ static const struct {
 	 "'transformer.h.0.self_attention.query_key_value.weight' has shape [32, 24], but config.json requires [72, 24]"},
 	{"bloom-plain", "apply_residual_connection_post_layernorm", "true",
 	 "'apply_residual_connection_post_layernorm' must be false"},
+	{"cohere-plain", "use_qk_norm", "true", "'use_qk_norm' is true; norms with weights of their own"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
 };
