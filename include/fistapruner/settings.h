@@ -27,8 +27,11 @@ extern "C" {
  *   commands  letters of the commands that have the flag: p prune, e eval, c compare; "" : --set only
  */
 #define FP_SETTINGS_TABLE(X)                                                                                           \
-	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M", "p",                                                                  \
-	  "sparsity (share of zeros) of each matrix, or N:M: N entries kept of every M consecutive entries of a row")      \
+	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M|REGEX=PATTERN", "p",                                                    \
+	  "sparsity (share of zeros) of each matrix, or N:M: N entries kept of every M consecutive entries of a row; "     \
+	  "REGEX=PATTERN: for operators whose tensor name matches; may be given several times, the first match wins")      \
+	X(TEXT, only, "", 0, 0, "REGEX", "p", "prune only operators whose tensor name matches; empty: all")                \
+	X(TEXT, skip, "", 0, 0, "REGEX", "p", "leave operators whose tensor name matches as they are; empty: none")        \
 	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p",                                                             \
 	  "pruning method; fista runs what --preset says, the others run with their authors' defaults")                    \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
@@ -58,6 +61,7 @@ extern "C" {
 	  "upper limit for memory, such as 2G; with a GPU, for its memory; empty: what is free")                           \
 	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text is cut into windows")     \
 	X(INT, limit, 0, 0, 1000000000, "N", "e", "with --task: only the first N examples of each file; 0: all")           \
+	X(TEXT, pattern_rules, "", 0, 0, "REGEX=PATTERN", "", "what --pattern REGEX=PATTERN adds to: one on each line")    \
 	/* the published algorithm */                                                                                      \
 	X(INT, iterations, 20, 0, 100000, "K", "", "FISTA steps for one lambda; 0: no FISTA")                              \
 	X(REAL, step_tolerance, 1e-6, 0, 1, "X", "",                                                                       \

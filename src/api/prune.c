@@ -3,6 +3,7 @@
 #include <fistapruner/fistapruner.h>
 
 #include "api/prune_check.h"
+#include "api/prune_plan.h"
 #include "api/rank_device.h"
 #include "api/result_text.h"
 #include "base/file.h"
@@ -133,29 +134,6 @@ static void send_metrics(void *data, const fp_operator_result *result)
 		session->request->metrics(session->request->metrics_data, text);
 	free(text);
 	json_decref(line);
-}
-
-static fp_status plan(prune_session *session, const fp_prune_task *task, char **json)
-{
-	fp_prune_plan estimate;
-	double rate;
-	json_t *document = NULL;
-	fp_status status;
-	FP_TRY(fp_prune_estimate(&estimate, task));
-	FP_TRY(fp_backend_gemm_rate(session->be, &rate));
-	document =
-		json_pack("{s:b, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "dry_run", 1, "model",
-				  session->request->model, "pattern", session->settings.pattern, "method", session->settings.method,
-				  "preset", session->settings.preset, "layers", (json_int_t)estimate.layers, "operators",
-				  (json_int_t)estimate.operators, "tokens", (json_int_t)estimate.tokens, "memory_bytes",
-				  (json_int_t)estimate.memory_bytes, "flops", estimate.flops, "seconds", estimate.flops / rate);
-	if (document) {
-		json_object_set_new(document, "settings", fp_report_settings(&session->settings, session->ctx));
-		json_object_set_new(document, "device", json_string(session->be->description));
-	}
-	FP_TRY(fp_result_text(json, session->ctx, document));
-cleanup:
-	return status;
 }
 
 /* pruning_report.json leaves out times, so that two runs write the same bytes. */
@@ -380,7 +358,7 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 	FP_TRY(fp_comm_agree(session.comm, fp_prune_check_ranks(&task)));
 	if (request->dry_run) {
 		if (leads)
-			FP_TRY(plan(&session, &task, json));
+			FP_TRY(fp_prune_plan_text(json, &task, request->model));
 		goto cleanup;
 	}
 	FP_TRY(run(&session, &task, &document));

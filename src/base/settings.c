@@ -144,12 +144,54 @@ void fp_settings_free(fp_settings *settings)
 	fp_free(settings);
 }
 
+/* Each line is REGEX=PATTERN. */
+static fp_status check_rules(fp_context *ctx, const char *lines)
+{
+	while (*lines) {
+		char line[FP_SETTING_TEXT_SIZE];
+		size_t length = strcspn(lines, "\n");
+		double sparsity;
+		int64_t kept, group;
+		if (length >= sizeof line)
+			return fp_fail(ctx, FP_ERROR_USAGE, "pattern: at most %d characters", FP_SETTING_TEXT_SIZE - 1);
+		memcpy(line, lines, length);
+		line[length] = '\0';
+		const char *equals = strrchr(line, '=');
+		if (!equals || equals == line)
+			return fp_fail(ctx, FP_ERROR_USAGE, "pattern '%s': must be REGEX=PATTERN, such as down_proj=2:4", line);
+		fp_status status = fp_parse_sparsity(ctx, equals + 1, &sparsity, &kept, &group);
+		if (status != FP_OK)
+			return status;
+		lines += length + (lines[length] == '\n');
+	}
+	return FP_OK;
+}
+
+/* Adds a line. */
+static fp_status add_rule(fp_settings *settings, fp_context *ctx, const char *rule)
+{
+	size_t used = strlen(settings->pattern_rules), size = sizeof settings->pattern_rules;
+	fp_status status = check_rules(ctx, rule);
+	if (status != FP_OK)
+		return status;
+	int added = snprintf(settings->pattern_rules + used, size - used, "%s%s", used > 0 ? "\n" : "", rule);
+	if (added < 0 || used + (size_t)added >= size) {
+		settings->pattern_rules[used] = '\0';
+		return fp_fail(ctx, FP_ERROR_USAGE, "pattern: at most %d characters in all rules together",
+					   FP_SETTING_TEXT_SIZE - 1);
+	}
+	settings->by_hand[FP_ID_pattern_rules] = true;
+	return FP_OK;
+}
+
 /* Checks the spelling at once, so that the message belongs to the flag. */
 static fp_status check_spelling(fp_context *ctx, int id, const char *value)
 {
 	double sparsity;
 	int64_t a;
 	int64_t b;
+	if (id == FP_ID_pattern_rules)
+		return check_rules(ctx, value);
 	if (id == FP_ID_pattern)
 		return fp_parse_sparsity(ctx, value, &sparsity, &a, &b);
 	if (id == FP_ID_memory)
@@ -162,6 +204,8 @@ fp_status fp_settings_set(fp_settings *settings, fp_context *ctx, const char *na
 	int id = find_setting(name);
 	if (id < 0)
 		return fp_fail(ctx, FP_ERROR_USAGE, "'%s' is not a setting; 'fistapruner prune --help' lists them", name);
+	if (id == FP_ID_pattern && strchr(value, '='))
+		return add_rule(settings, ctx, value);
 	fp_status status = check_spelling(ctx, id, value);
 	if (status == FP_OK)
 		status = set_by_id(settings, ctx, id, value);

@@ -6,7 +6,7 @@
 #include "base/context.h"
 #include <fistapruner/settings.h>
 
-enum { FP_SETTING_TEXT_SIZE = 256 };
+enum { FP_SETTING_TEXT_SIZE = 1024 };
 
 #define FP_FIELD_INT(name) int64_t name;
 #define FP_FIELD_REAL(name) double name;

@@ -87,7 +87,9 @@ static void print_stages(const json_t *stages)
 static void print_next(const json_t *result, const fp_cli_options *options)
 {
 	const char *output = fp_cli_text_at(result, "output");
-	bool same_share = strcmp(fp_cli_text_at(json_object_get(result, "settings"), "allocate"), "0") == 0;
+	const json_t *settings = json_object_get(result, "settings");
+	bool same_share = strcmp(fp_cli_text_at(settings, "allocate"), "0") == 0 && !*fp_cli_text_at(settings, "only") &&
+					  !*fp_cli_text_at(settings, "skip") && !*fp_cli_text_at(settings, "pattern_rules");
 	fputs("\nCheck the zeros, then measure perplexity and KL divergence on a text other than the calibration text:\n  ",
 		  stdout);
 	fp_cli_print_word(stdout, options->words[0]);
@@ -143,6 +145,48 @@ void fp_cli_prune_render(const json_t *result, const fp_cli_options *options)
 	print_next(result, options);
 }
 
+/* A tensor's name with its layer's number as '*'. */
+static void name_kind(char *out, size_t size, const char *name)
+{
+	size_t used = 0;
+	for (const char *at = name; *at && used + 2 < size; at++) {
+		bool number = at > name && at[-1] == '.' && *at >= '0' && *at <= '9';
+		while (number && at[1] >= '0' && at[1] <= '9')
+			at++;
+		out[used++] = number ? '*' : *at;
+	}
+	out[used] = '\0';
+}
+
+/* The operators that would be pruned, a line for each kind of name and pattern. */
+static void print_selected(const json_t *selected)
+{
+	static const fp_cli_column columns[] = {
+		{"kind", "operators", NULL, 0, false},
+		{"pattern", "pattern", NULL, 0, false},
+		{"count", "layers", "%.0f", 1, false},
+	};
+	json_t *kinds = json_array();
+	for (size_t i = 0; i < json_array_size(selected); i++) {
+		const json_t *one = json_array_get(selected, i);
+		const char *pattern = fp_cli_text_at(one, "pattern");
+		char name[512];
+		size_t k = 0;
+		name_kind(name, sizeof name, fp_cli_text_at(one, "name"));
+		while (k < json_array_size(kinds) &&
+			   (strcmp(fp_cli_text_at(json_array_get(kinds, k), "kind"), name) != 0 ||
+				strcmp(fp_cli_text_at(json_array_get(kinds, k), "pattern"), pattern) != 0))
+			k++;
+		if (k == json_array_size(kinds))
+			json_array_append_new(kinds, json_pack("{s:s, s:s, s:i}", "kind", name, "pattern", pattern, "count", 0));
+		json_t *kind = json_array_get(kinds, k);
+		json_object_set_new(kind, "count", json_integer((json_int_t)fp_cli_number_at(kind, "count") + 1));
+	}
+	putchar('\n');
+	fp_cli_print_table(kinds, columns, sizeof columns / sizeof columns[0]);
+	json_decref(kinds);
+}
+
 /* Every scalar under its own key: what an estimate consists of changes between versions. */
 void fp_cli_plan_render(const json_t *result, const fp_cli_options *options)
 {
@@ -158,4 +202,5 @@ void fp_cli_plan_render(const json_t *result, const fp_cli_options *options)
 		else if (json_is_real(value))
 			printf("%-24s%g\n", name, json_real_value(value));
 	}
+	print_selected(json_object_get(result, "selected"));
 }

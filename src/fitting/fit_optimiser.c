@@ -148,7 +148,7 @@ fp_status fp_fit_optimiser_step(fp_fit_optimiser *o, int64_t step, int64_t steps
 						.step = step + 1,
 						.keep_zeros = true,
 						.narrow = o->narrow.weight[role]};
-		if (fp_matrix_is_absent(o->weights.weight[role]))
+		if (fp_matrix_is_absent(o->weights.weight[role]) || o->task->frozen[role])
 			continue;
 		FP_TRY(be->gradients->adam_step(be, &rule, o->gradients.weight[role], o->mean.weight[role],
 										o->square.weight[role], o->weights.weight[role]));

@@ -100,7 +100,8 @@ static fp_status finish(fp_layer_job *job, const fp_fit_result *result)
 	const fp_layer_task *task = job->task;
 	fp_status status = FP_OK;
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		if (fp_matrix_is_absent(job->pruned->weight[role]))
+		if (fp_matrix_is_absent(job->pruned->weight[role]) ||
+			!fp_layer_task_has(task, job->pruned->index, (fp_role)role))
 			continue;
 		FP_TRY(fp_finish_operator(task, job->pruned->weight[role], &job->results[role]));
 		if (result->steps > 0 || job->results[role].bias_updated)
@@ -128,6 +129,8 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 					   .windows = streams->windows,
 					   .length = streams->length,
 					   .batch = streams->batch};
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		fit.frozen[role] = !fp_layer_task_has(task, job->pruned->index, (fp_role)role);
 	FP_TRY(fit_target(job, &reader.target));
 	if (streams->residence != FP_RESIDENT) { /* memory is short, and the dense layer is no longer needed */
 		fp_layer_free(job->dense);

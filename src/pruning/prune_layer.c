@@ -7,6 +7,7 @@
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool fp_layer_is_fitted(const fp_layer_task *task)
@@ -14,16 +15,33 @@ bool fp_layer_is_fitted(const fp_layer_task *task)
 	return task->settings->fit_steps > 0 && task->streams;
 }
 
+bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, fp_role role)
+{
+	return !task->selection || fp_selection_has(task->selection, layer, role);
+}
+
+fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, fp_role role)
+{
+	fp_pattern pattern = fp_allocation_pattern(task->allocation, task->pattern, layer, role);
+	return task->selection ? fp_selection_pattern(task->selection, pattern, layer, role) : pattern;
+}
+
 static bool in_group(const fp_layer_job *job, int role, int group)
 {
 	return fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]);
+}
+
+/* The same for operators that are pruned. */
+static bool is_pruned_in(const fp_layer_job *job, int role, int group)
+{
+	return in_group(job, role, group) && fp_layer_task_has(job->task, job->dense->index, (fp_role)role);
 }
 
 static int group_operators(const fp_layer_job *job, int group)
 {
 	int count = 0;
 	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		count += in_group(job, role, group);
+		count += is_pruned_in(job, role, group);
 	return count;
 }
 
@@ -51,24 +69,30 @@ static fp_status solve_group(fp_layer_job *job, int group, const fp_statistics *
 	const fp_layer_task *task = job->task;
 	fp_gram gram = {0};
 	fp_status status = fp_gram_new(&gram, task->be, statistics->A);
+	const fp_matrix none = {0};
 	int left = group_operators(job, group);
 	gram.shared = left > 1;
 	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
-		if (!in_group(job, role, group))
+		if (!is_pruned_in(job, role, group))
 			continue;
+		bool rows = fp_layer_task_pattern(task, job->dense->index, (fp_role)role).group == 0;
 		fp_operator_result *result = &job->results[role];
 		*result = (fp_operator_result){.tensor = fp_model_operator(task->model, job->dense->index, (fp_role)role),
 									   .layer = job->dense->index,
 									   .role = (fp_role)role};
+		if (task->selection && fp_selection_has_rule(task->selection, result->layer, result->role))
+			snprintf(result->pattern, sizeof result->pattern, "%s",
+					 fp_selection_text(task->selection, result->layer, result->role));
 		status = fp_check_interrupt(task->ctx);
 		if (status == FP_OK)
-			status = fp_prune_operator(task, statistics, --left == 0 ? own : NULL, &gram,
-									   &(fp_operator){.W = job->dense->weight[role],
-													  .V = job->pruned->weight[role],
-													  .bias = job->pruned->bias[role],
-													  .importance = job->importance.weight[role],
-													  .inverse_importance = job->importance.inverse[role]},
-									   result);
+			status =
+				fp_prune_operator(task, statistics, --left == 0 ? own : NULL, &gram,
+								  &(fp_operator){.W = job->dense->weight[role],
+												 .V = job->pruned->weight[role],
+												 .bias = job->pruned->bias[role],
+												 .importance = rows ? job->importance.weight[role] : none,
+												 .inverse_importance = rows ? job->importance.inverse[role] : none},
+								  result);
 		if (status == FP_OK && result->bias_updated && !fp_layer_is_fitted(task))
 			status = fp_finish_bias(job, (fp_role)role);
 	}
@@ -232,7 +256,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	FP_TRY(take(&job.dense, task, index));
 	FP_TRY(fp_layer_copy(&job.pruned, job.dense));
 	FP_TRY(prepare_streams(&job));
-	if (streams && fp_row_importance_wanted(task->settings, &task->pattern, task->be))
+	if (streams && fp_row_importance_wanted(task->settings, &task->pattern, task->selection, task->be))
 		FP_TRY(fp_row_importance_new(&job.importance, job.dense, streams));
 	for (int group = 0; job.corrected && group < FP_GROUP_COUNT; group++)
 		FP_TRY(prune_corrected_group(&job, group));

@@ -11,6 +11,7 @@
 #include "pruning/allocation.h"
 #include "pruning/dense_statistics.h"
 #include "pruning/feed.h"
+#include "pruning/selection.h"
 #include "pruning/streams.h"
 #include "solver/problem.h"
 
@@ -26,6 +27,7 @@ typedef struct fp_operator_result {
 	double bias_change; /* root mean square over the outputs */
 	double seconds;
 	fp_solution solution;
+	char pattern[32]; /* its own, as text; "": that of the run */
 } fp_operator_result;
 
 /* Where results go. Every function may be NULL. */
@@ -50,6 +52,7 @@ typedef struct fp_layer_task {
 	const fp_settings *settings;
 	fp_pattern pattern;
 	const fp_allocation *allocation; /* each operator's own share of zeros; NULL: the same for all */
+	const fp_selection *selection;   /* which operators are pruned, some with patterns of their own; NULL: all */
 	fp_streams *streams;             /* NULL: no calibration text (magnitude), and errors are those of the weights; or
 										all statistics are in `kept` */
 	fp_dense_statistics *kept;       /* of the same windows; read and added to; may be NULL */
@@ -61,6 +64,9 @@ typedef struct fp_layer_task {
 
 /* True if the layer is fitted after its groups are pruned; its operators are output after the fit. */
 bool fp_layer_is_fitted(const fp_layer_task *task);
+/* Whether an operator is pruned, and its pattern. */
+bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, fp_role role);
+fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, fp_role role);
 
 /* Prunes layer `index` and moves the streams to the next layer. */
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index);

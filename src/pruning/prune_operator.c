@@ -258,8 +258,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .C = space.C,
 						  .R = space.R,
 						  .held = narrow ? own->W : (fp_matrix){0},
-						  .pattern =
-							  fp_allocation_pattern(task->allocation, task->pattern, result->layer, result->role),
+						  .pattern = fp_layer_task_pattern(task, result->layer, result->role),
 						  .importance = own->importance,
 						  .inverse_importance = own->inverse_importance,
 						  .constant = space.target_error,

@@ -38,9 +38,11 @@ static int64_t pass_windows(int64_t length)
 	return PASS_TOKENS / part_length(length);
 }
 
-bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pattern, const fp_backend *be)
+bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pattern, const fp_selection *selection,
+							  const fp_backend *be)
 {
-	return settings->row_importance && pattern->group == 0 && fp_method_of(settings)->has_presets &&
+	bool unstructured = selection ? fp_selection_has_unstructured(selection) : pattern->group == 0;
+	return settings->row_importance && unstructured && fp_method_of(settings)->has_presets &&
 		   fp_backend_can(be, FP_CAN_DIFFERENTIATE);
 }
 

@@ -7,6 +7,7 @@
 #define FP_PRUNING_ROW_IMPORTANCE_H
 
 #include "base/settings.h"
+#include "pruning/selection.h"
 #include "pruning/streams.h"
 #include "solver/method.h"
 
@@ -17,7 +18,8 @@ typedef struct fp_row_importance {
 } fp_row_importance;
 
 /* True if the settings ask for it and the pattern is unstructured. */
-bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pattern, const fp_backend *be);
+bool fp_row_importance_wanted(const fp_settings *settings, const fp_pattern *pattern, const fp_selection *selection,
+							  const fp_backend *be);
 /* For the dense layer whose inputs are in the dense stream. */
 fp_status fp_row_importance_new(fp_row_importance *out, const fp_layer *dense, fp_streams *streams);
 void fp_row_importance_free(fp_backend *be, fp_row_importance *importance); /* may be all zero, and is afterwards */

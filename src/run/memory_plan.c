@@ -198,13 +198,15 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 	double bytes[PHASE_COUNT] = {0};
 	sizes s;
 	fp_pattern pattern;
+	fp_selection *selection = NULL;
 	fp_status status;
 	*out = (fp_memory_plan){0};
 	FP_TRY(fp_parse_range(be->ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
 	FP_TRY(fp_parse_size(be->ctx, task->settings->memory, &limit));
 	measure(&s, task, first);
 	FP_TRY(fp_parse_sparsity(be->ctx, task->settings->pattern, &pattern.sparsity, &pattern.kept, &pattern.group));
-	s.weighs_rows = fp_row_importance_wanted(task->settings, &pattern, be);
+	FP_TRY(fp_selection_new(&selection, task->model, task->settings));
+	s.weighs_rows = fp_row_importance_wanted(task->settings, &pattern, selection, be);
 	out->streams.fitted = task->settings->fit_steps > 0;
 	out->streams.both = sends_streams || fp_feed_needs_both(fp_feed_of(task->settings));
 	out->streams.batch =
@@ -228,6 +230,7 @@ cleanup:
 	if (status == FP_OK && bytes[PHASE_FISHER] > 0)
 		out->fisher = fp_fisher_choose_room(task->model, task->settings, task->windows,
 											out->bytes - (int64_t)bytes[PHASE_FISHER]);
+	fp_selection_free(selection);
 	if (status == FP_OK)
 		log_phases(be->ctx, bytes);
 	return status;

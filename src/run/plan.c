@@ -31,10 +31,17 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	int64_t weights = 0;
 	double flops = 0;
 	fp_memory_plan memory;
+	fp_selection *selection = NULL;
 	memset(out, 0, sizeof *out);
 	fp_status status = fp_parse_range(ctx, task->settings->layers, config->layers, &first, &end);
+	if (status == FP_OK)
+		status = fp_selection_new(&selection, task->model, task->settings);
 	if (status != FP_OK)
 		return status;
+	for (int64_t layer = first; layer < end; layer++)
+		for (int role = 0; role < FP_ROLE_COUNT; role++)
+			out->operators += fp_selection_has(selection, layer, (fp_role)role);
+	fp_selection_free(selection);
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
 		const fp_tensor_info *tensor = fp_model_operator(task->model, first, (fp_role)role);
 		if (!tensor)
@@ -42,7 +49,6 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		double m = (double)tensor->shape[0];
 		double n = (double)tensor->shape[1];
 		bool shares = role == FP_KEY || role == FP_VALUE || (role == FP_UP && config->gated);
-		out->operators += end - first;
 		weights += tensor->elements;
 		flops += (both ? 2 : 1) * (corrected && fp_role_group((fp_role)role) == 2 ? 2 : 1) * 2 * tokens * m * n;
 		if (!shares)

@@ -7,8 +7,7 @@
 #include "run/layer_line.h"
 #include "run/layer_shares.h"
 #include "run/memory_plan.h"
-#include "run/tensor_joiner.h"
-#include "run/write_behind.h"
+#include "run/run_output.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,10 +17,7 @@
 typedef struct model_run {
 	const fp_prune_task *task;
 	fp_prune_result *result;
-	fp_write_behind *behind;
-	fp_tensor_joiner *joiner;        /* operators that are parts of tensors, until the end of their layer */
-	const fp_tensor_info **replaced; /* tensors of the current layer that have new bytes */
-	int64_t replaced_count, replaced_capacity;
+	fp_run_output output;
 	fp_pattern pattern;
 	int64_t first, end;     /* layers to prune, by all ranks */
 	int64_t begin, own_end; /* layers of this rank; with one rank 0 to `end` */
@@ -33,6 +29,7 @@ typedef struct model_run {
 	int64_t layer_count;
 	fp_allocation *allocation; /* NULL: one share for all operators */
 	fp_fisher *fisher;
+	fp_selection *selection;
 } model_run;
 
 /* An asynchronous device is waited for when the stage changes, so that its time counts for the stage that queued the
@@ -43,95 +40,12 @@ static void wait_for_device(void *data)
 	(void)be->memory->synchronize(be); /* the next operation reports a failure too */
 }
 
-/* Records a tensor that has new bytes, for the journal. */
-static fp_status note_replaced(model_run *run, const fp_tensor_info *tensor)
-{
-	fp_context *ctx = run->task->ctx;
-	fp_status status = FP_GROW(ctx, &run->replaced, &run->replaced_capacity, run->replaced_count + 1);
-	if (status == FP_OK)
-		run->replaced[run->replaced_count++] = tensor;
-	return status;
-}
-
 void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *added)
 {
 	result->squared_error += added->squared_error;
 	result->squared_output += added->squared_output;
 	result->zeros += added->zeros;
 	result->entries += added->tensor->elements;
-}
-
-static fp_status space_for_operator(void *data, int64_t bytes, char **out)
-{
-	model_run *run = data;
-	return fp_write_behind_space(run->behind, bytes, out);
-}
-
-/* Replaces a stored tensor by the bytes in the space of the background writer. */
-static fp_status put_tensor(model_run *run, const fp_tensor_info *tensor, const void *bytes)
-{
-	fp_status status = FP_OK;
-	if (run->task->overlay)
-		FP_TRY(fp_overlay_replace(run->task->overlay, tensor, bytes));
-	FP_TRY(fp_write_behind_put(run->behind, tensor));
-	FP_TRY(note_replaced(run, tensor));
-cleanup:
-	return status;
-}
-
-static fp_status operator_done(void *data, const fp_operator_result *done, const void *bytes)
-{
-	model_run *run = data;
-	fp_prune_result *result = run->result;
-	fp_context *ctx = run->task->ctx;
-	fp_status status;
-	if (done->tensor->whole)
-		FP_TRY(fp_tensor_joiner_put(run->joiner, done->tensor, bytes));
-	else
-		FP_TRY(put_tensor(run, done->tensor, bytes)); /* hands over the space that holds the bytes */
-	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
-	result->operators[result->count++] = *done;
-	fp_prune_result_count(result, done);
-	fp_log(ctx, FP_LOG_DEBUG, "layer %lld %s: sparsity %.4f, error %.4f, %.1f s", (long long)done->layer,
-		   fp_role_name(done->role), (double)done->zeros / (double)done->tensor->elements,
-		   done->squared_output > 0 ? sqrt(done->squared_error / done->squared_output) : 0.0, done->seconds);
-	if (run->task->listener)
-		run->task->listener(run->task->listener_data, done);
-cleanup:
-	return status;
-}
-
-/* The same for bytes elsewhere. */
-static fp_status copy_tensor(void *data, const fp_tensor_info *tensor, const void *bytes)
-{
-	model_run *run = data;
-	char *space;
-	fp_status status;
-	FP_TRY(fp_write_behind_space(run->behind, tensor->bytes, &space));
-	memcpy(space, bytes, (size_t)tensor->bytes);
-	FP_TRY(put_tensor(run, tensor, bytes));
-cleanup:
-	return status;
-}
-
-static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void *bytes)
-{
-	model_run *run = data;
-	return tensor->whole ? fp_tensor_joiner_put(run->joiner, tensor, bytes) : copy_tensor(run, tensor, bytes);
-}
-
-static fp_status fit_done(void *data, const fp_fit_result *fit)
-{
-	model_run *run = data;
-	fp_prune_result *result = run->result;
-	fp_context *ctx = run->task->ctx;
-	fp_status status = FP_GROW(ctx, &result->fits, &result->fit_capacity, result->fit_count + 1);
-	if (status != FP_OK)
-		return status;
-	result->fits[result->fit_count++] = *fit;
-	fp_log(ctx, FP_LOG_DEBUG, "layer %lld: fit: loss %.5f to %.5f on held-out windows, %s, %.1f s",
-		   (long long)fit->layer, fit->loss_before, fit->loss_after, fit->steps > 0 ? "kept" : "dropped", fit->seconds);
-	return FP_OK;
 }
 
 static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
@@ -142,14 +56,11 @@ static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 						   .settings = run->task->settings,
 						   .pattern = run->pattern,
 						   .allocation = run->allocation,
+						   .selection = run->selection,
 						   .streams = streams,
 						   .fisher = run->fisher,
 						   .kept = run->task->kept,
-						   .output = {.space = space_for_operator,
-									  .operator_done = operator_done,
-									  .bias_done = bias_done,
-									  .fit_done = fit_done,
-									  .data = run}};
+						   .output = fp_run_output_callbacks(&run->output)};
 }
 
 /* Takes the results of a layer that an earlier run finished, and moves the streams past it. */
@@ -180,14 +91,14 @@ static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int6
 	double started = fp_clock();
 	char name[32];
 	fp_status status;
-	run->replaced_count = 0;
+	fp_run_output_begin_layer(&run->output);
 	FP_TRY(fp_prune_layer(layer_task, layer));
-	FP_TRY(fp_tensor_joiner_flush(run->joiner, copy_tensor, run));
+	FP_TRY(fp_run_output_end_layer(&run->output));
 	snprintf(name, sizeof name, "layer %lld", (long long)layer);
 	fp_memory_log_stages(task->be, name);
 	if (task->journal)
-		FP_TRY(fp_layer_journal_add(task->journal, run->behind, layer, run->result, operators, fits, run->replaced,
-									run->replaced_count));
+		FP_TRY(fp_layer_journal_add(task->journal, run->output.behind, layer, run->result, operators, fits,
+									run->output.replaced, run->output.replaced_count));
 	double seconds = fp_clock() - started;
 	run->layer_seconds += seconds;
 	run->layer_count++;
@@ -210,7 +121,7 @@ static fp_status prune_layers(model_run *run, fp_streams *streams)
 		if (layer >= run->pending)
 			layer_task.streams = NULL;
 		layer_task.last = layer + 1 == run->pending;
-		if (layer < run->first) {
+		if (layer < run->first || !fp_selection_has_layer(run->selection, layer)) {
 			if (layer_task.streams)
 				FP_TRY(fp_pass_layer(&layer_task, layer, NULL));
 		} else if (fp_layer_journal_has(task->journal, layer))
@@ -363,7 +274,8 @@ static fp_status collect_results(model_run *run)
 	FP_TRY(fp_layer_journal_refresh(task->journal));
 	for (int64_t layer = run->own_end > run->first ? run->own_end : run->first; layer < run->end; layer++) {
 		const fp_layer_task nothing = {0};
-		FP_TRY(restore_layer(run, &nothing, layer));
+		if (fp_selection_has_layer(run->selection, layer))
+			FP_TRY(restore_layer(run, &nothing, layer));
 	}
 cleanup:
 	return status;
@@ -397,6 +309,13 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
 	FP_TRY(fp_prune_check_ranks(task));
+	FP_TRY(fp_selection_new(&run.selection, task->model, task->settings));
+	if (task->settings->allocate > 0 && !fp_selection_is_plain(run.selection))
+		FP_TRY(
+			fp_fail(ctx, FP_ERROR_USAGE,
+					"allocate %g: gives every operator a share of its own and cannot be combined with --only, --skip "
+					"or --pattern REGEX=PATTERN; use allocate=0",
+					task->settings->allocate));
 	FP_TRY(take_share(&run));
 	FP_TRY(plan_streams(&run));
 	if (task->settings->allocate > 0 && run.pending > run.begin)
@@ -408,20 +327,18 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 																		   .end = run.end}));
 	FP_TRY(make_fisher(&run));
 	FP_TRY(open_streams(&run, &streams));
-	FP_TRY(fp_write_behind_new(&run.behind, task->be, task->writer));
-	FP_TRY(fp_tensor_joiner_new(&run.joiner, ctx, fp_model_checkpoint(task->model)));
+	FP_TRY(fp_run_output_new(&run.output, task, out));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
-	FP_TRY(fp_write_behind_finish(run.behind));
+	FP_TRY(fp_write_behind_finish(run.output.behind));
 	FP_TRY(collect_results(&run));
 cleanup:
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	ctx->stopwatch = NULL;
-	fp_write_behind_free(run.behind);
-	fp_tensor_joiner_free(run.joiner);
-	fp_free(run.replaced);
+	fp_run_output_free(&run.output);
 	fp_allocation_free(run.allocation);
 	fp_fisher_free(run.fisher);
+	fp_selection_free(run.selection);
 	out->seconds = fp_clock() - started;
 	fp_streams_free(&streams);
 	if (status != FP_OK)

@@ -20,6 +20,8 @@ json_t *fp_report_operator(const fp_operator_result *result, bool with_times)
 							  ratio(result->squared_error, result->squared_output), "lambda", solution->lambda,
 							  "iterations", (json_int_t)solution->iterations, "rounds", (json_int_t)solution->rounds,
 							  "search_steps", (json_int_t)solution->search_steps);
+	if (entry && result->pattern[0])
+		json_object_set_new(entry, "pattern", json_string(result->pattern));
 	if (entry && solution->damping > 0)
 		json_object_set_new(entry, "damping", json_real(solution->damping));
 	if (entry && result->bias_updated)

@@ -27,6 +27,39 @@ expect 3 "down_proj.*contains NaN" prune nan-weights -o out --calibration docume
 prune plan --dry-run || complain "--dry-run fails"
 [ -e plan ] && complain "--dry-run writes"
 
+# operators chosen by name: listed, pruned with their own pattern, and the others left alone
+choice="--only proj --skip layers\\.0\\.|q_proj --pattern down_proj=1:4 --pattern mlp=2:4"
+# shellcheck disable=SC2086
+prune plan --dry-run $choice --json || complain "--dry-run with a choice fails"
+python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+got = {s['name'].split('.', 3)[3]: s['pattern'] for s in d['selected']}
+mlp = {'mlp.down_proj.weight': '1:4', 'mlp.gate_proj.weight': '2:4', 'mlp.up_proj.weight': '2:4'}
+assert got == {**{f'self_attn.{x}_proj.weight': '50%' for x in 'kvo'}, **mlp} and d['operators'] == 6, got
+assert all(s['layer'] == 1 for s in d['selected'])
+" "$work/out" || complain "the list of --dry-run"
+# shellcheck disable=SC2086
+prune plan --dry-run $choice && grep -Eq '^model\.layers\.\*\.mlp\.down_proj\.weight +1:4 +1$' "$work/out" ||
+	complain "the table of --dry-run"
+# shellcheck disable=SC2086
+prune chosen $choice --json || complain "a choice fails"
+python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+assert len(d['operators']) == 6, d
+for o in d['operators']:
+    wanted = {'down': 0.75, 'gate': 0.5, 'up': 0.5}.get(o['operator'])
+    assert ('pattern' in o) == (wanted is not None) and abs(o['sparsity'] - (wanted or 0.5)) < 0.01, o
+" "$work/out" || complain "the document of a choice"
+expect 2 "--only 'fc1': matches no operator; .*down_proj" prune good -o out --calibration documents.jsonl --samples 4 \
+	--sequence-length 32 --only fc1
+expect 2 "--skip '\\(': is not a regular expression" prune good -o out --calibration documents.jsonl --samples 4 \
+	--sequence-length 32 --skip '('
+expect 2 "--pattern: pattern '3:2'" prune good -o out --pattern down_proj=3:2
+expect 2 "cannot be combined with --only" prune good -o out --calibration documents.jsonl --samples 4 --sequence-length 32 \
+	--only down_proj --allocate 0.1
+
 for method in $("$program" help prune | sed -n 's/^ *--method \([a-z|]*\).*/\1/p' | tr '|' ' '); do
 	prune "$method" --method "$method" --pattern 2:4 --json || complain "$method fails"
 	python3 -c "
