@@ -2,6 +2,7 @@
 #include "tokenizer/pretokenizer.h"
 
 #include "base/memory.h"
+#include "tokenizer/bpe.h"
 #include "tokenizer/component_table.h"
 #include <string.h>
 
@@ -15,15 +16,38 @@ void fp_pretokenizer_clear(fp_pretokenizer *pretokenizer)
 		fp_free(pretokenizer->steps[i].buffer.bytes);
 	}
 	fp_free(pretokenizer->steps);
+	fp_free(pretokenizer->letters.bytes);
+	fp_free(pretokenizer->bytes.bytes);
 	*pretokenizer = (fp_pretokenizer){0};
+}
+
+/* Steps from `step` on work on letters for bytes. */
+static void spell_from(fp_pretokenizer *pretokenizer, int64_t step)
+{
+	pretokenizer->spelled_from = step;
+	for (int i = 0; i < 512; i++)
+		pretokenizer->byte_of[i] = -1;
+	for (int i = 0; i < 256; i++) {
+		uint32_t code;
+		char *letter = pretokenizer->letter_of[i];
+		fp_byte_letter((unsigned char)i, letter);
+		fp_utf8_decode(letter, (int64_t)strnlen(letter, 3), &code);
+		pretokenizer->byte_of[code] = (int16_t)i;
+	}
 }
 
 static fp_status add_step(fp_context *ctx, fp_pretokenizer *pretokenizer, fp_pretokenizer_kind kind,
 						  fp_pretokenizer_step **out)
 {
-	if (pretokenizer->count > 0 && pretokenizer->steps[pretokenizer->count - 1].kind != FP_CUT_SPLIT)
-		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "pre_tokenizer Sequence: ByteLevel and Metaspace are supported as the last part only");
+	for (int64_t i = 0; i < pretokenizer->count; i++) {
+		fp_pretokenizer_kind before = pretokenizer->steps[i].kind;
+		if (before == FP_CUT_METASPACE || (before == FP_CUT_BYTE_LEVEL && kind != FP_CUT_SPLIT))
+			return fp_fail(ctx, FP_ERROR_INPUT,
+						   "pre_tokenizer Sequence: Metaspace is supported as the last part only, and behind ByteLevel "
+						   "only Split, Digits and Punctuation are");
+		if (before == FP_CUT_BYTE_LEVEL && pretokenizer->spelled_from == 0)
+			spell_from(pretokenizer, i + 1);
+	}
 	fp_status status = FP_GROW(ctx, &pretokenizer->steps, &pretokenizer->capacity, pretokenizer->count + 1);
 	if (status != FP_OK)
 		return status;
@@ -72,27 +96,36 @@ static fp_status read_flag(fp_context *ctx, const json_t *json, const char *comp
 	return FP_OK;
 }
 
+static fp_status read_behavior(fp_context *ctx, const char *component, const char *name, fp_split_behavior *out)
+{
+	static const char *const behaviors[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
+											"MergedWithNext"};
+	for (int i = 0; name && i < 5; i++)
+		if (strcmp(name, behaviors[i]) == 0) {
+			*out = (fp_split_behavior)i;
+			return FP_OK;
+		}
+	return fp_fail(ctx, FP_ERROR_INPUT,
+				   "pre_tokenizer %s: needs a behavior: Isolated, Removed, Contiguous, MergedWithPrevious or "
+				   "MergedWithNext",
+				   component);
+}
+
 static fp_status read_split(fp_context *ctx, void *target, int kind, const json_t *json)
 {
 	(void)kind;
-	static const char *const behaviors[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
-											"MergedWithNext"};
 	fp_status status = FP_OK;
 	const json_t *pattern = json_object_get(json, "pattern");
 	const char *literal = json_string_value(json_object_get(pattern, "String"));
 	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
 	const char *behavior = json_string_value(json_object_get(json, "behavior"));
-	int64_t chosen = -1;
-	for (int64_t i = 0; behavior && i < 5; i++)
-		if (strcmp(behavior, behaviors[i]) == 0)
-			chosen = i;
-	if ((!literal && !regex) || chosen < 0)
+	if (!literal && !regex)
 		return fp_fail(ctx, FP_ERROR_INPUT,
 					   "pre_tokenizer Split: needs a pattern {\"Regex\": …} or {\"String\": …} and a behavior such as "
 					   "\"Isolated\"");
 	fp_pretokenizer_step *step = NULL;
 	FP_TRY(add_step(ctx, target, FP_CUT_SPLIT, &step));
-	step->behavior = (fp_split_behavior)chosen;
+	FP_TRY(read_behavior(ctx, "Split", behavior, &step->behavior));
 	FP_TRY(read_flag(ctx, json, "Split", "invert", false, &step->invert));
 	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, literal ? literal : regex, literal != NULL));
 cleanup:
@@ -109,6 +142,20 @@ static fp_status read_digits(fp_context *ctx, void *target, int kind, const json
 	FP_TRY(read_flag(ctx, json, "Digits", "individual_digits", false, &single));
 	step->behavior = single ? FP_SPLIT_ISOLATED : FP_SPLIT_CONTIGUOUS;
 	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, "\\p{N}", false)); /* Rust's char::is_numeric() */
+cleanup:
+	return status;
+}
+
+static fp_status read_punctuation(fp_context *ctx, void *target, int kind, const json_t *json)
+{
+	(void)kind;
+	fp_status status = FP_OK;
+	fp_pretokenizer_step *step = NULL;
+	const char *behavior = json_string_value(json_object_get(json, "behavior"));
+	FP_TRY(add_step(ctx, target, FP_CUT_SPLIT, &step));
+	FP_TRY(read_behavior(ctx, "Punctuation", behavior ? behavior : "Isolated", &step->behavior));
+	/* Rust's char::is_ascii_punctuation(), and the category */
+	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, "[\\p{P}$+<=>^`|~]", false));
 cleanup:
 	return status;
 }
@@ -148,11 +195,8 @@ cleanup:
 }
 
 static const fp_component components[] = {
-	{"Split", read_split, 0},
-	{"Digits", read_digits, 0},
-	{"ByteLevel", read_byte_level, 0},
-	{"Metaspace", read_metaspace, 0},
-	{0},
+	{"Split", read_split, 0},          {"Digits", read_digits, 0},       {"Punctuation", read_punctuation, 0},
+	{"ByteLevel", read_byte_level, 0}, {"Metaspace", read_metaspace, 0}, {0},
 };
 
 fp_status fp_pretokenizer_read(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)
@@ -277,10 +321,49 @@ cleanup:
 	return status;
 }
 
+/* *text ← the letters of its bytes */
+static fp_status spell(const cutting *job, const char **text, int64_t *length)
+{
+	fp_pretokenizer *p = job->pretokenizer;
+	fp_status status = FP_OK;
+	p->letters.length = 0;
+	for (int64_t i = 0; i < *length; i++) {
+		const char *letter = p->letter_of[(unsigned char)(*text)[i]];
+		FP_TRY(fp_text_append(job->ctx, &p->letters, letter, (int64_t)strnlen(letter, 3)));
+	}
+	*text = p->letters.bytes;
+	*length = p->letters.length;
+cleanup:
+	return status;
+}
+
+static fp_status finish_piece(const cutting *job, const char *text, int64_t length)
+{
+	fp_pretokenizer *p = job->pretokenizer;
+	fp_status status = FP_OK;
+	if (p->spelled_from == 0)
+		return job->piece(job->data, text, length);
+	p->bytes.length = 0;
+	for (int64_t i = 0; i < length;) {
+		uint32_t code;
+		i += fp_utf8_decode(text + i, length - i, &code);
+		char byte = (char)p->byte_of[code]; /* spell() wrote nothing else */
+		FP_TRY(fp_text_append(job->ctx, &p->bytes, &byte, 1));
+	}
+	FP_TRY(job->piece(job->data, p->bytes.bytes, p->bytes.length));
+cleanup:
+	return status;
+}
+
 static fp_status cut(const cutting *job, int64_t step, const char *text, int64_t length, bool first)
 {
+	if (step == job->pretokenizer->spelled_from && step > 0) {
+		fp_status status = spell(job, &text, &length);
+		if (status != FP_OK)
+			return status;
+	}
 	if (step == job->pretokenizer->count)
-		return job->piece(job->data, text, length);
+		return finish_piece(job, text, length);
 	fp_pretokenizer_step *cutter = &job->pretokenizer->steps[step];
 	if (cutter->kind != FP_CUT_SPLIT) {
 		fp_status status = mark_text(job->ctx, cutter, &text, &length, first);

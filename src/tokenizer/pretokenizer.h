@@ -31,6 +31,11 @@ typedef struct fp_pretokenizer { /* all zero: the text is one piece */
 	fp_pretokenizer_step *steps;
 	int64_t count, capacity;
 	bool byte_level; /* pieces are encoded as bytes */
+	/* Steps from this one on follow ByteLevel and see the letters that stand for bytes (GPT-2's alphabet); 0: none do */
+	int64_t spelled_from;
+	char letter_of[256][3];
+	int16_t byte_of[512];          /* −1: no letter */
+	fp_text_buffer letters, bytes; /* of a piece */
 } fp_pretokenizer;
 
 typedef fp_status (*fp_piece_function)(void *data, const char *piece, int64_t length);

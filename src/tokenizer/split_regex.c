@@ -75,28 +75,42 @@ static fp_status translate_escape(fp_context *ctx, fp_text_buffer *out, const ch
 	return fp_text_append(ctx, out, at, 2);
 }
 
+/* False if what is at `at`, inside brackets, is more than a union: an intersection, a negated set, or an end of a set
+ * beside a hyphen, which might become a range. */
+static bool adds_characters(const char *pattern, const char *at, int depth)
+{
+	if (at[0] == '&' && at[1] == '&')
+		return false;
+	if (at[0] == '[' && at[1] != ':')
+		return at[1] != '^' && at[1] != ']' && at[1] != '-' && (at == pattern || at[-1] != '-');
+	return !(at[0] == ']' && depth > 1 && (at[1] == '-' || at[-1] == '-'));
+}
+
 static fp_status translate(fp_context *ctx, const char *pattern, int form, fp_text_buffer *out)
 {
 	fp_status status = FP_OK;
-	bool in_class = false; /* Oniguruma nests brackets, PCRE2 does not */
+	int depth = 0; /* Oniguruma nests brackets, PCRE2 does not: a set inside brackets adds its characters */
 	for (const char *at = pattern; *at;) {
+		int64_t taken = 1;
+		bool opens = at[0] == '[', closes = at[0] == ']' && depth > 0;
 		if (at[0] == '\\' && at[1]) {
-			int64_t taken;
-			FP_TRY(translate_escape(ctx, out, pattern, at, in_class, form, &taken));
+			FP_TRY(translate_escape(ctx, out, pattern, at, depth > 0, form, &taken));
 			at += taken;
 			continue;
 		}
-		if (in_class && ((at[0] == '[' && at[1] != ':') || (at[0] == '&' && at[1] == '&'))) {
-			status = fp_fail(ctx, FP_ERROR_INPUT, "regular expression '%.200s': sets inside brackets are not supported",
-							 pattern);
+		if (depth > 0 && opens && at[1] == ':' && strstr(at, ":]")) {
+			taken = strstr(at, ":]") + 2 - at; /* [:alpha:] */
+			opens = false;
+		}
+		if (depth > 0 && !adds_characters(pattern, at, depth)) {
+			status = fp_fail(ctx, FP_ERROR_INPUT,
+							 "regular expression '%.200s': this kind of set inside brackets is not supported", pattern);
 			goto cleanup;
 		}
-		if (at[0] == '[' && !in_class)
-			in_class = true;
-		else if (at[0] == ']' && in_class)
-			in_class = false;
-		FP_TRY(fp_text_append(ctx, out, at, 1));
-		at++;
+		depth += opens - closes;
+		if (opens ? depth == 1 : !closes || depth == 0)
+			FP_TRY(fp_text_append(ctx, out, at, taken));
+		at += taken;
 	}
 cleanup:
 	return status;

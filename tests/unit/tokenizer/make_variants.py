@@ -18,6 +18,9 @@ Die Katze läuft über die Straße. Le garçon mange une pêche. Мама мыл
 """
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|", 1)
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+          ).replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^", "'(?i:[sdmt]|ll|ve|re)|[^").replace("]?\\p{L}+", "]?+\\p{L}+")
 SPECIAL = ["<s>", "</s>", "<|eot_id|>"]
 
 
@@ -80,6 +83,25 @@ def variants():
     inverted = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\w+"), "removed", invert=True), pre_tokenizers.Digits(individual_digits=True)])
     yield "split inverted, digits", train(pre_tokenizer=inverted, unk_token="<unk>")
     yield "digits together", train(pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Digits(), byte_level(add_prefix_space=False)]), byte_level=True)
+
+    gemma = train(normalizer=normalizers.Replace(" ", "▁"), pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"),
+                  byte_fallback=True, unk_token="<unk>", fuse_unk=True)
+    gemma.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    yield "gemma", gemma
+    bloom = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(BLOOM), "isolated"), byte_level(add_prefix_space=False, use_regex=False)])
+    yield "bloom", train(pre_tokenizer=bloom, byte_level=True)
+    # what follows ByteLevel sees the letters that stand for bytes, some of which are digits
+    falcon = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), byte_level(add_prefix_space=False), pre_tokenizers.Digits(),
+                                      pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")])
+    yield "falcon", train(pre_tokenizer=falcon, byte_level=True)
+    yield "punctuation", train(pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), byte_level(add_prefix_space=True)]), byte_level=True)
+    cohere = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level(add_prefix_space=False)])
+    yield "cohere", train(normalizer=normalizers.NFC(), pre_tokenizer=cohere, byte_level=True)
+    olmo2 = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(CL100K), "isolated"), byte_level(add_prefix_space=False, use_regex=False)])
+    yield "olmo2", train(pre_tokenizer=olmo2, byte_level=True)
+    neox = train(normalizer=normalizers.NFC(), pre_tokenizer=byte_level(add_prefix_space=False), byte_level=True)
+    neox.add_tokens([AddedToken(" " * count, normalized=True) for count in (4, 3, 2)])
+    yield "gpt_neox", neox
 
 
 def rulers():
