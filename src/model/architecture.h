@@ -64,6 +64,7 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(gemma)                                                                                                           \
 	X(gemma2)                                                                                                          \
 	X(gemma3)                                                                                                          \
+	X(gemma3_images)                                                                                                   \
 	X(phi3)                                                                                                            \
 	X(olmo2)                                                                                                           \
 	X(gpt_neox)                                                                                                        \

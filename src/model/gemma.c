@@ -2,7 +2,8 @@
 /*
  * gemma.c: Gemma 1, 2 and 3 (text): LLaMA's layer with scaled embeddings and norms that multiply by 1 + weight. Gemma 2
  * and 3 also normalise what each block adds, and most layers have a sliding window; Gemma 2 caps scores and logits, and
- * Gemma 3 normalises queries and keys and has other rotary positions where the window slides.
+ * Gemma 3 normalises queries and keys and has other rotary positions where the window slides. Of its models that see
+ * images too, the text part is a Gemma 3 as the others; the rest is left as it is.
  */
 #include "model/llama_like.h"
 
@@ -44,26 +45,6 @@ static fp_status read_cap(const fp_config_reader *reader, const char *key, doubl
 	return status;
 }
 
-/* The window, and the layers that have none: every period-th, unless the config lists them. */
-static fp_status read_window(const fp_config_reader *reader, const char *period_key, int64_t period,
-							 fp_model_config *config)
-{
-	fp_status status;
-	int64_t fallback = fp_config_is_null(reader, "sliding_window") ? 0 : 4096;
-	FP_TRY(fp_config_integer_or(reader, "sliding_window", 1, FP_MAX_DIMENSION, fallback, &config->window));
-	if (fp_config_has(reader, "layer_types")) {
-		FP_TRY(fp_config_layer_types(reader, config));
-		goto cleanup;
-	}
-	if (period_key)
-		FP_TRY(fp_config_integer_or(reader, period_key, 1, FP_MAX_LAYERS, period, &period));
-	for (int64_t i = 0; i < config->layers; i++)
-		if ((i + 1) % period == 0)
-			fp_config_set_full(config, i);
-cleanup:
-	return status;
-}
-
 /* What Gemma 2 and 3 share. */
 static fp_status read_later(const fp_config_reader *reader, double score_cap, double logit_cap, fp_model_config *config)
 {
@@ -89,29 +70,7 @@ static fp_status read_gemma2(const fp_config_reader *reader, fp_model_config *co
 											   .tied = true};
 	FP_TRY(read_common(reader, &defaults, config));
 	FP_TRY(read_later(reader, 50, 30, config));
-	FP_TRY(read_window(reader, NULL, 2, config));
-cleanup:
-	return status;
-}
-
-/* rope_parameters by kind of layer, or rope_theta, rope_scaling and rope_local_base_freq (transformers 4). */
-static fp_status read_gemma3_rope(const fp_config_reader *reader, fp_model_config *config)
-{
-	fp_status status;
-	double local;
-	fp_config_reader all, part = {0};
-	FP_TRY(fp_config_positive_or(reader, "rope_local_base_freq", 10000, &local));
-	FP_TRY(fp_config_section(reader, "rope_parameters", &all));
-	config->local_rope = true;
-	if (all.object && fp_config_has(&all, "full_attention")) {
-		FP_TRY(fp_config_section(&all, "full_attention", &part));
-		FP_TRY(fp_config_rope_section(&part, 1000000, 1, config, &config->rope[0]));
-	}
-	if (all.object && fp_config_has(&all, "sliding_attention"))
-		FP_TRY(fp_config_section(&all, "sliding_attention", &part));
-	else
-		part = (fp_config_reader){.ctx = reader->ctx, .directory = reader->directory, .section = ""};
-	FP_TRY(fp_config_rope_section(&part, local, 1, config, &config->rope[1]));
+	FP_TRY(fp_config_window_period(reader, NULL, 2, config));
 cleanup:
 	return status;
 }
@@ -119,20 +78,34 @@ cleanup:
 static fp_status read_gemma3(const fp_config_reader *reader, fp_model_config *config)
 {
 	fp_status status;
+	double local;
 	static const fp_llama_defaults defaults = {.activation = FP_GELU_TANH,
 											   .activation_key = "hidden_activation",
 											   .positions = 131072,
+											   .heads = 8,
+											   .vocabulary = 262208,
 											   .kv_heads = 4,
 											   .head_dim = 256,
 											   .theta = 1000000,
 											   .tied = true};
 	FP_TRY(read_common(reader, &defaults, config));
 	FP_TRY(read_later(reader, 0, 0, config));
-	FP_TRY(read_window(reader, "sliding_window_pattern", 6, config));
-	FP_TRY(read_gemma3_rope(reader, config));
+	FP_TRY(fp_config_window_period(reader, "sliding_window_pattern", 6, config));
+	FP_TRY(fp_config_positive_or(reader, "rope_local_base_freq", 10000, &local)); /* transformers 4 */
+	FP_TRY(fp_config_rope_by_layer(reader, defaults.theta, local, config));
 	config->head_norm = FP_HEADS_NORM_EACH;
 cleanup:
 	return status;
+}
+
+static fp_status read_gemma3_text(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_config_reader text;
+	fp_status status = fp_config_section(reader, "text_config", &text);
+	if (status == FP_OK && !text.object)
+		status =
+			fp_config_fail(reader, "text_config", "is missing; it must be an object with the sizes of the text model");
+	return status == FP_OK ? read_gemma3(&text, config) : status;
 }
 
 #define GEMMA2_NORMS                                                                                                   \
@@ -162,4 +135,18 @@ const fp_architecture fp_architecture_gemma3 = {
 	.key_norm = "self_attn.k_norm",
 	GEMMA2_NORMS,
 	FP_LLAMA_TENSOR_NAMES,
+};
+
+const fp_architecture fp_architecture_gemma3_images = {
+	.name = "Gemma3ForConditionalGeneration",
+	.model_type = "gemma3",
+	.read_config = read_gemma3_text,
+	.query_norm = "self_attn.q_norm",
+	.key_norm = "self_attn.k_norm",
+	GEMMA2_NORMS,
+	FP_LLAMA_LAYER_NAMES,
+	/* transformers 5's names, and those of the published files */
+	.prefixes = {"model.language_model.", "language_model.model."},
+	.head = "lm_head",
+	.old_head = "language_model.lm_head",
 };

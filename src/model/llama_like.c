@@ -21,15 +21,21 @@ static fp_status read_head_dim(const fp_config_reader *reader, int64_t fallback,
 	return fp_config_divide_heads(reader, "num_attention_heads", config);
 }
 
+static fp_status read_size(const fp_config_reader *reader, const char *key, int64_t fallback, int64_t *out)
+{
+	return fallback > 0 ? fp_config_integer_or(reader, key, 1, FP_MAX_DIMENSION, fallback, out)
+						: fp_config_integer(reader, key, 1, FP_MAX_DIMENSION, out);
+}
+
 fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_defaults *defaults,
 							   fp_model_config *config)
 {
 	fp_status status;
 	FP_TRY(fp_config_integer(reader, "num_hidden_layers", 1, FP_MAX_LAYERS, &config->layers));
 	FP_TRY(fp_config_integer(reader, "hidden_size", 1, FP_MAX_DIMENSION, &config->hidden));
-	FP_TRY(fp_config_integer(reader, "num_attention_heads", 1, FP_MAX_DIMENSION, &config->heads));
+	FP_TRY(read_size(reader, "num_attention_heads", defaults->heads, &config->heads));
 	FP_TRY(fp_config_integer(reader, "intermediate_size", 1, FP_MAX_DIMENSION, &config->inner));
-	FP_TRY(fp_config_integer(reader, "vocab_size", 1, FP_MAX_DIMENSION, &config->vocabulary));
+	FP_TRY(read_size(reader, "vocab_size", defaults->vocabulary, &config->vocabulary));
 	FP_TRY(fp_config_integer_or(reader, "max_position_embeddings", 1, FP_MAX_DIMENSION, defaults->positions,
 								&config->positions));
 	/* null differs from absent here: it means one key/value head per head. */
@@ -79,6 +85,44 @@ fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config 
 			fp_config_set_full(config, i);
 	}
 	return FP_OK;
+}
+
+fp_status fp_config_window_period(const fp_config_reader *reader, const char *period_key, int64_t period,
+								  fp_model_config *config)
+{
+	fp_status status;
+	int64_t fallback = fp_config_is_null(reader, "sliding_window") ? 0 : 4096;
+	FP_TRY(fp_config_integer_or(reader, "sliding_window", 1, FP_MAX_DIMENSION, fallback, &config->window));
+	if (fp_config_has(reader, "layer_types")) {
+		FP_TRY(fp_config_layer_types(reader, config));
+		goto cleanup;
+	}
+	if (period_key)
+		FP_TRY(fp_config_integer_or(reader, period_key, 1, FP_MAX_LAYERS, period, &period));
+	for (int64_t i = 0; i < config->layers; i++)
+		if ((i + 1) % period == 0)
+			fp_config_set_full(config, i);
+cleanup:
+	return status;
+}
+
+fp_status fp_config_rope_by_layer(const fp_config_reader *reader, double theta, double local_theta,
+								  fp_model_config *config)
+{
+	fp_status status;
+	fp_config_reader all, part = {.ctx = reader->ctx, .directory = reader->directory, .section = ""};
+	FP_TRY(fp_config_section(reader, "rope_parameters", &all));
+	config->local_rope = true;
+	if (all.object && fp_config_has(&all, "full_attention")) {
+		FP_TRY(fp_config_section(&all, "full_attention", &part));
+		FP_TRY(fp_config_rope_section(&part, theta, 1, config, &config->rope[0]));
+		part.object = NULL;
+	}
+	if (all.object && fp_config_has(&all, "sliding_attention"))
+		FP_TRY(fp_config_section(&all, "sliding_attention", &part));
+	FP_TRY(fp_config_rope_section(&part, local_theta, 1, config, &config->rope[1]));
+cleanup:
+	return status;
 }
 
 fp_status fp_config_qwen_window(const fp_config_reader *reader, fp_model_config *config)

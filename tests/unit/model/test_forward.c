@@ -70,6 +70,8 @@ static const char *const cases[] = {
 	"falcon-rw",
 	"bloom-plain",
 	"cohere-plain",
+	"gemma3-images",
+	"gemma3-images-old",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
