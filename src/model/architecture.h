@@ -49,8 +49,9 @@ fp_status fp_config_rope_section(const fp_config_reader *section, double theta, 
 								 const fp_model_config *config, fp_rope *out);
 /* Reads layer_types, a list of full_attention and sliding_attention, into config->full. */
 fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config *config);
-/* Marks a layer as one with full attention. */
+/* Marks a layer as one with full attention, or as one whose heads do not turn. */
 void fp_config_set_full(fp_model_config *config, int64_t layer);
+void fp_config_set_unrotated(fp_model_config *config, int64_t layer);
 /* config->head_dim ← hidden_size / num_attention_heads, which must divide. */
 fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key, fp_model_config *config);
 
@@ -74,7 +75,9 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(phi)                                                                                                             \
 	X(falcon)                                                                                                          \
 	X(bloom)                                                                                                           \
-	X(cohere)
+	X(cohere)                                                                                                          \
+	X(cohere2)                                                                                                         \
+	X(smollm3)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cohere.c: Cohere's Command R: parallel blocks with one LayerNorm without bias; neighbouring entries of a head turn. */
+/*
+ * cohere.c: Cohere's Command R: parallel blocks with one LayerNorm without bias; neighbouring entries of a head turn. In
+ * its second version most layers have a sliding window, and in the others heads do not turn.
+ */
 #include "model/llama_like.h"
 
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
@@ -26,10 +29,30 @@ cleanup:
 	return status;
 }
 
+static fp_status read_second(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	FP_TRY(read_config(reader, config));
+	FP_TRY(fp_config_window_period(reader, "sliding_window_pattern", 4, config));
+	for (int64_t i = 0; i < config->layers; i++)
+		if (fp_config_window(config, i) == 0)
+			fp_config_set_unrotated(config, i);
+cleanup:
+	return status;
+}
+
 const fp_architecture fp_architecture_cohere = {
 	.name = "CohereForCausalLM",
 	.model_type = "cohere",
 	.read_config = read_config,
+	.norms = {"input_layernorm"},
+	FP_LLAMA_TENSOR_NAMES,
+};
+
+const fp_architecture fp_architecture_cohere2 = {
+	.name = "Cohere2ForCausalLM",
+	.model_type = "cohere2",
+	.read_config = read_second,
 	.norms = {"input_layernorm"},
 	FP_LLAMA_TENSOR_NAMES,
 };

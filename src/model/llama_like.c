@@ -69,6 +69,11 @@ void fp_config_set_full(fp_model_config *config, int64_t layer)
 	config->full[layer / 8] |= (uint8_t)(1U << (layer % 8));
 }
 
+void fp_config_set_unrotated(fp_model_config *config, int64_t layer)
+{
+	config->unrotated[layer / 8] |= (uint8_t)(1U << (layer % 8));
+}
+
 fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config *config)
 {
 	const json_t *types = json_object_get(reader->object, "layer_types");

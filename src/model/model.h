@@ -66,7 +66,8 @@ typedef struct fp_model_config {
 	bool alibi_rounded;   /* in BF16 and times the scale of the scores (Falcon) */
 	int64_t position_offset;
 	fp_pairing rope_pairing;
-	fp_rope rope[2]; /* [1]: of layers with a sliding window, if local_rope */
+	uint8_t unrotated[FP_MAX_LAYERS / 8]; /* bit by layer: heads do not turn, in spite of `rotary` */
+	fp_rope rope[2];                      /* [1]: of layers with a sliding window, if local_rope */
 	bool local_rope;
 	int64_t window;                                     /* sliding attention window; 0: none */
 	uint8_t full[FP_MAX_LAYERS / 8];                    /* bit by layer: attention is full in spite of the window */
@@ -80,6 +81,11 @@ typedef struct fp_model_config {
 static inline int64_t fp_config_window(const fp_model_config *config, int64_t layer)
 {
 	return config->full[layer / 8] >> (layer % 8) & 1 ? 0 : config->window;
+}
+/* Whether the heads of a layer turn by their positions. */
+static inline bool fp_config_rotates(const fp_model_config *config, int64_t layer)
+{
+	return config->rotary && !(config->unrotated[layer / 8] >> (layer % 8) & 1);
 }
 /* The factor of what a block adds to the residual stream. */
 static inline float fp_config_residual_scale(const fp_model_config *config)

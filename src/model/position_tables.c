@@ -141,7 +141,7 @@ void fp_position_tables_free(fp_backend *be, fp_position_tables *tables)
 fp_status fp_rotate_heads(fp_backend *be, const fp_model_config *config, const fp_position_tables *tables,
 						  int64_t layer, int64_t length, bool back, int64_t heads, fp_matrix X)
 {
-	if (!config->rotary)
+	if (!fp_config_rotates(config, layer))
 		return FP_OK;
 	int rope = config->local_rope && fp_config_window(config, layer) > 0;
 	int longer = config->rope[rope].original > 0 && length > config->rope[rope].original;

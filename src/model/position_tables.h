@@ -20,8 +20,8 @@ void fp_position_tables_free(fp_backend *be, fp_position_tables *tables);
 /* Bytes that it allocates, for planning. */
 int64_t fp_position_tables_bytes(const fp_model_config *config, int64_t tokens, bool backward);
 
-/* X ← the heads of X turned by their positions in sequences of `length`, or turned back; nothing without rotary
- * positions. */
+/* X ← the heads of X turned by their positions in sequences of `length`, or turned back; nothing if those
+ * of the layer do not turn. */
 fp_status fp_rotate_heads(fp_backend *be, const fp_model_config *config, const fp_position_tables *tables,
 						  int64_t layer, int64_t length, bool back, int64_t heads, fp_matrix X);
 

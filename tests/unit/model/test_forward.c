@@ -72,6 +72,8 @@ static const char *const cases[] = {
 	"cohere-plain",
 	"gemma3-images",
 	"gemma3-images-old",
+	"cohere2-plain",
+	"smollm3-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

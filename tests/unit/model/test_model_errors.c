@@ -97,6 +97,8 @@ static const struct {
 	 "'transformer.h.0.self_attention.query_key_value.weight' has shape [32, 24], but config.json requires [72, 24]"},
 	{"bloom-plain", "apply_residual_connection_post_layernorm", "true",
 	 "'apply_residual_connection_post_layernorm' must be false"},
+	{"smollm3-plain", "no_rope_layers", "[1]", "'no_rope_layers' must be a list of 2 numbers"},
+	{"smollm3-plain", "use_sliding_window", "true", "'use_sliding_window' must be false"},
 	{"cohere-plain", "use_qk_norm", "true", "'use_qk_norm' is true; norms with weights of their own"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
