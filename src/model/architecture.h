@@ -77,7 +77,8 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(bloom)                                                                                                           \
 	X(cohere)                                                                                                          \
 	X(cohere2)                                                                                                         \
-	X(smollm3)
+	X(smollm3)                                                                                                         \
+	X(olmo3)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

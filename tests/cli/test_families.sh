@@ -7,7 +7,7 @@
 models="qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm llama-rope-yarn
 	gemma-plain gemma2-plain gemma3-plain phi3-plain phi3-longrope olmo2-plain gpt_neox-plain gpt_neox-sequential
 	gpt2-plain granite-plain granite-bias stablelm-plain stablelm-parallel phi-plain falcon-7b falcon-40b falcon-11b
-	falcon-rw bloom-plain cohere-plain gemma3-images-old
+	falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain
 	cohere2-plain smollm3-plain"
 
 # shellcheck disable=SC2086

@@ -72,6 +72,7 @@ static const char *const cases[] = {
 	"cohere-plain",
 	"gemma3-images",
 	"gemma3-images-old",
+	"olmo3-plain",
 	"cohere2-plain",
 	"smollm3-plain",
 };

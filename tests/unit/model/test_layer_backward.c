@@ -23,7 +23,7 @@ static const char *const cases[] = {
 	"gpt2-plain",          "granite-plain", "granite-bias",      "stablelm-plain",
 	"stablelm-parallel",   "phi-plain",     "falcon-7b",         "falcon-40b",
 	"falcon-11b",          "falcon-rw",     "bloom-plain",       "cohere-plain",
-	"gemma3-images",       "cohere2-plain", "smollm3-plain",
+	"gemma3-images",       "olmo3-plain",   "cohere2-plain",     "smollm3-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 
