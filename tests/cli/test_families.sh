@@ -1,14 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# prune, inspect and eval on every family besides OPT and LLaMA. The checkpoints are those whose logits model.forward
+# prune, inspect and eval on every family. The checkpoints are those whose logits model.forward
 # compares with transformers; here they get a tokenizer like Qwen2's (NFC, its regular expression, byte level).
 . "$2/tests/cli/common.sh"
 
-models="qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm llama-rope-yarn
-	gemma-plain gemma2-plain gemma3-plain phi3-plain phi3-longrope olmo2-plain gpt_neox-plain gpt_neox-sequential
-	gpt2-plain granite-plain granite-bias stablelm-plain stablelm-parallel phi-plain falcon-7b falcon-40b falcon-11b
-	falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain
-	cohere2-plain smollm3-plain"
+models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm
+	llama-rope-yarn gemma-plain gemma2-plain gemma3-plain phi3-plain phi3-longrope olmo2-plain gpt_neox-plain
+	gpt_neox-sequential gpt2-plain granite-plain granite-bias stablelm-plain stablelm-parallel phi-plain falcon-7b
+	falcon-40b falcon-11b falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain cohere2-plain smollm3-plain"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
