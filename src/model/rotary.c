@@ -197,8 +197,8 @@ static fp_status read_rope(rope_reader *r, const fp_config_reader *reader, doubl
 	}
 	if (r->whole && part != 1)
 		FP_TRY(fp_config_fail(reader, "partial_rotary_factor", "must be 1, but is %g", part));
-	r->rotated = (int64_t)((double)r->config->head_dim * part);
-	if (part > 1 || r->rotated < 2 || r->rotated % 2 != 0)
+	r->rotated = part <= 1 ? (int64_t)((double)r->config->head_dim * part) : 0;
+	if (r->rotated < 2 || r->rotated % 2 != 0)
 		FP_TRY(fp_config_fail(reader, "partial_rotary_factor",
 							  "is %g, so that %lld of a head's %lld entries turn; it must be an even number of them",
 							  part, (long long)r->rotated, (long long)r->config->head_dim));
