@@ -56,6 +56,48 @@ static void test_gemm(void **state)
 	}
 }
 
+/* `count` products of n × n blocks: of A they lie one below the other, of B and C side by side. */
+static void check_gemm_blocks(contract *c, int64_t count, int64_t n, fp_transpose ta, fp_transpose tb, float beta)
+{
+	sample A = sample_normal(c, count * n, n), B = sample_normal(c, n, count * n), C = sample_normal(c, n, count * n);
+	int64_t cols = count * n;
+	double *want = new_doubles(n * cols), *bound = new_doubles(n * cols);
+	for (int64_t i = 0; i < n; i++)
+		for (int64_t j = 0; j < cols; j++) {
+			int64_t block = j / n, at = i * cols + j;
+			double sum = (double)beta * C.value[at], size = fabs(sum);
+			for (int64_t k = 0; k < n; k++) {
+				double a = ta == FP_PLAIN ? A.value[(block * n + i) * n + k] : A.value[(block * n + k) * n + i];
+				double b = tb == FP_PLAIN ? B.value[k * cols + j] : B.value[(j % n) * cols + block * n + k];
+				sum += 0.5 * a * b;
+				size += fabs(a * b);
+			}
+			want[at] = sum;
+			bound[at] = FLOAT_EPSILON * (double)(n + 4) * size; /* as for gemm */
+		}
+	fp_blocks blocks = {count, n * A.view.stride, n, n};
+	assert_ok(c->ctx,
+			  c->be->linear->gemm_blocks(c->be, 0.5F, fp_matrix_rows(A.view, 0, n), ta, fp_matrix_cols(B.view, 0, n),
+										 tb, beta, fp_matrix_cols(C.view, 0, n), blocks));
+	sample_expect_within(c, &C, want, bound, "gemm_blocks");
+	free(want);
+	free(bound);
+	sample_free(c, &A);
+	sample_free(c, &B);
+	sample_free(c, &C);
+}
+
+static void test_gemm_blocks(void **state)
+{
+	contract *c = *state;
+	static const int64_t sizes[][2] = {{1, 1}, {1, 33}, {2, 7}, {5, 64}, {3, 128}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+		for (int t = 0; t < 4; t++)
+			for (int keep = 0; keep < 2; keep++)
+				check_gemm_blocks(c, sizes[i][0], sizes[i][1], t & 1 ? FP_TRANSPOSED : FP_PLAIN,
+								  t & 2 ? FP_TRANSPOSED : FP_PLAIN, keep ? 1.0F : 0.0F);
+}
+
 static void test_gram_and_mirror(void **state)
 {
 	contract *c = *state;
@@ -216,6 +258,63 @@ static void test_diagonals(void **state)
 	}
 }
 
+/* A random order of the numbers below count, by exchanges. The caller frees it with free(). */
+static int32_t *random_order(contract *c, int64_t count)
+{
+	int32_t *order = malloc((size_t)count * sizeof *order + 1);
+	for (int64_t i = 0; i < count; i++)
+		order[i] = (int32_t)i;
+	for (int64_t i = count - 1; i > 0; i--) {
+		int64_t other = contract_random(c, 0, i);
+		int32_t kept = order[i];
+		order[i] = order[other];
+		order[other] = kept;
+	}
+	return order;
+}
+
+static void check_permutation(contract *c, int64_t rows, int64_t cols, bool by_rows)
+{
+	sample X = sample_normal(c, rows, cols), Y = sample_filled(c, rows, cols, NAN);
+	int64_t count = by_rows ? rows : cols;
+	int32_t *order = random_order(c, count);
+	double *want = new_doubles(rows * cols);
+	for (int64_t i = 0; i < rows; i++)
+		for (int64_t j = 0; j < cols; j++)
+			want[i * cols + j] = by_rows ? X.value[order[i] * cols + j] : X.value[i * cols + order[j]];
+	assert_ok(c->ctx,
+			  (by_rows ? c->be->linear->permute_rows : c->be->linear->permute_columns)(c->be, order, X.view, Y.view));
+	for (int64_t i = 0; i < count; i++)
+		order[i] = 0; /* it is the caller's again */
+	sample_expect(c, &Y, want, 0, 0, by_rows ? "permute_rows" : "permute_columns");
+	sample_expect(c, &X, X.value, 0, 0, "what is permuted");
+	free(order);
+	free(want);
+	sample_free(c, &X);
+	sample_free(c, &Y);
+}
+
+static void test_permutations(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++)
+		for (int by_rows = 0; by_rows < 2; by_rows++)
+			check_permutation(c, contract_shapes[i].rows, contract_shapes[i].cols, by_rows);
+}
+
+/* Y may not have another shape than X. */
+static void test_permutations_refuse_other_shapes(void **state)
+{
+	contract *c = *state;
+	sample X = sample_normal(c, 3, 4), Y = sample_normal(c, 4, 3);
+	const int32_t order[4] = {0, 1, 2, 3};
+	assert_int_not_equal(c->be->linear->permute_rows(c->be, order, X.view, Y.view), FP_OK);
+	assert_int_not_equal(c->be->linear->permute_columns(c->be, order, X.view, Y.view), FP_OK);
+	sample_expect(c, &Y, Y.value, 0, 0, "a result that was refused");
+	sample_free(c, &X);
+	sample_free(c, &Y);
+}
+
 /* The answer for the numbers of `s` in each type that weights come in. */
 static void expect_finite(contract *c, const sample *s, int want)
 {
@@ -275,4 +374,5 @@ static void test_max_abs(void **state)
 CONTRACT_TESTS(linear, cmocka_unit_test(test_max_abs), cmocka_unit_test(test_gemm),
 			   cmocka_unit_test(test_gram_and_mirror), cmocka_unit_test(test_axpby), cmocka_unit_test(test_dots),
 			   cmocka_unit_test(test_rows_and_columns), cmocka_unit_test(test_diagonals),
-			   cmocka_unit_test(test_finite));
+			   cmocka_unit_test(test_gemm_blocks), cmocka_unit_test(test_permutations),
+			   cmocka_unit_test(test_permutations_refuse_other_shapes), cmocka_unit_test(test_finite));

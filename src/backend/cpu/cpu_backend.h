@@ -129,6 +129,10 @@ fp_status fp_cpu_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out);
 fp_status fp_cpu_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
 fp_status fp_cpu_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);
 fp_status fp_cpu_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
+fp_status fp_cpu_gemm_blocks(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+							 float beta, fp_matrix C, fp_blocks blocks);
+fp_status fp_cpu_permute_rows(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y);
+fp_status fp_cpu_permute_columns(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y);
 fp_status fp_cpu_diagonal(fp_backend *be, fp_matrix A, fp_matrix out);
 fp_status fp_cpu_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d);
 fp_status fp_cpu_max_abs(fp_backend *be, fp_matrix X, double *out);

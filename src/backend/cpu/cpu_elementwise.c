@@ -77,6 +77,30 @@ fp_status fp_cpu_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_matr
 	return FP_OK;
 }
 
+fp_status fp_cpu_permute_rows(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(Y) && fp_cpu_same_shape(X, Y));
+	const float *x = fp_cpu_floats(X);
+	float *y = fp_cpu_floats(Y);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < X.rows; i++)
+		memcpy(y + i * Y.stride, x + order[i] * X.stride, (size_t)X.cols * sizeof *x);
+	return FP_OK;
+}
+
+fp_status fp_cpu_permute_columns(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(Y) && fp_cpu_same_shape(X, Y));
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < X.rows; i++) {
+		const float *x = fp_cpu_floats(X) + i * X.stride;
+		float *y = fp_cpu_floats(Y) + i * Y.stride;
+		for (int64_t j = 0; j < X.cols; j++)
+			y[j] = x[order[j]];
+	}
+	return FP_OK;
+}
+
 fp_status fp_cpu_diagonal(fp_backend *be, fp_matrix A, fp_matrix out)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(A) && A.rows == A.cols && fp_cpu_is_vector(out, A.rows));

@@ -75,6 +75,19 @@ fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta,
 	return FP_OK;
 }
 
+fp_status fp_cpu_gemm_blocks(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+							 float beta, fp_matrix C, fp_blocks blocks)
+{
+	fp_status status = FP_OK;
+	for (int64_t i = 0; i < blocks.count && status == FP_OK; i++) {
+		status = fp_cpu_gemm(be, alpha, A, ta, B, tb, beta, C);
+		A.offset += blocks.a;
+		B.offset += blocks.b;
+		C.offset += blocks.c;
+	}
+	return status;
+}
+
 fp_status fp_cpu_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(A) && fits_blas(X) && fits_blas(A));

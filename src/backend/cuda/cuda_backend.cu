@@ -99,6 +99,9 @@ static fp_linear_operations make_linear(void)
 	ops.row_dot = fp_cuda_row_dot;
 	ops.row_axpby = fp_cuda_row_axpby;
 	ops.scale_columns = fp_cuda_scale_columns;
+	ops.gemm_blocks = fp_cuda_gemm_blocks;
+	ops.permute_rows = fp_cuda_permute_rows;
+	ops.permute_columns = fp_cuda_permute_columns;
 	ops.diagonal = fp_cuda_diagonal;
 	ops.add_diagonal = fp_cuda_add_diagonal;
 	ops.inverse_factor = fp_cuda_inverse_factor;

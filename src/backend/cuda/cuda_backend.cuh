@@ -293,6 +293,10 @@ fp_status fp_cuda_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
 fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
 fp_status fp_cuda_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);
 fp_status fp_cuda_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
+fp_status fp_cuda_gemm_blocks(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+							  float beta, fp_matrix C, fp_blocks blocks);
+fp_status fp_cuda_permute_rows(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y);
+fp_status fp_cuda_permute_columns(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y);
 fp_status fp_cuda_diagonal(fp_backend *be, fp_matrix A, fp_matrix out);
 fp_status fp_cuda_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d);
 fp_status fp_cuda_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X);

@@ -41,6 +41,37 @@ fp_status fp_cuda_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_mat
 					   [=] __device__(int64_t i, int64_t j) { y[i * ys + j] = factor[j] * x[i * xs + j]; });
 }
 
+/* Y[i,j] ← X[order[i],j] with `rows`, else X[i,order[j]] */
+static fp_status permute(fp_backend *be, const int32_t *order, bool rows, fp_matrix X, fp_matrix Y)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	cudaStream_t stream = fp_cuda_stream(be);
+	int64_t count = rows ? X.rows : X.cols;
+	fp_cuda_scratch space;
+	FP_OR_RETURN(space.take(be, count * (int64_t)sizeof *order));
+	FP_CUDA(be,
+			cudaMemcpyAsync(space.as<int32_t>(), order, (size_t)count * sizeof *order, cudaMemcpyHostToDevice, stream));
+	const int32_t *from = space.as<int32_t>();
+	const float *x = fp_cuda_floats(X);
+	float *y = fp_cuda_floats(Y);
+	int64_t xs = X.stride, ys = Y.stride;
+	FP_OR_RETURN(fp_cuda_map(be, X.rows, X.cols, false, [=] __device__(int64_t i, int64_t j) {
+		y[i * ys + j] = rows ? x[from[i] * xs + j] : x[i * xs + from[j]];
+	}));
+	FP_CUDA(be, cudaStreamSynchronize(stream)); /* the caller may change `order` now */
+	return FP_OK;
+}
+
+fp_status fp_cuda_permute_rows(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y)
+{
+	return permute(be, order, true, X, Y);
+}
+
+fp_status fp_cuda_permute_columns(fp_backend *be, const int32_t *order, fp_matrix X, fp_matrix Y)
+{
+	return permute(be, order, false, X, Y);
+}
+
 fp_status fp_cuda_diagonal(fp_backend *be, fp_matrix A, fp_matrix out)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(A) && A.rows == A.cols && fp_cuda_is_vector(out, A.rows));

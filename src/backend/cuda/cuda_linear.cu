@@ -173,6 +173,36 @@ fp_status fp_cuda_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta
 	return multiply(be, how, m, n, k, alpha, operand_of(A), ta, operand_of(B), tb, beta, C);
 }
 
+/* The block at the end of a row of blocks. */
+static fp_matrix last_block(fp_matrix m, int64_t count, int64_t step)
+{
+	m.offset += (count - 1) * step;
+	return m;
+}
+
+fp_status fp_cuda_gemm_blocks(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+							  float beta, fp_matrix C, fp_blocks blocks)
+{
+	int64_t m = ta == FP_PLAIN ? A.rows : A.cols, k = ta == FP_PLAIN ? A.cols : A.rows;
+	int64_t k2 = tb == FP_PLAIN ? B.rows : B.cols, n = tb == FP_PLAIN ? B.cols : B.rows;
+	FP_REQUIRE(be, blocks.count >= 0 && blocks.a >= 0 && blocks.b >= 0 && blocks.c >= 0);
+	if (blocks.count == 0 || m == 0 || n == 0)
+		return FP_OK;
+	FP_REQUIRE(be, k == k2 && k > 0 && C.rows == m && C.cols == n);
+	FP_REQUIRE(be, fp_cuda_is_f32(A) && fp_cuda_is_f32(last_block(A, blocks.count, blocks.a)));
+	FP_REQUIRE(be, fp_cuda_is_f32(B) && fp_cuda_is_f32(last_block(B, blocks.count, blocks.b)));
+	FP_REQUIRE(be, fp_cuda_is_f32(C) && fp_cuda_is_f32(last_block(C, blocks.count, blocks.c)));
+	product how = fp_cuda_product_of(be);
+	cublasComputeType_t compute =
+		how == PRODUCT_FLOAT || how == PRODUCT_SPLIT ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32;
+	FP_BLAS(be, cublasGemmStridedBatchedEx_64(fp_cuda_state_of(be)->blas, tb == FP_PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T,
+											  ta == FP_PLAIN ? CUBLAS_OP_N : CUBLAS_OP_T, n, m, k, &alpha,
+											  fp_cuda_floats(B), CUDA_R_32F, leading(B), blocks.b, fp_cuda_floats(A),
+											  CUDA_R_32F, leading(A), blocks.a, &beta, fp_cuda_floats(C), CUDA_R_32F,
+											  leading(C), blocks.c, blocks.count, compute, CUBLAS_GEMM_DEFAULT));
+	return FP_OK;
+}
+
 /* --- Gram --------------------------------------------------------------------------------------------------------- */
 
 enum { GRAM_PANELS = 8, GRAM_SMALLEST_PANEL = 512 };
