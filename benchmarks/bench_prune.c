@@ -174,7 +174,7 @@ static fp_status run(fp_context *ctx, fp_settings *settings, const char *directo
 	FP_TRY(fp_backend_set_precision(be, settings->precision, fp_model_get_config(model)->hidden));
 	FP_TRY(FP_NEW(ctx, &windows->ids, windows->count * windows->length));
 	fill_windows(windows, fp_model_get_config(model)->vocabulary);
-	FP_TRY(fp_writer_open(&writer, ctx, checkpoint, output));
+	FP_TRY(fp_writer_open(&writer, ctx, checkpoint, output, NULL));
 	fp_prune_task task = {
 		.be = be, .ctx = ctx, .model = model, .settings = settings, .windows = windows, .writer = writer};
 	wrap(&timed, be);

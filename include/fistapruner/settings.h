@@ -41,6 +41,10 @@ extern "C" {
 	X(CHOICE, correction, "intra", 0, 0, "none|intra|cross", "p",                                                      \
 	  "which earlier pruning errors an operator compensates: none; intra: those of its own layer, so that "            \
 	  "layers stay independent; cross: those of all layers before it too")                                             \
+	X(CHOICE, basis, "none", 0, 0, "auto|full|local|none", "pc",                                                       \
+	  "basis in which the model is pruned, learned so that the pattern removes little and folded into the weights: "   \
+	  "full: residual stream and heads, which gives a model with tied embeddings a head of its own; local: heads; "    \
+	  "auto: full unless that head adds more than 15% to the checkpoint")                                              \
 	X(REAL, allocate, 0, 0, 0.5, "X", "p",                                                                             \
 	  "unstructured patterns: give operators to which the loss is sensitive fewer zeros, at most X away from "         \
 	  "the pattern's sparsity; 0: the same sparsity for each")                                                         \
@@ -114,6 +118,11 @@ extern "C" {
 	X(REAL, adapt, 0, 0, 1, "X", "p",                                                                                  \
 	  "best: how far the fit may leave the dense model to lower the token loss on the calibration text, such as "      \
 	  "0.005: a mild fine-tuning; 0: it keeps to the dense model")                                                     \
+	/* the basis */                                                                                                    \
+	X(INT, basis_steps, 150, 0, 1000000, "N", "",                                                                      \
+	  "basis: steps of Adam on the stream's rotation; half of them on each head's")                                    \
+	X(REAL, basis_rate, 1, 0, 10, "X", "",                                                                             \
+	  "basis: length of a step: two of n channels turn against each other by up to X over the root of n")              \
 	/* SparseGPT */                                                                                                    \
 	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
 	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")

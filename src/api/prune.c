@@ -31,6 +31,8 @@ typedef struct prune_session {
 	fp_windows held_out; /* for --check */
 	fp_writer *writer;
 	fp_layer_journal *journal;
+	fp_basis_choice choice;
+	fp_basis *basis;
 	fp_prune_result result;
 } prune_session;
 
@@ -43,6 +45,7 @@ static void session_close(prune_session *session, bool failed)
 	fp_windows_free(&session->windows);
 	fp_tokenizer_free(session->tokenizer);
 	fp_model_close(session->model);
+	fp_basis_free(session->basis);
 	fp_checkpoint_close(session->checkpoint);
 	fp_backend_close(session->be);
 	fp_comm_close(session->comm, failed);
@@ -121,6 +124,7 @@ static fp_status session_open(prune_session *session)
 	FP_TRY(fp_backend_set_precision(session->be, session->settings.precision,
 									fp_model_get_config(session->model)->hidden));
 	FP_TRY(read_windows(session));
+	FP_TRY(fp_basis_choose(&session->choice, session->model, &session->settings, session->windows.count > 0));
 cleanup:
 	return status;
 }
@@ -186,18 +190,20 @@ cleanup:
 static fp_status open_output(prune_session *session, fp_prune_task *task)
 {
 	const fp_prune_request *request = session->request;
+	const fp_tensor_info *added = session->choice.unties ? &session->choice.head : NULL;
 	bool leads = session->comm->rank == 0, begun = !leads;
 	fp_status status = FP_OK;
 	if (leads)
-		status = request->resume
-					 ? fp_writer_resume(&session->writer, session->ctx, session->checkpoint, request->output, &begun)
-					 : fp_writer_open(&session->writer, session->ctx, session->checkpoint, request->output);
+		status =
+			request->resume
+				? fp_writer_resume(&session->writer, session->ctx, session->checkpoint, request->output, added, &begun)
+				: fp_writer_open(&session->writer, session->ctx, session->checkpoint, request->output, added);
 	task->writer = session->writer;
 	if (leads && status == FP_OK)
 		status = fp_layer_journal_open(&session->journal, task, begun);
 	FP_TRY(fp_comm_agree(session->comm, status));
 	if (!leads) {
-		status = fp_writer_join(&session->writer, session->ctx, session->checkpoint, request->output);
+		status = fp_writer_join(&session->writer, session->ctx, session->checkpoint, request->output, added);
 		task->writer = session->writer;
 		if (status == FP_OK)
 			status = fp_layer_journal_open(&session->journal, task, true);
@@ -293,6 +299,7 @@ static fp_status finish(prune_session *session, json_t *document, char **json)
 		FP_TRY(fp_writer_commit(session->writer));
 	if (!request->check)
 		goto cleanup;
+	fp_model_set_basis(session->model, NULL); /* the dense model as it is in its checkpoint */
 	FP_TRY(fp_prune_check(document, session->model, request->output, &session->held_out, &session->settings));
 	FP_TRY(fp_result_text(json, session->ctx, json_incref(document)));
 cleanup:
@@ -353,6 +360,8 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 						  .settings = &session.settings,
 						  .windows = &session.windows,
 						  .comm = session.comm,
+						  .choice = &session.choice,
+						  .basis = &session.basis,
 						  .listener = request->metrics && leads ? send_metrics : NULL,
 						  .listener_data = &session};
 	FP_TRY(fp_comm_agree(session.comm, fp_prune_check_ranks(&task)));

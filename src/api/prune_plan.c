@@ -36,6 +36,7 @@ fp_status fp_prune_plan_text(char **json, const fp_prune_task *task, const char 
 	if (document) {
 		json_object_set_new(document, "settings", fp_report_settings(task->settings, task->ctx));
 		json_object_set_new(document, "device", json_string(task->be->description));
+		json_object_set_new(document, "basis", json_string(fp_basis_word(task->choice)));
 		json_object_set_new(document, "selected", list_operators(task->model, selection));
 	}
 	FP_TRY(fp_result_text(json, task->ctx, document));

@@ -9,6 +9,7 @@
 #define FP_STAGE_LIST(X)                                                                                               \
 	X(FP_STAGE_OTHER, "other")                                                                                         \
 	X(FP_STAGE_LOAD, "load")                                                                                           \
+	X(FP_STAGE_BASIS, "basis")                                                                                         \
 	X(FP_STAGE_FORWARD, "forward")                                                                                     \
 	X(FP_STAGE_STATISTICS, "statistics")                                                                               \
 	X(FP_STAGE_WARM_START, "warm_start")                                                                               \

@@ -6,11 +6,11 @@
 
 static const fp_preset_info preset_infos[] = {
 	{"best", "layer reconstruction (best)",
-	 "Layer-wise reconstruction on the calibration text: the search and refit of fast, then gradient steps that fit "
-	 "the output of each decoder layer; it does not run FISTA."},
+	 "Layer-wise reconstruction on the calibration text: the basis, search and refit of fast, then gradient steps that "
+	 "fit the output of each decoder layer; it does not run FISTA."},
 	{"fast", "ADMM search + refit (fast)",
-	 "An L0 support search by ADMM, then a least-squares refit of the remaining weights; no gradients, no retraining; "
-	 "it does not run FISTA."},
+	 "A basis learned for the pattern (--basis), in it an L0 support search by ADMM, then a least-squares refit of the "
+	 "remaining weights; no gradient steps on weights, no retraining; it does not run FISTA."},
 	{"paper", "FISTAPruner (paper)",
 	 "FISTAPruner as published (arXiv 2408.03728): FISTA on the L1 problem with a search for lambda; no retraining."},
 };

@@ -132,7 +132,8 @@ cleanup:
 	return status;
 }
 
-static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
+							const fp_tensor_info *added)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
@@ -143,8 +144,8 @@ static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoin
 	writer->source = source;
 	FP_TRY(fp_working_folder_resolve(&writer->folder, ctx, directory));
 	FP_TRY(check_target(writer));
-	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source));
-	FP_TRY(FP_NEW(ctx, &writer->written, source->tensors.count));
+	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source, added));
+	FP_TRY(FP_NEW(ctx, &writer->written, source->tensors.count + 1));
 	FP_TRY(FP_NEW(ctx, &writer->changed, writer->layout.file_count));
 	FP_TRY(FP_NEW(ctx, &writer->files, writer->layout.file_count));
 	for (int i = 0; i < writer->layout.file_count; i++)
@@ -154,14 +155,14 @@ cleanup:
 }
 
 static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-							 bool resume, bool *begun)
+							 const fp_tensor_info *added, bool resume, bool *begun)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
 	fp_companion_files companions = {0};
 	*out = NULL;
 	*begun = false;
-	FP_TRY(writer_new(&writer, ctx, source, directory));
+	FP_TRY(writer_new(&writer, ctx, source, directory, added));
 	FP_TRY(fp_companion_files_list(&companions, ctx, source->directory,
 								   source->format->is_output ? source->index_name : NULL));
 	FP_TRY(fp_working_folder_take(&writer->folder, resume, begun));
@@ -181,24 +182,26 @@ cleanup:
 	return status;
 }
 
-fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
+						 const fp_tensor_info *added)
 {
 	bool begun;
-	return writer_open(out, ctx, source, directory, false, &begun);
+	return writer_open(out, ctx, source, directory, added, false, &begun);
 }
 
 fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						   bool *begun)
+						   const fp_tensor_info *added, bool *begun)
 {
-	return writer_open(out, ctx, source, directory, true, begun);
+	return writer_open(out, ctx, source, directory, added, true, begun);
 }
 
-fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
+						 const fp_tensor_info *added)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
 	*out = NULL;
-	FP_TRY(writer_new(&writer, ctx, source, directory));
+	FP_TRY(writer_new(&writer, ctx, source, directory, added));
 	writer->joined = true;
 	FP_TRY(open_shards(writer, true));
 	*out = writer;
@@ -208,9 +211,16 @@ cleanup:
 	return status;
 }
 
+/* The source's tensors, then the added one. */
+static const fp_tensor_info *tensor_at(const fp_writer *writer, int64_t index)
+{
+	const fp_tensor_list *tensors = &writer->source->tensors;
+	return index < tensors->count ? &tensors->items[index] : &writer->layout.added;
+}
+
 static fp_status write_tensor(fp_writer *writer, fp_context *ctx, int64_t index, const void *bytes)
 {
-	const fp_tensor_info *tensor = &writer->source->tensors.items[index];
+	const fp_tensor_info *tensor = tensor_at(writer, index);
 	int64_t offset = writer->layout.offsets[index];
 	writer->changed[tensor->shard] = true;
 	fp_status status = fp_write_at(ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name, bytes,
@@ -224,10 +234,12 @@ static fp_status write_tensor(fp_writer *writer, fp_context *ctx, int64_t index,
 static fp_status find_tensor(int64_t *out, const fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor)
 {
 	const fp_tensor_list *tensors = &writer->source->tensors;
-	const fp_tensor_info *known = fp_tensor_list_find(tensors, tensor->name);
+	const fp_tensor_info *known = fp_tensor_list_find(tensors, tensor->name), *added = &writer->layout.added;
+	if (!known && added->name && strcmp(added->name, tensor->name) == 0)
+		known = added;
 	if (!known || known->bytes != tensor->bytes || known->dtype != tensor->dtype)
 		return fp_fail(ctx, FP_ERROR_INTERNAL, "tensor '%s' is not one of %s", tensor->name, writer->source->directory);
-	*out = known - tensors->items;
+	*out = known == added ? tensors->count : known - tensors->items;
 	if (writer->layout.offsets[*out] < 0)
 		return fp_fail(ctx, FP_ERROR_USAGE, "tensor '%s' is tied to the embedding and has no bytes of its own",
 					   tensor->name);
@@ -260,7 +272,7 @@ fp_status fp_writer_read(fp_writer *writer, fp_context *ctx, const fp_tensor_inf
 	fp_status status = find_tensor(&index, writer, ctx, tensor);
 	if (status != FP_OK)
 		return status;
-	int shard = writer->source->tensors.items[index].shard;
+	int shard = tensor_at(writer, index)->shard;
 	return fp_read_at(ctx, writer->files[shard], writer->layout.files[shard].name, bytes, tensor->bytes,
 					  writer->layout.offsets[index]);
 }
@@ -332,7 +344,10 @@ static fp_status copy_kept_tensors(fp_writer *writer)
 
 fp_status fp_writer_commit(fp_writer *writer)
 {
-	fp_status status;
+	fp_status status = FP_OK;
+	if (writer->layout.added.name && !writer->written[writer->source->tensors.count])
+		FP_TRY(fp_fail(writer->ctx, FP_ERROR_INTERNAL, "tensor '%s' was added and has no bytes",
+					   writer->layout.added.name));
 	FP_TRY(copy_kept_tensors(writer));
 	for (int i = 0; i < writer->layout.file_count; i++) {
 		int file = writer->files[i];

@@ -18,13 +18,17 @@ typedef struct fp_writer fp_writer;
  * the source or inside it, or if there is too little disk space. Shards keep their names, order, header bytes and
  * offsets; a safetensors header without __metadata__.format gets "pt"; `.bin` shards become .safetensors (with an index
  * if there are several). Config, tokenizer, generation and licence files are copied byte for byte, with symlinks
- * followed. Other weight files (.bin beside safetensors, .h5, .msgpack, .onnx, original/, …) are left out. */
-fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory);
+ * followed. Other weight files (.bin beside safetensors, .h5, .msgpack, .onnx, original/, …) are left out.
+ * added: a tensor that the source lacks and that fp_writer_replace() must give bytes to; it goes to the last shard. NULL:
+ * none. Its name must live as long as the writer. */
+fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
+						 const fp_tensor_info *added);
 /* The same, but continues an unfinished output that has finished parts, and then sets *begun. */
 fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						   bool *begun);
+						   const fp_tensor_info *added, bool *begun);
 /* A second writer, of another process, into the output that the first one has open. It must not commit. */
-fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory);
+fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
+						 const fp_tensor_info *added);
 /* Writes new bytes for a tensor, of the same type and shape. In any order; the other tensors keep their bytes. */
 fp_status fp_writer_replace(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, const void *bytes);
 /* Notes that an earlier run or another process has replaced a tensor. */

@@ -38,8 +38,19 @@ static fp_status set_header(fp_output_file *file, fp_context *ctx, const json_t 
 	return status;
 }
 
-/* The source's header with __metadata__.format = "pt": loaders refuse a file without it. */
-static fp_status add_format(fp_output_file *file, fp_context *ctx, const char *text, int64_t length)
+static json_t *describe(const fp_tensor_info *tensor, int64_t offset)
+{
+	json_t *shape = json_array();
+	for (int i = 0; i < tensor->rank; i++)
+		json_array_append_new(shape, json_integer(tensor->shape[i]));
+	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->dtype_name, "shape", shape, "data_offsets",
+					 (json_int_t)offset, (json_int_t)(offset + tensor->bytes));
+}
+
+/* The source's header with __metadata__.format = "pt", because loaders refuse a file without it, and with the added
+ * tensor (NULL: none) behind the `end` bytes of the others. */
+static fp_status extend_header(fp_output_file *file, fp_context *ctx, const char *text, int64_t length,
+							   const fp_tensor_info *added, int64_t end)
 {
 	const char *key;
 	json_t *value;
@@ -55,6 +66,8 @@ static fp_status add_format(fp_output_file *file, fp_context *ctx, const char *t
 			if (strcmp(key, "__metadata__") != 0 && json_object_set(after, key, value) != 0)
 				status = no_memory(ctx);
 		}
+		if (added && json_object_set_new(after, added->name, describe(added, end)) != 0)
+			status = no_memory(ctx);
 	} else {
 		status = no_memory(ctx);
 	}
@@ -66,17 +79,25 @@ static fp_status add_format(fp_output_file *file, fp_context *ctx, const char *t
 	return status;
 }
 
+/* The tensor that is added to a shard, or NULL. */
+static const fp_tensor_info *added_to(const fp_output_layout *layout, int shard)
+{
+	return layout->added.name && layout->added.shard == shard ? &layout->added : NULL;
+}
+
 static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard)
 {
 	fp_output_file *file = &layout->files[shard];
 	const fp_mapping from = source->files[shard];
 	const int64_t start = fp_safetensors_data_start(from);
+	const fp_tensor_info *added = added_to(layout, shard);
 	bool has_format = false;
 	fp_status status = fp_copy_text(ctx, &file->name, source->shards[shard]);
 	if (status == FP_OK)
 		status = fp_safetensors_has_format(&has_format, ctx, from);
-	if (status == FP_OK && !has_format) {
-		status = add_format(file, ctx, (const char *)from.bytes + FP_SAFETENSORS_PREFIX, start - FP_SAFETENSORS_PREFIX);
+	if (status == FP_OK && (!has_format || added)) {
+		status = extend_header(file, ctx, (const char *)from.bytes + FP_SAFETENSORS_PREFIX,
+							   start - FP_SAFETENSORS_PREFIX, added, from.size - start);
 	} else if (status == FP_OK) {
 		status = FP_NEW(ctx, &file->header, start);
 		if (status == FP_OK)
@@ -86,6 +107,10 @@ static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_
 	if (status != FP_OK)
 		return status;
 	file->size = file->header_size + from.size - start;
+	if (added) {
+		layout->offsets[source->tensors.count] = file->size;
+		file->size += added->bytes;
+	}
 	for (int64_t i = 0; i < source->tensors.count; i++)
 		if (source->tensors.items[i].shard == shard)
 			layout->offsets[i] = source->tensors.items[i].offset - start + file->header_size;
@@ -133,10 +158,10 @@ static bool ties_embeddings(const json_t *config)
  * out, as transformers does when it saves. Any other shared tensor is written under each of its names, which always
  * loads.
  */
-static bool is_tied_head(const fp_checkpoint *source, const fp_tensor_info *tensor)
+static bool is_tied_head(const fp_output_layout *layout, const fp_checkpoint *source, const fp_tensor_info *tensor)
 {
 	static const char embedding[] = "embed_tokens.weight";
-	if (strcmp(tensor->name, "lm_head.weight") != 0 || !ties_embeddings(source->config))
+	if (layout->unties || strcmp(tensor->name, "lm_head.weight") != 0 || !ties_embeddings(source->config))
 		return false;
 	for (int64_t i = 0; i < source->tensors.count; i++) {
 		const fp_tensor_info *other = &source->tensors.items[i];
@@ -148,15 +173,6 @@ static bool is_tied_head(const fp_checkpoint *source, const fp_tensor_info *tens
 			return true;
 	}
 	return false;
-}
-
-static json_t *describe(const fp_tensor_info *tensor, int64_t offset)
-{
-	json_t *shape = json_array();
-	for (int i = 0; i < tensor->rank; i++)
-		json_array_append_new(shape, json_integer(tensor->shape[i]));
-	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->dtype_name, "shape", shape, "data_offsets",
-					 (json_int_t)offset, (json_int_t)(offset + tensor->bytes));
 }
 
 /* Bytes of one element, for alignment; archives have no types below one byte. */
@@ -178,7 +194,7 @@ static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const 
 	for (int64_t width = 8; header && width >= 1; width /= 2) {
 		for (int64_t i = 0; i < source->tensors.count; i++) {
 			const fp_tensor_info *tensor = &source->tensors.items[i];
-			if (tensor->shard != shard || element_size(tensor) != width || is_tied_head(source, tensor))
+			if (tensor->shard != shard || element_size(tensor) != width || is_tied_head(layout, source, tensor))
 				continue;
 			layout->offsets[i] = end; /* the header's size is added below */
 			if (json_object_set_new(header, tensor->name, describe(tensor, end)) != 0 ||
@@ -194,11 +210,21 @@ static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const 
 	}
 	if (!header)
 		status = no_memory(ctx);
+	const fp_tensor_info *added = added_to(layout, shard);
+	if (status == FP_OK && added) {
+		layout->offsets[source->tensors.count] = end;
+		if (json_object_set_new(header, added->name, describe(added, end)) != 0 ||
+			json_object_set_new(map, added->name, json_string(file->name)) != 0)
+			status = no_memory(ctx);
+		end += added->bytes;
+	}
 	if (status == FP_OK)
 		status = set_header(file, ctx, header);
 	for (int64_t i = 0; i < source->tensors.count; i++)
 		if (source->tensors.items[i].shard == shard && layout->offsets[i] >= 0)
 			layout->offsets[i] += file->header_size;
+	if (added)
+		layout->offsets[source->tensors.count] += file->header_size;
 	file->size = file->header_size + end;
 cleanup:
 	json_decref(header);
@@ -207,7 +233,7 @@ cleanup:
 
 static fp_status make_index(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map)
 {
-	int64_t total = 0;
+	int64_t total = layout->added.bytes;
 	for (int64_t i = 0; i < source->tensors.count; i++)
 		if (layout->offsets[i] >= 0)
 			total += source->tensors.items[i].bytes;
@@ -219,15 +245,40 @@ static fp_status make_index(fp_output_layout *layout, fp_context *ctx, const fp_
 	return status;
 }
 
-fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source)
+/* Says in which file of the output every tensor is, where the source's own index does not know the added one. */
+static fp_status map_tensors(const fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map)
+{
+	for (int64_t i = 0; i <= source->tensors.count; i++) {
+		const fp_tensor_info *tensor = i < source->tensors.count ? &source->tensors.items[i] : &layout->added;
+		if (json_object_set_new(map, tensor->name, json_string(layout->files[tensor->shard].name)) != 0)
+			return no_memory(ctx);
+	}
+	return FP_OK;
+}
+
+fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,
+								const fp_tensor_info *added)
 {
 	fp_status status;
 	json_t *map = json_object();
 	*out = (fp_output_layout){0};
+	const fp_tensor_info *known = added ? fp_checkpoint_find(source, added->name) : NULL;
+	out->unties = known;
+	if (known && (known->dtype != added->dtype || known->rank != added->rank ||
+				  memcmp(known->shape, added->shape, sizeof known->shape) != 0))
+		FP_TRY(fp_fail(
+			ctx, FP_ERROR_INPUT,
+			"%s: tensor '%s' does not have the type and shape of the embedding that config.json ties it to, so it "
+			"cannot get bytes of its own (--basis local leaves it alone)",
+			source->directory, added->name));
+	if (added && !out->unties) {
+		out->added = *added;
+		out->added.shard = source->shard_count - 1;
+	}
 	FP_TRY(FP_NEW(ctx, &out->files, source->shard_count));
 	out->file_count = source->shard_count;
-	FP_TRY(FP_NEW(ctx, &out->offsets, source->tensors.count));
-	for (int64_t i = 0; i < source->tensors.count; i++)
+	FP_TRY(FP_NEW(ctx, &out->offsets, source->tensors.count + 1));
+	for (int64_t i = 0; i <= source->tensors.count; i++)
 		out->offsets[i] = -1;
 	for (int i = 0; i < source->shard_count; i++) {
 		if (source->format->is_output)
@@ -237,7 +288,9 @@ fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp
 	}
 	if (!source->format->is_output)
 		FP_TRY(check_names(out, ctx, source));
-	if (!source->format->is_output && source->index_name)
+	if (source->format->is_output && out->added.name)
+		FP_TRY(map_tensors(out, ctx, source, map));
+	if (source->index_name && (out->added.name || !source->format->is_output))
 		FP_TRY(make_index(out, ctx, source, map));
 cleanup:
 	json_decref(map);

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "comparison/journal.h"
+#include "comparison/shared_basis.h"
 #include "comparison/summary.h"
 #include "evaluation/divergence.h"
 #include "evaluation/hidden_error.h"
@@ -40,6 +41,7 @@ typedef struct comparison {
 	fp_windows calibration;    /* of the previous cell */
 	int64_t samples, seed;     /* of `calibration`; samples −1: none yet */
 	fp_dense_statistics *kept; /* of `calibration` */
+	fp_shared_basis basis;
 	int64_t length, memory;
 	fp_journal_key base; /* of everything that all cells depend on */
 	fp_cell *cells;
@@ -58,6 +60,7 @@ static void close_all(comparison *c)
 	fp_windows_free(&c->text);
 	fp_journal_close(c->journal);
 	fp_tokenizer_free(c->tokenizer);
+	fp_shared_basis_free(&c->basis);
 	fp_model_close(c->model);
 	fp_backend_close(c->be);
 	fp_checkpoint_close(c->checkpoint);
@@ -118,8 +121,8 @@ cleanup:
 	return status;
 }
 
-/* The perplexity of the model with the overlay and its divergence from the dense model; NULL: of the dense model. */
-static fp_status measure(comparison *c, const fp_overlay *overlay, fp_divergence_result *out)
+/* The perplexity of `model` with the overlay and its divergence from the dense model; NULL: of the dense model. */
+static fp_status measure(comparison *c, fp_model *model, const fp_overlay *overlay, fp_divergence_result *out)
 {
 	fp_status status;
 	FP_TRY(fp_backend_set_figure_precision(c->be, c->task->settings->precision, fp_model_get_config(c->model)->hidden));
@@ -130,7 +133,7 @@ static fp_status measure(comparison *c, const fp_overlay *overlay, fp_divergence
 	} else {
 		if (!c->divergence)
 			FP_TRY(fp_divergence_new(&c->divergence, c->model, &c->text, c->memory));
-		FP_TRY(fp_divergence_measure(out, c->divergence, c->model, overlay));
+		FP_TRY(fp_divergence_measure(out, c->divergence, model, overlay));
 	}
 cleanup:
 	return status;
@@ -138,11 +141,11 @@ cleanup:
 
 /* Sets the row's perplexity and divergence. A perplexity that is not finite becomes null, so that a ruined model shows
  * in the table. */
-static fp_status evaluate(comparison *c, const fp_overlay *overlay, json_t *row)
+static fp_status evaluate(comparison *c, fp_model *model, const fp_overlay *overlay, json_t *row)
 {
 	fp_divergence_result result;
 	double started = fp_clock();
-	fp_status status = measure(c, overlay, &result);
+	fp_status status = measure(c, model, overlay, &result);
 	if (status != FP_OK)
 		return status;
 	json_object_set_new(row, "perplexity", isfinite(result.perplexity) ? json_real(result.perplexity) : json_null());
@@ -154,15 +157,14 @@ static fp_status evaluate(comparison *c, const fp_overlay *overlay, json_t *row)
 }
 
 /* Adds hidden_errors, one number for each layer, measured on the evaluation text. */
-static fp_status add_hidden_errors(comparison *c, const fp_overlay *overlay, json_t *row)
+static fp_status add_hidden_errors(comparison *c, fp_model *model, const fp_overlay *overlay, json_t *row)
 {
 	int64_t count = fp_model_get_config(c->model)->layers;
 	double *errors = NULL;
 	json_t *list = json_array();
 	fp_status status;
 	FP_TRY(FP_NEW(c->ctx, &errors, count));
-	FP_TRY(
-		fp_hidden_errors(errors, &(fp_hidden_error_task){.model = c->model, .overlay = overlay, .windows = &c->text}));
+	FP_TRY(fp_hidden_errors(errors, &(fp_hidden_error_task){.model = model, .overlay = overlay, .windows = &c->text}));
 	for (int64_t layer = 0; layer < count; layer++)
 		json_array_append_new(list, json_real(errors[layer]));
 	json_object_set(row, "hidden_errors", list);
@@ -178,7 +180,7 @@ static fp_status dense_row(comparison *c, json_t **out)
 					 "relative_error", 0.0, "seconds", 0.0);
 	if (!*out)
 		return fp_fail(c->ctx, FP_ERROR_MEMORY, "out of memory for a row");
-	return evaluate(c, NULL, *out);
+	return evaluate(c, c->model, NULL, *out);
 }
 
 /* Adjacent cells usually have the same windows. */
@@ -203,8 +205,8 @@ static fp_status draw_windows(comparison *c, const fp_settings *settings)
 /* A row with the relevant parts of a pruning report. */
 static json_t *row_of_report(const fp_cell *cell, const json_t *report)
 {
-	static const char *const taken[] = {"sparsity", "relative_error", "calibration_windows",
-										"seconds",  "stages",         "operators"};
+	static const char *const taken[] = {"sparsity",  "relative_error", "calibration_windows", "seconds", "stages",
+										"operators", "basis"};
 	const fp_settings *settings = &cell->settings;
 	json_t *row = json_pack("{s:s, s:s?, s:s, s:s?, s:I, s:I}", "method", settings->method, "preset",
 							cell->has_presets ? settings->preset : NULL, "pattern", settings->pattern, "correction",
@@ -223,21 +225,23 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 	fp_status status;
 	FP_TRY(draw_windows(c, &cell->settings));
 	FP_TRY(fp_overlay_new(&overlay, c->ctx));
-	const fp_prune_task task = {.be = c->be,
-								.ctx = c->ctx,
-								.model = c->model,
-								.settings = &cell->settings,
-								.windows = &c->calibration,
-								.overlay = overlay,
-								.kept = c->kept};
+	fp_prune_task task = {.be = c->be,
+						  .ctx = c->ctx,
+						  .model = c->model,
+						  .settings = &cell->settings,
+						  .windows = &c->calibration,
+						  .overlay = overlay,
+						  .kept = c->kept};
 	FP_TRY(fp_backend_set_precision(c->be, cell->settings.precision, fp_model_get_config(c->model)->hidden));
+	FP_TRY(fp_shared_basis_take(&c->basis, &task));
 	FP_TRY(fp_prune_model(&result, &task));
+	fp_shared_basis_report(&c->basis, &result.basis);
 	report = fp_report_result(&task, &result, c->task->model, true);
 	*out = report ? row_of_report(cell, report) : NULL;
 	if (!*out)
 		FP_TRY(fp_fail(c->ctx, FP_ERROR_MEMORY, "out of memory for a row"));
-	FP_TRY(evaluate(c, overlay, *out));
-	FP_TRY(add_hidden_errors(c, overlay, *out));
+	FP_TRY(evaluate(c, task.model, overlay, *out));
+	FP_TRY(add_hidden_errors(c, task.model, overlay, *out));
 cleanup:
 	json_decref(report);
 	fp_prune_result_free(&result);

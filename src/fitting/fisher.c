@@ -204,7 +204,7 @@ static fp_status backward_layer(const fp_fisher *s, int64_t index)
 		FP_TRY(fp_fisher_read_slot(&s->store, index - 1, window, input));
 		FP_TRY(fp_layer_forward_taped(layer, count, s->store.length, input, tape, &output));
 		FP_TRY(fp_fisher_read_slot(&s->store, index, window, output));
-		FP_TRY(fp_layer_backward_input(layer, tape, &gradient));
+		FP_TRY(fp_layer_backward_input(layer, tape, NULL, &gradient));
 		FP_TRY(take_gradients(s, index - 1, window, gradient));
 	}
 cleanup:

@@ -23,7 +23,7 @@ static int64_t block_rows(const fp_model *model)
 	return rows < MAXIMUM_ROWS ? rows : MAXIMUM_ROWS;
 }
 
-static fp_status load_head(fp_model *model)
+fp_status fp_model_load_head(fp_model *model)
 {
 	if (model->head_loaded)
 		return FP_OK;
@@ -31,7 +31,6 @@ static fp_status load_head(fp_model *model)
 	const fp_model_config *c = &model->config;
 	fp_status status = FP_OK;
 	int64_t rows = block_rows(model);
-	/* Parts loaded by an earlier call that failed are kept. */
 	const struct {
 		const fp_tensor_info *tensor;
 		fp_matrix *matrix;
@@ -41,19 +40,22 @@ static fp_status load_head(fp_model *model)
 		{model->head_bias, &model->head_bias_row},
 	};
 	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-		if (parts[i].tensor && fp_matrix_is_absent(*parts[i].matrix)) {
+		if (parts[i].tensor) {
 			FP_TRY(fp_model_upload(model, parts[i].tensor, parts[i].matrix));
 			if (parts[i].tensor == model->final_weight)
 				FP_TRY(fp_model_finish_norm(model, *parts[i].matrix));
 		}
-	if (c->final_norm && fp_matrix_is_absent(model->normalised))
+	if (model->basis)
+		FP_TRY(fp_head_change_basis(model));
+	if (c->final_norm)
 		FP_TRY(fp_matrix_new(be, &model->normalised, rows, c->hidden, FP_F32));
-	if (model->project_out && fp_matrix_is_absent(model->projected))
+	if (model->project_out)
 		FP_TRY(fp_matrix_new(be, &model->projected, rows, c->embedding, FP_F32));
-	if (fp_matrix_is_absent(model->losses))
-		FP_TRY(fp_matrix_new(be, &model->losses, 1, rows, FP_F32));
+	FP_TRY(fp_matrix_new(be, &model->losses, 1, rows, FP_F32));
 	model->head_loaded = true;
 cleanup:
+	if (status != FP_OK)
+		fp_model_drop_head(model);
 	return status;
 }
 
@@ -142,7 +144,7 @@ fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *target
 	fp_backend *be = model->be;
 	fp_status status;
 	FP_REQUIRE(be, hidden.cols == model->config.hidden);
-	FP_TRY(load_head(model));
+	FP_TRY(fp_model_load_head(model));
 	int64_t block = block_rows(model);
 	FP_TRY(allocate_logits(model, &model->logits));
 	for (int64_t first = 0; first < hidden.rows; first += block) {
@@ -166,8 +168,8 @@ fp_status fp_model_divergence(fp_model *dense, fp_matrix dense_hidden, fp_model 
 	FP_REQUIRE(be, dense->be == be && dense->config.vocabulary == pruned->config.vocabulary);
 	FP_REQUIRE(be, dense_hidden.cols == dense->config.hidden && pruned_hidden.cols == pruned->config.hidden);
 	FP_REQUIRE(be, dense_hidden.rows == all);
-	FP_TRY(load_head(dense));
-	FP_TRY(load_head(pruned));
+	FP_TRY(fp_model_load_head(dense));
+	FP_TRY(fp_model_load_head(pruned));
 	FP_TRY(allocate_logits(pruned, &pruned->logits));
 	FP_TRY(allocate_logits(pruned, &pruned->dense_logits));
 	int64_t block = block_rows(pruned);
@@ -214,7 +216,7 @@ fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_
 	fp_backend *be = model->be;
 	fp_status status;
 	FP_REQUIRE(be, hidden.cols == model->config.hidden && gradient.cols == hidden.cols && gradient.rows == hidden.rows);
-	FP_TRY(load_head(model));
+	FP_TRY(fp_model_load_head(model));
 	int64_t block = block_rows(model);
 	float cap = model->config.logit_cap;
 	FP_TRY(allocate_logits(model, &model->logits));

@@ -367,15 +367,16 @@ fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool 
 	return backward(layer, tape, &(wanted){.energies = energies, .add = add});
 }
 
-fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *dinput)
+fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *energies, fp_matrix *dinput)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
+	const wanted want = {.energies = energies, .add = true};
 	fp_matrix d, dy = used(tape, tape->dy), dx = c->parallel ? used(tape, tape->dx) : dy;
 	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
-	FP_TRY(backward_to_hidden1(layer, tape, &(wanted){0}, &d));
-	FP_TRY(backward_attention(layer, tape, d, &(wanted){0}, dx));
+	FP_TRY(backward_to_hidden1(layer, tape, &want, &d));
+	FP_TRY(backward_attention(layer, tape, d, &want, dx));
 	if (c->parallel && c->shared_norm)
 		FP_TRY(be->linear->axpby(be, 1, dy, 1, dx));
 	if (c->pre_norm)

@@ -37,7 +37,8 @@ fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_l
 /* Computes only the squared gradients of the operators' outputs: energies[role] (1 × outputs) ← their
  * sum over the tokens, added to the present values with `add`. */
 fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool add, fp_matrix energies[FP_ROLE_COUNT]);
-/* Computes only the gradient of the layer's input: *dinput ← a view into the tape. */
-fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *dinput);
+/* Computes only the gradient of the layer's input: *dinput ← a view into the tape; and, unless NULL, the energies, which
+ * are added to the present values. */
+fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *energies, fp_matrix *dinput);
 
 #endif

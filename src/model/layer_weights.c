@@ -4,53 +4,53 @@
 #include "model/layer.h"
 #include "model/model_parts.h"
 
-/* A matrix of the layer and the checkpoint tensor that it is loaded from. */
-typedef struct layer_part {
-	const fp_tensor_info *tensor; /* NULL: the model has no such tensor */
-	fp_matrix *matrix;
-	bool is_operator, is_norm; /* is_norm: the weight of a norm */
-} layer_part;
-
-enum { LAYER_PARTS = 2 * FP_ROLE_COUNT + 2 * FP_NORM_COUNT + 2 };
-
-static void list_parts(fp_layer *layer, layer_part parts[LAYER_PARTS])
+void fp_layer_list_parts(fp_layer *layer, fp_layer_part parts[FP_LAYER_PARTS])
 {
 	const fp_layer_tensors *tensors = &layer->model->layers[layer->index];
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		*parts++ = (layer_part){tensors->weight[role], &layer->weight[role], true, false};
-		*parts++ = (layer_part){tensors->bias[role], &layer->bias[role], false, false};
+		*parts++ = (fp_layer_part){tensors->weight[role], &layer->weight[role], true, false};
+		*parts++ = (fp_layer_part){tensors->bias[role], &layer->bias[role], false, false};
 	}
 	for (int i = 0; i < FP_NORM_COUNT; i++) {
-		*parts++ = (layer_part){tensors->norm_weight[i], &layer->norm_weight[i], false, true};
-		*parts++ = (layer_part){tensors->norm_bias[i], &layer->norm_bias[i], false, false};
+		*parts++ = (fp_layer_part){tensors->norm_weight[i], &layer->norm_weight[i], false, true};
+		*parts++ = (fp_layer_part){tensors->norm_bias[i], &layer->norm_bias[i], false, false};
 	}
-	*parts++ = (layer_part){tensors->query_norm, &layer->query_norm, false, true};
-	*parts++ = (layer_part){tensors->key_norm, &layer->key_norm, false, true};
+	*parts++ = (fp_layer_part){tensors->query_norm, &layer->query_norm, false, true};
+	*parts++ = (fp_layer_part){tensors->key_norm, &layer->key_norm, false, true};
+}
+
+/* The overlay's layers are in the model's basis already. */
+static bool is_overlaid(const fp_model *model, int64_t index)
+{
+	const fp_tensor_info *tensor = model->layers[index].weight[FP_OUTPUT];
+	return model->overlay && fp_overlay_data(model->overlay, tensor->whole ? tensor->whole : tensor);
 }
 
 fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index)
 {
 	fp_status status;
 	fp_layer *layer = NULL;
-	layer_part parts[LAYER_PARTS];
+	fp_layer_part parts[FP_LAYER_PARTS];
 	*out = NULL;
 	FP_REQUIRE(model->be, index >= 0 && index < model->config.layers);
 	FP_TRY(FP_NEW(model->be->ctx, &layer, 1));
 	layer->model = model;
 	layer->index = index;
-	list_parts(layer, parts);
-	for (int i = 0; i < LAYER_PARTS; i++)
+	fp_layer_list_parts(layer, parts);
+	for (int i = 0; i < FP_LAYER_PARTS; i++)
 		if (parts[i].tensor)
 			FP_TRY(fp_model_start_upload(model, parts[i].tensor,
 										 parts[i].is_operator ? fp_model_held_type(model, parts[i].tensor) : FP_F32,
 										 parts[i].matrix));
 	/* A check waits for the device, so all uploads are started first. */
-	for (int i = 0; i < LAYER_PARTS; i++)
+	for (int i = 0; i < FP_LAYER_PARTS; i++)
 		if (parts[i].tensor)
 			FP_TRY(fp_model_check_finite(model, parts[i].tensor, *parts[i].matrix));
-	for (int i = 0; i < LAYER_PARTS; i++)
+	for (int i = 0; i < FP_LAYER_PARTS; i++)
 		if (parts[i].tensor && parts[i].is_norm)
 			FP_TRY(fp_model_finish_norm(model, *parts[i].matrix));
+	if (model->basis && !is_overlaid(model, index))
+		FP_TRY(fp_layer_change_basis(layer, model->basis));
 	*out = layer;
 	layer = NULL;
 cleanup:
@@ -63,14 +63,14 @@ fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer)
 	fp_status status;
 	fp_backend *be = fp_model_backend(layer->model);
 	fp_layer source = *layer, *copy = NULL;
-	layer_part from[LAYER_PARTS], to[LAYER_PARTS];
+	fp_layer_part from[FP_LAYER_PARTS], to[FP_LAYER_PARTS];
 	*out = NULL;
 	FP_TRY(FP_NEW(be->ctx, &copy, 1));
 	copy->model = layer->model;
 	copy->index = layer->index;
-	list_parts(&source, from);
-	list_parts(copy, to);
-	for (int i = 0; i < LAYER_PARTS; i++) {
+	fp_layer_list_parts(&source, from);
+	fp_layer_list_parts(copy, to);
+	for (int i = 0; i < FP_LAYER_PARTS; i++) {
 		fp_matrix matrix = *from[i].matrix;
 		if (fp_matrix_is_absent(matrix))
 			continue;
@@ -88,9 +88,9 @@ void fp_layer_free(fp_layer *layer)
 {
 	if (!layer)
 		return;
-	layer_part parts[LAYER_PARTS];
-	list_parts(layer, parts);
-	for (int i = 0; i < LAYER_PARTS; i++)
+	fp_layer_part parts[FP_LAYER_PARTS];
+	fp_layer_list_parts(layer, parts);
+	for (int i = 0; i < FP_LAYER_PARTS; i++)
 		fp_matrix_free(fp_model_backend(layer->model), parts[i].matrix);
 	fp_free(layer);
 }

@@ -78,6 +78,18 @@ void fp_model_set_overlay(fp_model *model, const fp_overlay *overlay)
 	model->overlay = overlay;
 }
 
+void fp_model_set_basis(fp_model *model, const fp_basis *basis)
+{
+	if (model->basis != basis)
+		fp_model_drop_head(model); /* it is in the basis before */
+	model->basis = basis;
+}
+
+const fp_basis *fp_model_basis(const fp_model *model)
+{
+	return model->basis;
+}
+
 fp_backend *fp_model_backend(const fp_model *model)
 {
 	return model->be;
@@ -246,6 +258,8 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 		for (int64_t s = 0; s < sequences; s++)
 			FP_TRY(be->linear->axpby(be, 1, position_rows, 1, fp_matrix_rows(out, s * length, length)));
 	}
+	if (model->basis)
+		FP_TRY(fp_turn_rows(model->basis, out));
 cleanup:
 	fp_matrix_free(be, &unprojected);
 	fp_free(rows);

@@ -4,6 +4,7 @@
 #define FP_MODEL_MODEL_PARTS_H
 
 #include "model/architecture.h"
+#include "model/basis.h"
 #include "model/layer.h"
 
 /* A layer's tensors, borrowed from the checkpoint. NULL: the model has no such tensor. */
@@ -19,6 +20,7 @@ struct fp_model {
 	fp_backend *be;                  /* borrowed */
 	const fp_checkpoint *checkpoint; /* borrowed */
 	const fp_overlay *overlay;       /* borrowed; may be NULL */
+	const fp_basis *basis;           /* borrowed; NULL: the checkpoint's */
 	const fp_architecture *architecture;
 	fp_model_config config;
 	const char *prefix; /* borrowed from the architecture */
@@ -52,6 +54,22 @@ fp_status fp_model_check_finite(const fp_model *model, const fp_tensor_info *ten
 fp_status fp_model_upload(const fp_model *model, const fp_tensor_info *tensor, fp_matrix *out);
 /* Adds one to the weights of a norm if the model does so. */
 fp_status fp_model_finish_norm(const fp_model *model, fp_matrix weight);
+
+/* X ← XR, in blocks of rows; nothing if the basis leaves the residual stream alone. */
+fp_status fp_turn_rows(const fp_basis *basis, fp_matrix X);
+/* Loads the final norm and the head unless they are there. */
+fp_status fp_model_load_head(fp_model *model);
+/* The final norm and the head, just loaded ← those in the model's basis. */
+fp_status fp_head_change_basis(fp_model *model);
+
+/* A matrix of a layer and the checkpoint tensor that it is loaded from. */
+typedef struct fp_layer_part {
+	const fp_tensor_info *tensor; /* NULL: the model has no such tensor */
+	fp_matrix *matrix;
+	bool is_operator, is_norm; /* is_norm: the weight of a norm */
+} fp_layer_part;
+enum { FP_LAYER_PARTS = 2 * FP_ROLE_COUNT + 2 * FP_NORM_COUNT + 2 };
+void fp_layer_list_parts(fp_layer *layer, fp_layer_part parts[FP_LAYER_PARTS]);
 
 /* Y ← X Wᵀ + b, plus Y with `add`; b may be absent. */
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y);

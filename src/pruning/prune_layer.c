@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "model/basis.h"
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
 
@@ -247,6 +248,19 @@ cleanup:
 	return status;
 }
 
+/* In a new basis, what is not pruned has new bytes too. */
+static fp_status give_unpruned(const fp_layer_job *job)
+{
+	const fp_layer_output *to = &job->task->output;
+	fp_status status = FP_OK;
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (!fp_layer_task_has(job->task, job->pruned->index, (fp_role)role))
+			FP_TRY(fp_layer_give_operator(job->pruned, (fp_role)role, to->bias_done, to->data));
+	FP_TRY(fp_layer_give_vectors(job->pruned, to->bias_done, to->data));
+cleanup:
+	return status;
+}
+
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 {
 	fp_layer_job job = {.task = task, .feed = fp_feed_of(task->settings)};
@@ -255,6 +269,8 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	job.corrected = fp_feed_is_corrected(job.feed);
 	FP_TRY(take(&job.dense, task, index));
 	FP_TRY(fp_layer_copy(&job.pruned, job.dense));
+	if (fp_model_basis(task->model))
+		FP_TRY(fp_layer_round_vectors(job.pruned));
 	FP_TRY(prepare_streams(&job));
 	if (streams && fp_row_importance_wanted(task->settings, &task->pattern, task->selection, task->be))
 		FP_TRY(fp_row_importance_new(&job.importance, job.dense, streams));
@@ -266,7 +282,12 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		if (job.corrected)
 			FP_TRY(fp_pass_end(&job));
 		FP_TRY(fp_fit_pruned_layer(&job));
-	} else if (streams && !task->last && (job.corrected || job.feed == FP_FEED_SEQUENTIAL))
+	}
+	if (fp_model_basis(task->model) && task->output.bias_done)
+		FP_TRY(give_unpruned(&job));
+	if (fp_layer_is_fitted(task))
+		goto cleanup;
+	if (streams && !task->last && (job.corrected || job.feed == FP_FEED_SEQUENTIAL))
 		FP_TRY(leave_layer(&job));
 cleanup:
 	fp_row_importance_free(task->be, &job.importance);

@@ -20,7 +20,15 @@
 
 enum { MARGIN = 50 }; /* 1/MARGIN of a limit is left free, since this is an estimate */
 
-typedef enum phase { PHASE_FISHER, PHASE_ROWS, PHASE_STATISTICS, PHASE_SOLVE, PHASE_FIT, PHASE_COUNT } phase;
+typedef enum phase {
+	PHASE_BASIS,
+	PHASE_FISHER,
+	PHASE_ROWS,
+	PHASE_STATISTICS,
+	PHASE_SOLVE,
+	PHASE_FIT,
+	PHASE_COUNT
+} phase;
 
 typedef struct group_size {
 	int64_t inputs, largest; /* n, and mn of the largest operator */
@@ -139,6 +147,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	bool fitted = windows > 0 && task->settings->fit_steps > 0;
 	bool metric = fitted && fp_fisher_wanted(task->settings, task->windows);
 	double fixed = (double)(2 * s->held + fp_model_embedding_bytes(task->model)), host = 0, most = 0;
+	fixed += (double)fp_basis_bytes(task);
 	memset(bytes, 0, PHASE_COUNT * sizeof *bytes);
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
 		group_floats(task, s, group, plan, bytes);
@@ -152,6 +161,7 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 		bytes[PHASE_ROWS] = rows_bytes(task, plan) + fixed;
 	if (fitted)
 		bytes[PHASE_FIT] = fit_bytes(task, s, plan, metric) + fixed;
+	bytes[PHASE_BASIS] = (double)fp_basis_learning_bytes(task);
 	if (metric) /* before anything else is allocated */
 		bytes[PHASE_FISHER] = (double)fp_fisher_bytes(task->model, task->settings, task->windows, s->held);
 	if (!be->asynchronous) /* on the host: the program, the write buffers and the text */
@@ -166,7 +176,8 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 
 static void log_phases(fp_context *ctx, const double bytes[PHASE_COUNT])
 {
-	static const char *const names[PHASE_COUNT] = {"Fisher's matrices", "row importance", "statistics", "solve", "fit"};
+	static const char *const names[PHASE_COUNT] = {
+		"basis", "Fisher's matrices", "row importance", "statistics", "solve", "fit"};
 	for (int i = 0; i < PHASE_COUNT; i++)
 		if (bytes[i] > 0)
 			fp_log(ctx, FP_LOG_DEBUG, "memory: %s: %.0f MiB expected", names[i], bytes[i] / 1048576.0);

@@ -318,6 +318,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 					task->settings->allocate));
 	FP_TRY(take_share(&run));
 	FP_TRY(plan_streams(&run));
+	FP_TRY(fp_basis_prepare(task, &out->basis));
 	if (task->settings->allocate > 0 && run.pending > run.begin)
 		FP_TRY(fp_allocation_new(&run.allocation, &(fp_allocation_request){.model = task->model,
 																		   .settings = task->settings,
@@ -330,6 +331,8 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	FP_TRY(fp_run_output_new(&run.output, task, out));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
+	if (!task->comm || task->comm->rank == 0)
+		FP_TRY(fp_basis_write_rest(task, &run.output, run.selection));
 	FP_TRY(fp_write_behind_finish(run.output.behind));
 	FP_TRY(collect_results(&run));
 cleanup:

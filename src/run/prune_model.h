@@ -7,6 +7,7 @@
 #include "checkpoint/writer.h"
 #include "comm/comm.h"
 #include "pruning/prune_layer.h"
+#include "run/model_basis.h"
 
 typedef struct fp_prune_result { /* freed with fp_prune_result_free() */
 	fp_operator_result *operators;
@@ -15,6 +16,7 @@ typedef struct fp_prune_result { /* freed with fp_prune_result_free() */
 	int64_t fit_count, fit_capacity;
 	double squared_error, squared_output; /* summed over the operators */
 	int64_t zeros, entries;
+	fp_basis_gain basis; /* with a basis */
 	double seconds;
 	fp_stopwatch stopwatch;
 } fp_prune_result;
@@ -37,6 +39,8 @@ typedef struct fp_prune_task {
 	fp_comm *comm;                 /* NULL: one process */
 	fp_layer_journal *journal;     /* required with several ranks; NULL: the run cannot be resumed */
 	fp_overlay *overlay;           /* NULL: the new tensors are not kept in memory */
+	const fp_basis_choice *choice; /* NULL: the checkpoint's basis */
+	fp_basis **basis;              /* with `choice`: the caller's; learned unless it is there, and set on the model */
 	fp_dense_statistics *kept;     /* shared by runs on the same model and windows; may be NULL */
 	fp_operator_listener listener; /* may be NULL */
 	void *listener_data;

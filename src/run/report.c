@@ -59,6 +59,26 @@ static json_t *report_fits(const fp_prune_result *result, bool with_times)
 	return layers;
 }
 
+/* "none", or what was turned and by how much the masses fell that the pattern removes (basis/pruned_mass.h). */
+static json_t *report_basis(const fp_prune_task *task, const fp_prune_result *result, bool with_times)
+{
+	const fp_basis_choice *choice = task->choice;
+	const fp_basis_gain *gain = &result->basis;
+	if (!choice || !choice->local)
+		return json_pack("{s:s}", "kind", "none");
+	json_t *basis = json_pack("{s:s, s:[f, f]}", "kind", fp_basis_word(choice), "removed_of_heads", gain->local_before,
+							  gain->local_after);
+	if (basis && choice->stream) {
+		json_object_set_new(basis, "removed", json_pack("[f, f]", gain->stream_before, gain->stream_after));
+		json_object_set_new(basis, "untied_head", json_boolean(choice->unties));
+		if (choice->unties)
+			json_object_set_new(basis, "head_bytes", json_integer(choice->head.bytes));
+	}
+	if (basis && with_times)
+		json_object_set_new(basis, "seconds", json_real(gain->seconds));
+	return basis;
+}
+
 static json_t *report_times(const fp_prune_result *result)
 {
 	json_t *stages = json_object();
@@ -92,6 +112,7 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 	fp_windows_digest(text, sizeof text, task->windows);
 	json_object_set_new(report, "calibration_digest", json_string(text));
 	json_object_set_new(report, "settings", fp_report_settings(settings, ctx));
+	json_object_set_new(report, "basis", report_basis(task, result, with_times));
 	json_object_set_new(report, "operators", operators);
 	if (biases > 0)
 		json_object_set_new(report, "biases_updated", json_integer(biases));

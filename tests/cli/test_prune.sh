@@ -124,6 +124,23 @@ prune all --method wanda --pattern 2:4 --verbose
 prune allocated --method wanda --pattern 50% --allocate 0.1
 grep -q "inspect allocated$" "$work/out" || complain "with --allocate inspect cannot check the share of each matrix"
 
+# what was folded into the weights
+prune full --method wanda --pattern 2:4 --basis full --report full.html || complain "--basis full fails"
+grep -Eq "^basis +full: removed mass [0-9.]+% → [0-9.]+%, head untied \([0-9.]+ [KM]iB\)$" "$work/out" ||
+	complain "prune does not print its basis"
+grep -q "(full: residual stream and heads)" full.html || complain "the report of prune does not have its basis"
+python3 -c "
+import json, os
+b = json.load(open('full/pruning_report.json'))['basis']
+assert b['kind'] == 'full' and b['untied_head'] and b['removed'][1] < b['removed'][0], b
+grown = os.path.getsize('full/model.safetensors') - os.path.getsize('good/model.safetensors') # the header is not the same
+assert abs(grown - b['head_bytes']) < 1000 < b['head_bytes'], (grown, b)
+" || complain "the basis in the report"
+prune local --method wanda --pattern 2:4 --basis local || complain "--basis local fails"
+grep -Eq "^basis +local: removed mass of attention's operators [0-9.]+% → [0-9.]+%$" "$work/out" ||
+	complain "prune does not print its local basis"
+prune none --method wanda --pattern 2:4 && grep -q "^basis" "$work/out" && complain "a basis that was not asked for"
+
 # layers count from 0 everywhere
 prune counted --method wanda --layers 1 --verbose
 grep -q "^layer 1 of 0-1: " "$work/err" || complain "progress does not count layers from 0"

@@ -75,6 +75,62 @@ static void divergence(void **state)
 	fp_text_free(html);
 }
 
+/* A column for the basis if some row has one; a prune says what it gained. */
+static void bases(void **state)
+{
+	fp_context *ctx = *state;
+	json_t *document = comparison("model", 2);
+	json_t *rows = json_object_get(document, "rows");
+	for (size_t i = 1; i < json_array_size(rows); i++)
+		json_object_set_new(json_array_get(rows, i), "basis", json_pack("{s:s}", "kind", "none"));
+	char *html = page_of(ctx, json_incref(document));
+	assert_int_equal(count(html, "<th>basis</th>"), 0);
+	assert_int_equal(count(html, "<td>none</td>"), 0);
+	fp_text_free(html);
+	for (size_t i = 3; i < 5; i++) /* the second method */
+		json_object_set_new(json_array_get(rows, i), "basis", json_pack("{s:s}", "kind", "full"));
+	html = page_of(ctx, document);
+	assert_int_equal(count(html, "<th>basis</th>"), 1);
+	assert_int_equal(count(html, "<tr><th>dense</th><td>–</td>"), 1);
+	assert_int_equal(count(html, "<tr><th>way0</th><td>none</td>"), 1);
+	assert_int_equal(count(html, "<tr><th>way1</th><td>full</td>"), 1);
+	fp_text_free(html);
+	html = page_of(ctx, json_pack("{s:s, s:[], s:{s:s, s:[f, f], s:[f, f], s:b, s:i}}", "model", "m", "operators",
+								  "basis", "kind", "full", "removed_of_heads", 0.09, 0.08, "removed", 0.119, 0.086,
+								  "untied_head", 1, "head_bytes", 12582912));
+	assert_non_null(strstr(html, "(full: residual stream and heads)"));
+	assert_non_null(
+		strstr(html, "fell from 11.9% to 8.6%. The head is no longer the embedding and takes 12.0 MiB of its own."));
+	fp_text_free(html);
+	html = page_of(ctx, json_pack("{s:s, s:[], s:{s:s, s:[f, f]}}", "model", "m", "operators", "basis", "kind", "local",
+								  "removed_of_heads", 0.099, 0.091));
+	assert_non_null(strstr(html, "(local: heads)"));
+	assert_non_null(strstr(html, "of the attention operators' squares fell from 9.9% to 9.1%.</p>"));
+	fp_text_free(html);
+	html = page_of(ctx, json_pack("{s:s, s:[], s:{s:s}}", "model", "m", "operators", "basis", "kind", "none"));
+	assert_null(strstr(html, "learned basis"));
+	fp_text_free(html);
+}
+
+/* A name that is longer than most is not cut off, and the chart gives it room. */
+static void long_names(void **state)
+{
+	static const char title[] = "layer reconstruction (best, basis full, short fit)";
+	fp_context *ctx = *state;
+	json_t *document = comparison("model", 2);
+	json_t *row = json_array_get(json_object_get(document, "rows"), 1);
+	char *html = page_of(ctx, json_incref(document));
+	assert_int_equal(count(html, "<text class=\"end\" x=\"286\""), 4); /* two methods, two patterns */
+	fp_text_free(html);
+	json_object_set_new(row, "title", json_string(title));
+	html = page_of(ctx, document);
+	assert_int_equal(count(html, "<th>layer reconstruction (best, basis full, short fit)</th>"), 1);
+	char place[64];
+	snprintf(place, sizeof place, "<text class=\"end\" x=\"%zu\"", 7 * strlen(title));
+	assert_int_equal(count(html, place), 2); /* the names of 50%: this one and way1 */
+	fp_text_free(html);
+}
+
 static void several_comparisons(void **state)
 {
 	fp_context *ctx = *state;
@@ -172,6 +228,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(one_comparison, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(divergence, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(bases, context_set_up, context_tear_down),
+		cmocka_unit_test_setup_teardown(long_names, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(several_comparisons, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(presets_have_honest_names, context_set_up, context_tear_down),
 		cmocka_unit_test_setup_teardown(hidden_errors_of_a_comparison, context_set_up, context_tear_down),

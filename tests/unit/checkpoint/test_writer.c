@@ -75,7 +75,7 @@ static int count_names(void)
 static void write_all(const fp_checkpoint *source, const char *target)
 {
 	fp_writer *writer;
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target, NULL));
 	assert_ok(ctx, fp_writer_commit(writer));
 	fp_writer_close(writer);
 }
@@ -127,7 +127,7 @@ static void only_replaced_bytes_change(void **state)
 	uint16_t bytes[15];
 	memset(bytes, 0x3C, sizeof bytes);
 	write_file(in, "pruning_report.json", "old", 3);
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out, NULL));
 	assert_false(exists(folder, "out"));
 	const fp_tensor_info *tensor = fp_checkpoint_find(source, "bf16");
 	assert_int_equal(tensor->bytes, sizeof bytes);
@@ -208,7 +208,7 @@ static void tied_heads_follow_the_config(void **state)
 	(void)state;
 	fp_checkpoint *source = open_fixture("bin-tied");
 	fp_writer *writer;
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out, NULL));
 	assert_fails(ctx, FP_ERROR_USAGE, "'lm_head.weight' is tied",
 				 fp_writer_replace(writer, ctx, fp_checkpoint_find(source, "lm_head.weight"), ""));
 	assert_ok(ctx, fp_writer_commit(writer));
@@ -253,21 +253,21 @@ static void bad_targets_are_refused(void **state)
 	fp_checkpoint *source = open_fixture("safetensors-single");
 	fp_writer *writer;
 	char path[9000];
-	assert_fails(ctx, FP_ERROR_USAGE, "is the input", fp_writer_open(&writer, ctx, source, in));
+	assert_fails(ctx, FP_ERROR_USAGE, "is the input", fp_writer_open(&writer, ctx, source, in, NULL));
 	snprintf(path, sizeof path, "%s/../in/", in);
-	assert_fails(ctx, FP_ERROR_USAGE, "is the input", fp_writer_open(&writer, ctx, source, path));
+	assert_fails(ctx, FP_ERROR_USAGE, "is the input", fp_writer_open(&writer, ctx, source, path, NULL));
 	snprintf(path, sizeof path, "%s/pruned", in);
-	assert_fails(ctx, FP_ERROR_USAGE, "is inside the input", fp_writer_open(&writer, ctx, source, path));
+	assert_fails(ctx, FP_ERROR_USAGE, "is inside the input", fp_writer_open(&writer, ctx, source, path, NULL));
 	snprintf(path, sizeof path, "%s/no/pruned", folder);
-	assert_fails(ctx, FP_ERROR_USAGE, "create it first", fp_writer_open(&writer, ctx, source, path));
-	assert_fails(ctx, FP_ERROR_USAGE, "cannot be the output", fp_writer_open(&writer, ctx, source, "/"));
+	assert_fails(ctx, FP_ERROR_USAGE, "create it first", fp_writer_open(&writer, ctx, source, path, NULL));
+	assert_fails(ctx, FP_ERROR_USAGE, "cannot be the output", fp_writer_open(&writer, ctx, source, "/", NULL));
 	assert_int_equal(mkdir(out, 0777), 0);
 	write_file(out, "precious", "x", 1);
-	assert_fails(ctx, FP_ERROR_USAGE, "exists already", fp_writer_open(&writer, ctx, source, out));
+	assert_fails(ctx, FP_ERROR_USAGE, "exists already", fp_writer_open(&writer, ctx, source, out, NULL));
 	assert_null(writer);
 	assert_true(exists(out, "precious"));
 	snprintf(path, sizeof path, "%s/precious", out);
-	assert_fails(ctx, FP_ERROR_USAGE, "exists already", fp_writer_open(&writer, ctx, source, path));
+	assert_fails(ctx, FP_ERROR_USAGE, "exists already", fp_writer_open(&writer, ctx, source, path, NULL));
 	unlink(path);
 	snprintf(path, sizeof path, "%s///", out);
 	write_all(source, path); /* an empty directory is fine */
@@ -282,12 +282,12 @@ static void without_a_commit_nothing_stays(void **state)
 	(void)state;
 	fp_checkpoint *source = open_fixture("safetensors-single");
 	fp_writer *writer;
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out, NULL));
 	assert_int_equal(count_names(), 2);
 	fp_writer_close(writer);
 	assert_int_equal(count_names(), 1);
 	const volatile int stop = 1;
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, out, NULL));
 	fp_context_set_interrupt(ctx, &stop);
 	assert_fails(ctx, FP_ERROR_INTERRUPTED, "interrupted", fp_writer_commit(writer));
 	fp_context_set_interrupt(ctx, NULL);
@@ -309,7 +309,7 @@ static void a_full_disk_leaves_nothing(void **state)
 		small = before;
 		small.rlim_cur = limit;
 		assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-		fp_status status = fp_writer_open(&writer, ctx, source, out);
+		fp_status status = fp_writer_open(&writer, ctx, source, out, NULL);
 		if (status == FP_OK)
 			status = fp_writer_commit(writer);
 		fp_writer_close(writer);
@@ -334,7 +334,7 @@ static void no_memory_leaves_nothing(void **state)
 		fp_writer *writer = NULL;
 		ctx->allocations = 0;
 		ctx->fail_allocation_at = n;
-		fp_status status = fp_writer_open(&writer, ctx, source, out);
+		fp_status status = fp_writer_open(&writer, ctx, source, out, NULL);
 		if (status == FP_OK)
 			status = fp_writer_commit(writer);
 		fp_writer_close(writer);

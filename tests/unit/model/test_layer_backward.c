@@ -247,7 +247,7 @@ static void the_input_s_gradient_follows_the_loss(void **unused)
 		for (int64_t k = 0; k < size; k++)
 			values[k] = (float)cos(0.7 * (double)k + 1); /* as in pass() */
 		assert_ok(r.f.ctx, r.f.be->memory->upload(r.f.be, output, values, FP_F32, output.cols));
-		assert_ok(r.f.ctx, fp_layer_backward_input(r.layer, r.tape, &dinput));
+		assert_ok(r.f.ctx, fp_layer_backward_input(r.layer, r.tape, NULL, &dinput));
 		float *gradient = download(&r, dinput);
 		double slope = move_input(&r, gradient, step);
 		double up = pass(&r, 0, sequences, false, false);

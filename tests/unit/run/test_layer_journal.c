@@ -70,7 +70,7 @@ static fp_status attempt(journal_run *run)
 						  .listener = listen,
 						  .listener_data = run};
 	run->finished = 0;
-	FP_TRY(fp_writer_resume(&writer, ctx, run->f.checkpoint, run->output, &begun));
+	FP_TRY(fp_writer_resume(&writer, ctx, run->f.checkpoint, run->output, NULL, &begun));
 	task.writer = writer;
 	FP_TRY(fp_layer_journal_open(&journal, &task, begun));
 	task.journal = journal;
@@ -238,13 +238,14 @@ static void another_run_is_refused(void **unused)
 	assert_fails(ctx, FP_ERROR_USAGE, "another calibration text", attempt(&run));
 	run.windows.ids[0] ^= 1;
 	fp_writer *writer;
-	assert_fails(ctx, FP_ERROR_USAGE, "unfinished run", fp_writer_open(&writer, ctx, run.f.checkpoint, run.output));
+	assert_fails(ctx, FP_ERROR_USAGE, "unfinished run",
+				 fp_writer_open(&writer, ctx, run.f.checkpoint, run.output, NULL));
 	bool begun;
 	fp_writer *first;
-	assert_ok(ctx, fp_writer_resume(&first, ctx, run.f.checkpoint, run.output, &begun));
+	assert_ok(ctx, fp_writer_resume(&first, ctx, run.f.checkpoint, run.output, NULL, &begun));
 	assert_true(begun);
 	assert_fails(ctx, FP_ERROR_USAGE, "another run is writing",
-				 fp_writer_resume(&writer, ctx, run.f.checkpoint, run.output, &begun));
+				 fp_writer_resume(&writer, ctx, run.f.checkpoint, run.output, NULL, &begun));
 	fp_writer_close(first);
 	assert_ok(ctx, attempt(&run));
 	close_run(&run);

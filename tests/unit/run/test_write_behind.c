@@ -27,7 +27,7 @@ static void everything_is_written(void **state)
 	snprintf(target, sizeof target, "%s/out", folder);
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target, NULL));
 	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
 	int64_t count = fp_checkpoint_tensor_count(source);
 	for (int64_t i = 0; i < count; i++) {
@@ -78,7 +78,7 @@ static void a_failure_of_work_is_returned(void **state)
 	snprintf(target, sizeof target, "%s/out", folder);
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target, NULL));
 	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
 	assert_ok(ctx, fp_write_behind_call(behind, failing_work, NULL));
 	fp_fail(ctx, FP_ERROR_DEVICE, "an older failure");
@@ -107,7 +107,7 @@ static void a_failure_is_returned(void **state)
 	snprintf(target, sizeof target, "%s/out", folder);
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
-	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target));
+	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target, NULL));
 	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
 	fp_tensor_info stranger = *fp_checkpoint_tensor(source, 0);
 	stranger.bytes += 1;

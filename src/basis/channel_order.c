@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "basis/channel_order.h"
+
+#include "base/memory.h"
+#include "base/mersenne.h"
+#include "base/numbers.h"
+
+enum { ROUNDS = 100, MOST_ROWS = 256, MOST_GROUP = 16 };
+
+typedef struct order_search {
+	fp_backend *be;
+	int64_t rows, channels; /* rows of `down` that are looked at, evenly spaced */
+	int64_t kept, group;    /* N:M */
+	float *scores;          /* channels × rows: w²E[x²] */
+	int32_t *order;
+} order_search;
+
+/* scores ← from the layer's down operator */
+static fp_status read_scores(order_search *s, fp_matrix down, fp_matrix inner)
+{
+	fp_backend *be = s->be;
+	int64_t n = s->channels, all = down.rows;
+	float *row = NULL, *squares = NULL;
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &row, n));
+	FP_TRY(FP_NEW(be->ctx, &squares, n));
+	FP_TRY(FP_NEW(be->ctx, &s->scores, n * s->rows));
+	FP_TRY(be->memory->download(be, squares, FP_F32, n, inner));
+	for (int64_t i = 0; i < s->rows; i++) {
+		FP_TRY(be->memory->download(be, row, FP_F32, n, fp_matrix_rows(down, i * all / s->rows, 1)));
+		FP_TRY(be->memory->synchronize(be));
+		for (int64_t j = 0; j < n; j++)
+			s->scores[j * s->rows + i] = row[j] * row[j] * squares[j];
+	}
+cleanup:
+	fp_free(row);
+	fp_free(squares);
+	return status;
+}
+
+static float smaller(float a, float b)
+{
+	return a < b ? a : b;
+}
+
+static float larger(float a, float b)
+{
+	return a > b ? a : b;
+}
+
+/* The sum of the two smallest of four, over all rows. */
+static double removed_of_four(const float *const c[4], int64_t rows)
+{
+	float sum = 0;
+#pragma omp simd reduction(+ : sum)
+	for (int64_t i = 0; i < rows; i++) {
+		float low = smaller(c[0][i], c[1][i]), high = larger(c[0][i], c[1][i]);
+		float low2 = smaller(c[2][i], c[3][i]), high2 = larger(c[2][i], c[3][i]);
+		sum += smaller(low, low2) + smaller(larger(low, low2), smaller(high, high2));
+	}
+	return (double)sum;
+}
+
+/* What N:M removes of a group with these channels, over all rows. */
+static double removed(const order_search *s, const float *const *c)
+{
+	double sum = 0;
+	if (s->group == 4 && s->kept == 2)
+		return removed_of_four(c, s->rows);
+	for (int64_t i = 0; i < s->rows; i++) {
+		float sorted[MOST_GROUP];
+		for (int64_t k = 0; k < s->group; k++) {
+			int64_t place = k;
+			for (; place > 0 && sorted[place - 1] > c[k][i]; place--)
+				sorted[place] = sorted[place - 1];
+			sorted[place] = c[k][i];
+		}
+		for (int64_t k = 0; k < s->group - s->kept; k++)
+			sum += (double)sorted[k];
+	}
+	return sum;
+}
+
+/* Makes the best exchange between two groups, if one helps. */
+static void exchange(order_search *s, int32_t *a, int32_t *b)
+{
+	const float *c[2][MOST_GROUP];
+	for (int64_t k = 0; k < s->group; k++) {
+		c[0][k] = s->scores + a[k] * s->rows;
+		c[1][k] = s->scores + b[k] * s->rows;
+	}
+	double least = removed(s, c[0]) + removed(s, c[1]), now = least;
+	int64_t best[2] = {-1, -1};
+	for (int64_t i = 0; i < s->group; i++)
+		for (int64_t j = 0; j < s->group; j++) {
+			const float *x = c[0][i], *y = c[1][j];
+			c[0][i] = y;
+			c[1][j] = x;
+			double mass = removed(s, c[0]) + removed(s, c[1]);
+			c[0][i] = x;
+			c[1][j] = y;
+			if (mass < least && mass < now * (1 - 1e-6)) { /* not for rounding alone */
+				least = mass;
+				best[0] = i;
+				best[1] = j;
+			}
+		}
+	if (best[0] >= 0) {
+		int32_t channel = a[best[0]];
+		a[best[0]] = b[best[1]];
+		b[best[1]] = channel;
+	}
+}
+
+static fp_status search(order_search *s, uint64_t seed)
+{
+	int64_t groups = s->channels / s->group;
+	int64_t *shuffled = NULL;
+	fp_mersenne random;
+	fp_status status;
+	FP_TRY(FP_NEW(s->be->ctx, &shuffled, groups));
+	for (int64_t i = 0; i < groups; i++)
+		shuffled[i] = i;
+	fp_mersenne_seed(&random, seed);
+	for (int round = 0; round < ROUNDS; round++) {
+		FP_TRY(fp_check_interrupt(s->be->ctx));
+		for (int64_t i = groups - 1; i > 0; i--) {
+			int64_t other = fp_mersenne_below(&random, i + 1), group = shuffled[other];
+			shuffled[other] = shuffled[i];
+			shuffled[i] = group;
+		}
+#pragma omp parallel for num_threads(s->be->threads) schedule(static)
+		for (int64_t pair = 0; pair < groups / 2; pair++)
+			exchange(s, s->order + shuffled[2 * pair] * s->group, s->order + shuffled[2 * pair + 1] * s->group);
+	}
+cleanup:
+	fp_free(shuffled);
+	return status;
+}
+
+fp_status fp_order_channels(int32_t **out, const fp_basis_task *task, const fp_layer *layer, fp_matrix inner)
+{
+	fp_matrix down = layer->weight[FP_DOWN];
+	const fp_pattern *pattern = &task->pattern;
+	order_search s = {.be = task->be,
+					  .rows = fp_smaller(down.rows, MOST_ROWS),
+					  .channels = down.cols,
+					  .kept = pattern->kept,
+					  .group = pattern->group};
+	fp_status status = FP_OK;
+	*out = NULL;
+	if (s.group == 0 || s.group > MOST_GROUP || s.channels % s.group != 0)
+		return FP_OK;
+	FP_TRY(FP_NEW(task->ctx, &s.order, s.channels));
+	for (int64_t i = 0; i < s.channels; i++)
+		s.order[i] = (int32_t)i;
+	FP_TRY(read_scores(&s, down, inner));
+	FP_TRY(search(&s, (uint64_t)layer->index));
+	*out = s.order;
+	s.order = NULL;
+cleanup:
+	fp_free(s.scores);
+	fp_free(s.order);
+	return status;
+}

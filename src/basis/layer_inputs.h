@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * layer_inputs.h: the hidden states of some windows on their way through the dense model, and the Gram matrices of what
+ * the operators of a layer read.
+ */
+#ifndef FP_BASIS_LAYER_INPUTS_H
+#define FP_BASIS_LAYER_INPUTS_H
+
+#include "model/layer.h"
+#include "text/windows.h"
+
+typedef struct fp_text_stream { /* freed with fp_text_stream_free() */
+	fp_model *model;            /* borrowed */
+	int64_t windows, length, batch;
+	fp_matrix hidden;  /* windows·length × hidden */
+	fp_matrix context; /* of a batch */
+	fp_workspace *workspace;
+} fp_text_stream;
+
+/* Embeds the first windows of a text: enough of them for Gram matrices of `hidden` inputs. */
+fp_status fp_text_stream_open(fp_text_stream *out, fp_model *model, const fp_windows *windows);
+void fp_text_stream_free(fp_text_stream *stream); /* all zero is allowed */
+int64_t fp_text_stream_bytes(const fp_model *model, const fp_windows *windows);
+
+/* H = E[xxᵀ] of each group's inputs (fp_role_group()). */
+typedef struct fp_layer_inputs { /* freed with fp_layer_inputs_free() */
+	fp_matrix H[FP_GROUP_COUNT]; /* absent: not asked for */
+	fp_matrix inner;             /* 1 × inner: the diagonal of H of the last group, without which it is computed */
+} fp_layer_inputs;
+
+/* Moves the stream past the layer and computes H of the groups whose bit is set in `groups`. */
+fp_status fp_layer_inputs_measure(fp_layer_inputs *out, fp_text_stream *stream, const fp_layer *layer, unsigned groups);
+void fp_layer_inputs_free(fp_backend *be, fp_layer_inputs *inputs);
+/* n of a group's H. */
+int64_t fp_group_inputs(const fp_model *model, int group);
+
+#endif

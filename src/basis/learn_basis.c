@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "basis/learn_basis.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/numbers.h"
+#include "basis/channel_order.h"
+#include "basis/head_basis.h"
+#include "basis/layer_inputs.h"
+#include "basis/sensitivity.h"
+#include "basis/stream_basis.h"
+
+#include <math.h>
+
+double fp_basis_rate(const fp_basis_task *task, int64_t step, int64_t steps)
+{
+	const double rise = 0.05, pi = 3.14159265358979323846;
+	double way = ((double)step + 0.5) / (double)steps;
+	return task->settings->basis_rate * fmin(1, way / rise) * 0.5 * (1 + cos(pi * way));
+}
+
+int64_t fp_learn_basis_bytes(const fp_basis_task *task)
+{
+	const fp_model *model = task->model;
+	const fp_model_config *c = fp_model_get_config(model);
+	int64_t q = c->heads * c->head_dim, basis = 2 * c->layers * c->kv_heads * c->head_dim * c->head_dim;
+	int64_t grams = c->hidden * c->hidden + q * q;
+	int64_t heads = fp_text_stream_bytes(model, task->windows) + fp_layer_bytes(model, 0) +
+					fp_layer_change_basis_bytes(model, 0) + fp_learn_heads_bytes(task) +
+					2 * grams * (int64_t)sizeof(float);
+	int64_t most = fp_larger(heads, fp_sensitivities_bytes(model, task->windows));
+	if (task->stream) {
+		basis += c->hidden * c->hidden;
+		most = fp_larger(most, fp_learn_stream_bytes(task, 1));
+	}
+	return most + basis * (int64_t)sizeof(float);
+}
+
+/* In the basis of the stream, layer by layer. */
+static fp_status learn_layers(const fp_basis_task *task, fp_basis *basis, const double *sensitivities,
+							  fp_basis_gain *gain)
+{
+	enum { ATTENTION_GROUPS = 3 };
+	fp_model *model = task->model;
+	int64_t layers = basis->layer_count;
+	fp_text_stream stream = {0};
+	fp_layer_inputs inputs = {0};
+	fp_layer *layer = NULL;
+	fp_mass before = {0}, after = {0};
+	fp_status status;
+	FP_TRY(fp_text_stream_open(&stream, model, task->windows));
+	for (int64_t i = 0; i < layers; i++) {
+		fp_report_progress(task->ctx, "basis: heads", i, layers);
+		FP_TRY(fp_layer_load(&layer, model, i));
+		FP_TRY(fp_layer_inputs_measure(&inputs, &stream, layer, ATTENTION_GROUPS));
+		FP_TRY(fp_learn_heads(task, layer, sensitivities + i * FP_ROLE_COUNT, &inputs, &basis->layers[i], &before,
+							  &after));
+		FP_TRY(fp_order_channels(&basis->layers[i].inner, task, layer, inputs.inner));
+		fp_layer_inputs_free(task->be, &inputs);
+		fp_layer_free(layer);
+		layer = NULL;
+	}
+	gain->local_before = before.all > 0 ? before.removed / before.all : 0;
+	gain->local_after = before.all > 0 ? after.removed / before.all : 0;
+cleanup:
+	fp_layer_inputs_free(task->be, &inputs);
+	fp_layer_free(layer);
+	fp_text_stream_free(&stream);
+	return status;
+}
+
+fp_status fp_learn_basis(fp_basis **out, const fp_basis_task *task, fp_basis_gain *gain)
+{
+	fp_model *model = task->model;
+	fp_basis *basis = NULL;
+	double *sensitivities = NULL, started = fp_clock();
+	fp_stage stage = fp_stage_enter(task->ctx, FP_STAGE_BASIS);
+	fp_status status;
+	*out = NULL;
+	*gain = (fp_basis_gain){0};
+	FP_TRY(FP_NEW(task->ctx, &sensitivities, fp_model_get_config(model)->layers * FP_ROLE_COUNT));
+	/* Identities: only the weights of the norms go into the operators, and heads stay as they are while they are learned. */
+	FP_TRY(fp_basis_new(&basis, model, &task->freedom, task->stream));
+	fp_model_set_basis(model, basis);
+	FP_TRY(fp_sensitivities(sensitivities, model, task->windows));
+	for (int64_t i = 0; task->pruned && i < fp_model_get_config(model)->layers * FP_ROLE_COUNT; i++)
+		sensitivities[i] = task->pruned[i] ? sensitivities[i] : 0;
+	if (task->stream)
+		FP_TRY(fp_learn_stream(task, basis, sensitivities, gain));
+	FP_TRY(learn_layers(task, basis, sensitivities, gain));
+	gain->seconds = fp_clock() - started;
+	*out = basis;
+	basis = NULL;
+cleanup:
+	fp_model_set_basis(model, NULL);
+	fp_basis_free(basis);
+	fp_free(sensitivities);
+	fp_stage_enter(task->ctx, stage);
+	return status;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "basis/sensitivity.h"
+
+#include "backend/work_space.h"
+#include "base/memory.h"
+#include "base/numbers.h"
+#include "model/basis.h"
+
+enum { TOKENS = 4096, BATCH_TOKENS = 2048 }; /* at least one window */
+
+typedef struct passes {
+	fp_model *model;
+	fp_backend *be;
+	const fp_windows *windows;
+	int64_t layers, count, batch; /* windows in all, and at once */
+	fp_matrix *inputs;            /* of each layer, and the output of the last: tokens × hidden */
+	fp_matrix gradient;           /* of a layer's output; of its input after its backward pass */
+	fp_matrix energies[FP_ROLE_COUNT];
+	fp_workspace *workspace;
+	fp_tape *tape;
+	int32_t *targets;
+} passes;
+
+static int64_t window_count(const fp_windows *windows)
+{
+	return fp_larger(fp_smaller(TOKENS / windows->length, windows->count), 1);
+}
+
+static int64_t batch_windows(const fp_windows *windows)
+{
+	return fp_larger(fp_smaller(BATCH_TOKENS / windows->length, window_count(windows)), 1);
+}
+
+static void passes_free(passes *p)
+{
+	for (int64_t i = 0; p->inputs && i <= p->layers; i++)
+		fp_matrix_free(p->be, &p->inputs[i]);
+	fp_free(p->inputs);
+	fp_matrix_free(p->be, &p->gradient);
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		fp_matrix_free(p->be, &p->energies[role]);
+	fp_workspace_free(p->workspace);
+	fp_tape_free(p->tape);
+	fp_free(p->targets);
+}
+
+int64_t fp_sensitivities_bytes(const fp_model *model, const fp_windows *windows)
+{
+	const fp_model_config *c = fp_model_get_config(model);
+	int64_t tokens = window_count(windows) * windows->length, batch = batch_windows(windows) * windows->length;
+	fp_attention_shape shape = fp_model_attention_shape(model, batch_windows(windows), windows->length);
+	int64_t tape = fp_tape_bytes(model, batch) +
+				   fp_larger(fp_attention_backward_bytes(fp_model_backend(model), &shape),
+							 fp_layer_change_basis_bytes(model, 0)); /* layers are loaded while it is there */
+	int64_t most = fp_larger(fp_larger(tape, fp_workspace_bytes(model, batch)) + fp_layer_bytes(model, 0),
+							 fp_model_head_bytes(model));
+	return (c->layers + 2) * tokens * c->hidden * (int64_t)sizeof(float) + most;
+}
+
+/* The rows of window `first` and the following ones of its batch. */
+static fp_matrix part_of(const passes *p, fp_matrix all, int64_t first)
+{
+	int64_t count = fp_smaller(p->batch, p->count - first), length = p->windows->length;
+	return fp_matrix_rows(all, first * length, count * length);
+}
+
+static fp_status forward(passes *p)
+{
+	int64_t tokens = p->count * p->windows->length, hidden = fp_model_get_config(p->model)->hidden;
+	fp_layer *layer = NULL;
+	fp_status status;
+	FP_TRY(fp_workspace_new(&p->workspace, p->model, p->batch * p->windows->length));
+	FP_TRY(fp_matrix_new(p->be, &p->inputs[0], tokens, hidden, FP_F32));
+	FP_TRY(fp_model_embed(p->model, p->windows->ids, p->count, p->windows->length, p->inputs[0]));
+	for (int64_t i = 0; i < p->layers; i++) {
+		FP_TRY(fp_check_interrupt(p->be->ctx));
+		FP_TRY(fp_layer_load(&layer, p->model, i));
+		FP_TRY(fp_matrix_new(p->be, &p->inputs[i + 1], tokens, hidden, FP_F32));
+		FP_TRY(p->be->memory->copy(p->be, p->inputs[i + 1], p->inputs[i]));
+		for (int64_t first = 0; first < p->count; first += p->batch) {
+			fp_layer_state state = {.sequences = fp_smaller(p->batch, p->count - first),
+									.length = p->windows->length,
+									.hidden = part_of(p, p->inputs[i + 1], first)};
+			FP_TRY(fp_layer_forward(layer, &state, p->workspace));
+		}
+		fp_layer_free(layer);
+		layer = NULL;
+	}
+cleanup:
+	fp_layer_free(layer);
+	fp_workspace_free(p->workspace);
+	p->workspace = NULL;
+	return status;
+}
+
+static fp_status backward_head(passes *p)
+{
+	int64_t length = p->windows->length, tokens = p->count * length;
+	fp_status status;
+	FP_TRY(FP_NEW(p->be->ctx, &p->targets, tokens));
+	for (int64_t i = 0; i < tokens; i++)
+		p->targets[i] = (i + 1) % length == 0 ? -1 : p->windows->ids[i + 1];
+	FP_TRY(fp_matrix_new(p->be, &p->gradient, tokens, fp_model_get_config(p->model)->hidden, FP_F32));
+	FP_TRY(fp_model_loss_gradient(p->model, p->inputs[p->layers], p->targets, p->gradient));
+cleanup:
+	fp_model_drop_head(p->model);
+	return status;
+}
+
+/* *out ← the mean of the energies (1 × outputs) over outputs and tokens */
+static fp_status mean_energy(const passes *p, fp_matrix energies, double *out)
+{
+	fp_matrix ones = {0};
+	double sum;
+	fp_status status;
+	FP_TRY(fp_matrix_new(p->be, &ones, 1, energies.cols, FP_F32));
+	FP_TRY(p->be->memory->fill(p->be, ones, 1));
+	FP_TRY(p->be->linear->dot(p->be, energies, ones, &sum));
+	*out = sum / (double)energies.cols / (double)(p->count * p->windows->length);
+cleanup:
+	fp_matrix_free(p->be, &ones);
+	return status;
+}
+
+static fp_status backward_layer(passes *p, int64_t index, double *out)
+{
+	fp_backend *be = p->be;
+	fp_layer *layer = NULL;
+	fp_status status = fp_layer_load(&layer, p->model, index);
+	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++)
+		if (!fp_matrix_is_absent(layer->weight[role])) {
+			FP_TRY(fp_matrix_new(be, &p->energies[role], 1, layer->weight[role].rows, FP_F32));
+			FP_TRY(be->memory->fill(be, p->energies[role], 0));
+		}
+	for (int64_t first = 0; status == FP_OK && first < p->count; first += p->batch) {
+		fp_matrix output, dinput, gradient = part_of(p, p->gradient, first);
+		FP_TRY(fp_check_interrupt(be->ctx));
+		FP_TRY(fp_layer_forward_taped(layer, fp_smaller(p->batch, p->count - first), p->windows->length,
+									  part_of(p, p->inputs[index], first), p->tape, &output));
+		FP_TRY(be->memory->copy(be, output, gradient));
+		FP_TRY(fp_layer_backward_input(layer, p->tape, p->energies, &dinput));
+		FP_TRY(be->memory->copy(be, gradient, dinput));
+	}
+	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++)
+		if (!fp_matrix_is_absent(p->energies[role])) {
+			FP_TRY(mean_energy(p, p->energies[role], &out[role]));
+			fp_matrix_free(be, &p->energies[role]);
+		}
+	fp_matrix_free(be, &p->inputs[index + 1]);
+cleanup:
+	fp_layer_free(layer);
+	return status;
+}
+
+fp_status fp_sensitivities(double *out, fp_model *model, const fp_windows *windows)
+{
+	passes p = {.model = model,
+				.be = fp_model_backend(model),
+				.windows = windows,
+				.layers = fp_model_get_config(model)->layers,
+				.count = window_count(windows),
+				.batch = batch_windows(windows)};
+	FP_PRODUCTS_FOR(p.be, FP_USE_ACTIVATION);
+	fp_status status;
+	FP_TRY(FP_NEW(p.be->ctx, &p.inputs, p.layers + 1));
+	for (int64_t i = 0; i < p.layers * FP_ROLE_COUNT; i++)
+		out[i] = 0;
+	FP_TRY(forward(&p));
+	FP_TRY(backward_head(&p));
+	FP_TRY(fp_tape_new(&p.tape, model, p.batch * windows->length));
+	for (int64_t i = p.layers - 1; i >= 0; i--)
+		FP_TRY(backward_layer(&p, i, out + i * FP_ROLE_COUNT));
+cleanup:
+	passes_free(&p);
+	return status;
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "basis/stream_basis.h"
+
+#include "base/memory.h"
+#include "base/mersenne.h"
+#include "base/numbers.h"
+#include "basis/input_cost.h"
+#include "basis/layer_inputs.h"
+#include "basis/pruned_mass.h"
+#include "basis/rotation.h"
+
+#include <math.h>
+
+/* A step learns from this many layers, drawn at random. */
+enum { LAYERS_PER_STEP = 4 };
+
+/* A layer to learn from, with the norms' weights in its operators. */
+typedef struct pooled_layer {
+	fp_layer *layer;
+	fp_matrix U[2];               /* of the inputs of {q, k, v} and {gate, up} */
+	fp_matrix h[2];               /* 1 × inputs: of o and down */
+	double weight[FP_ROLE_COUNT]; /* of each operator's mass */
+} pooled_layer;
+
+typedef struct learner {
+	const fp_basis_task *task;
+	fp_backend *be;
+	pooled_layer *pool;
+	int64_t pooled;
+	fp_rotation rotation;
+	fp_mass_space space;
+	fp_matrix T;         /* 1 × the entries of the largest operator */
+	fp_matrix UR, KR;    /* hidden × hidden */
+	fp_matrix h, g, sum; /* 1 × hidden: h, the gradient by h of one operator and of all that share it */
+	float *host;         /* 2 × hidden */
+} learner;
+
+static void learner_free(learner *l)
+{
+	for (int64_t i = 0; l->pool && i < l->pooled; i++) {
+		fp_layer_free(l->pool[i].layer);
+		for (int k = 0; k < 2; k++) {
+			fp_matrix_free(l->be, &l->pool[i].U[k]);
+			fp_matrix_free(l->be, &l->pool[i].h[k]);
+		}
+	}
+	fp_free(l->pool);
+	fp_free(l->host);
+	fp_rotation_free(&l->rotation);
+	fp_mass_space_free(l->be, &l->space);
+	fp_matrix *all[] = {&l->T, &l->UR, &l->KR, &l->h, &l->g, &l->sum};
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		fp_matrix_free(l->be, all[i]);
+}
+
+/* The entries of the largest operator, and its most inputs. */
+static void largest(const fp_model *model, int64_t *entries, int64_t *inputs)
+{
+	*entries = *inputs = 0;
+	for (int role = 0; role < FP_ROLE_COUNT; role++) {
+		const fp_tensor_info *tensor = fp_model_operator(model, 0, (fp_role)role);
+		*entries = fp_larger(*entries, tensor ? tensor->elements : 0);
+		*inputs = fp_larger(*inputs, tensor ? tensor->shape[1] : 0);
+	}
+}
+
+static fp_dtype factor_type(const fp_backend *be)
+{
+	return fp_backend_rounds(be, FP_USE_ACTIVATION) ? FP_BF16 : FP_F32;
+}
+
+static fp_rotation_kind kind_of(const fp_model *model)
+{
+	return fp_model_get_config(model)->norm == FP_LAYER_NORM ? FP_TURN_KEEP_ONES : FP_TURN_ALL;
+}
+
+int64_t fp_learn_stream_bytes(const fp_basis_task *task, int64_t layers)
+{
+	const fp_model *model = task->model;
+	int64_t d = fp_model_get_config(model)->hidden, entries, inputs;
+	largest(model, &entries, &inputs);
+	int64_t fixed = fp_rotation_bytes(kind_of(model), d, d) + 3 * d * d * (int64_t)sizeof(float) +
+					fp_mass_space_bytes(entries, inputs) + entries * (int64_t)sizeof(float);
+	int64_t layer = fp_layer_bytes(model, 0) + 2 * d * d * fp_dtype_size(factor_type(task->be));
+	int64_t inner = fp_group_inputs(model, FP_GROUP_COUNT - 1);
+	int64_t grams = (2 * d * d + 2 * inner * inner) * (int64_t)sizeof(float); /* of one layer, and its factor's space */
+	int64_t filling = fp_text_stream_bytes(model, task->windows) + grams + fp_layer_change_basis_bytes(model, 0);
+	return layers * layer + fp_layer_bytes(model, 0) + fp_larger(fixed, filling);
+}
+
+/* Layer number i of the pool: evenly spaced. */
+static int64_t pool_index(int64_t i, int64_t pooled, int64_t layers)
+{
+	return (2 * i + 1) * layers / (2 * pooled);
+}
+
+/* Takes what the learner needs from the Gram matrices. */
+static fp_status take_costs(learner *l, pooled_layer *pooled, fp_layer_inputs *inputs)
+{
+	fp_backend *be = l->be;
+	fp_status status = FP_OK;
+	for (int k = 0; k < 2; k++) {
+		fp_matrix U = inputs->H[2 * k], K = inputs->H[2 * k + 1];
+		FP_TRY(fp_input_cost_factor(be, pooled->layer, U));
+		FP_TRY(fp_matrix_new(be, &pooled->U[k], U.rows, U.cols, factor_type(be)));
+		FP_TRY(be->memory->copy(be, pooled->U[k], U));
+		FP_TRY(fp_input_cost_inverse(be, pooled->layer, K));
+		FP_TRY(fp_matrix_new(be, &pooled->h[k], 1, K.rows, FP_F32));
+		FP_TRY(be->linear->diagonal(be, K, pooled->h[k]));
+		FP_TRY(fp_input_cost_reciprocal(be, pooled->h[k]));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status fill_pool(learner *l, const double *sensitivities)
+{
+	enum { ALL_GROUPS = 15 };
+	fp_model *model = l->task->model;
+	int64_t layers = fp_model_get_config(model)->layers, next = 0;
+	fp_text_stream stream = {0};
+	fp_layer_inputs inputs = {0};
+	fp_layer *layer = NULL;
+	fp_status status;
+	FP_TRY(fp_text_stream_open(&stream, model, l->task->windows));
+	for (int64_t i = 0; i < layers && next < l->pooled; i++) {
+		bool kept = pool_index(next, l->pooled, layers) == i;
+		fp_report_progress(l->task->ctx, "basis: inputs", i, layers);
+		FP_TRY(fp_layer_load(&layer, model, i));
+		FP_TRY(fp_layer_inputs_measure(&inputs, &stream, layer, kept ? ALL_GROUPS : 0));
+		if (kept) {
+			pooled_layer *pooled = &l->pool[next++];
+			pooled->layer = layer;
+			layer = NULL;
+			for (int role = 0; role < FP_ROLE_COUNT; role++)
+				pooled->weight[role] = sensitivities[i * FP_ROLE_COUNT + role];
+			FP_TRY(take_costs(l, pooled, &inputs));
+		}
+		fp_layer_inputs_free(l->be, &inputs);
+		fp_layer_free(layer);
+		layer = NULL;
+	}
+cleanup:
+	fp_layer_inputs_free(l->be, &inputs);
+	fp_layer_free(layer);
+	fp_text_stream_free(&stream);
+	return status;
+}
+
+/* Adds one operator to the gradient by R and to the objective. */
+static fp_status add_operator(learner *l, const pooled_layer *pooled, fp_role role, fp_mass *mass)
+{
+	fp_backend *be = l->be;
+	fp_matrix W = pooled->layer->weight[role], R = l->rotation.R, G = l->rotation.gradient;
+	fp_matrix T = fp_matrix_reshape(l->T, W.rows, W.cols);
+	bool writes = role == FP_OUTPUT || role == FP_DOWN;
+	fp_matrix h = writes ? pooled->h[role == FP_DOWN] : l->h, g = writes ? (fp_matrix){0} : l->g;
+	fp_status status;
+	if (writes)
+		FP_TRY(be->linear->gemm(be, 1, R, FP_TRANSPOSED, W, FP_PLAIN, 0, T));
+	else
+		FP_TRY(be->linear->gemm(be, 1, W, FP_PLAIN, R, FP_PLAIN, 0, T));
+	FP_TRY(fp_pruned_mass(&l->space, be, &l->task->pattern, pooled->weight[role], T, h, g, mass));
+	if (writes) {
+		FP_TRY(be->linear->gemm(be, 1, W, FP_PLAIN, T, FP_TRANSPOSED, 1, G));
+	} else {
+		FP_TRY(be->linear->gemm(be, 1, W, FP_TRANSPOSED, T, FP_PLAIN, 1, G));
+		FP_TRY(be->linear->axpby(be, 1, g, 1, l->sum));
+	}
+cleanup:
+	return status;
+}
+
+/* sum ← −2 sum∘h² */
+static fp_status by_reciprocal(learner *l)
+{
+	fp_backend *be = l->be;
+	int64_t d = l->h.cols;
+	float *h = l->host, *g = l->host + d;
+	fp_status status;
+	FP_TRY(be->memory->download(be, h, FP_F32, d, l->h));
+	FP_TRY(be->memory->download(be, g, FP_F32, d, l->sum));
+	FP_TRY(be->memory->synchronize(be));
+	for (int64_t j = 0; j < d; j++)
+		g[j] *= -2 * h[j] * h[j];
+	FP_TRY(be->memory->upload(be, l->sum, g, FP_F32, d));
+	FP_TRY(be->memory->synchronize(be));
+cleanup:
+	return status;
+}
+
+/* The operators that read the stream behind one norm: 0 {q, k, v}, 1 {gate, up}. */
+static fp_status add_readers(learner *l, const pooled_layer *pooled, int which, fp_mass *mass)
+{
+	static const fp_role readers[2][3] = {{FP_QUERY, FP_KEY, FP_VALUE}, {FP_GATE, FP_UP, FP_ROLE_COUNT}};
+	fp_backend *be = l->be;
+	fp_status status;
+	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_PLAIN, l->rotation.R, FP_PLAIN, 0, l->UR));
+	FP_TRY(be->gradients->column_squares(be, l->UR, 0, l->h));
+	FP_TRY(fp_input_cost_reciprocal(be, l->h));
+	FP_TRY(be->memory->fill(be, l->sum, 0));
+	for (int i = 0; i < 3; i++) {
+		fp_role role = readers[which][i];
+		if (role != FP_ROLE_COUNT && !fp_matrix_is_absent(pooled->layer->weight[role]))
+			FP_TRY(add_operator(l, pooled, role, mass));
+	}
+	FP_TRY(by_reciprocal(l));
+	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_TRANSPOSED, l->UR, FP_PLAIN, 0, l->KR));
+	FP_TRY(be->linear->scale_columns(be, l->sum, l->KR, l->KR));
+	FP_TRY(be->linear->axpby(be, 1, l->KR, 1, l->rotation.gradient));
+cleanup:
+	return status;
+}
+
+static fp_status add_layer(learner *l, const pooled_layer *pooled, fp_mass *mass)
+{
+	FP_PRODUCTS_FOR(l->be, FP_USE_ACTIVATION);
+	fp_status status;
+	FP_TRY(add_readers(l, pooled, 0, mass));
+	FP_TRY(add_operator(l, pooled, FP_OUTPUT, mass));
+	FP_TRY(add_readers(l, pooled, 1, mass));
+	FP_TRY(add_operator(l, pooled, FP_DOWN, mass));
+cleanup:
+	return status;
+}
+
+/* The gradient by R, and the mass of all layers of the pool. */
+static fp_status measure(learner *l, fp_mass *mass)
+{
+	fp_status status;
+	*mass = (fp_mass){0};
+	FP_TRY(l->be->memory->fill(l->be, l->rotation.gradient, 0));
+	for (int64_t i = 0; i < l->pooled; i++)
+		FP_TRY(add_layer(l, &l->pool[i], mass));
+cleanup:
+	return status;
+}
+
+/* Makes all masses sum to 1, so that gradients are neither too small nor too large for float. */
+static fp_status scale_weights(learner *l, fp_mass *mass)
+{
+	fp_status status = measure(l, mass);
+	for (int64_t i = 0; status == FP_OK && i < l->pooled; i++)
+		for (int role = 0; role < FP_ROLE_COUNT; role++)
+			l->pool[i].weight[role] /= mass->all > 0 ? mass->all : 1;
+	return status;
+}
+
+static fp_status learn(learner *l)
+{
+	const fp_basis_task *task = l->task;
+	fp_mersenne random;
+	int64_t steps = task->settings->basis_steps, *order = NULL;
+	fp_status status;
+	FP_TRY(FP_NEW(task->ctx, &order, l->pooled));
+	for (int64_t i = 0; i < l->pooled; i++)
+		order[i] = i;
+	fp_mersenne_seed(&random, (uint64_t)task->settings->seed);
+	for (int64_t step = 0; step < steps; step++) {
+		FP_TRY(fp_check_interrupt(task->ctx));
+		fp_report_progress(task->ctx, "basis", step, steps);
+		FP_TRY(l->be->memory->fill(l->be, l->rotation.gradient, 0));
+		for (int64_t i = 0; i < fp_smaller(l->pooled, LAYERS_PER_STEP); i++) {
+			int64_t other = i + fp_mersenne_below(&random, l->pooled - i), drawn = order[other];
+			order[other] = order[i];
+			order[i] = drawn;
+			FP_TRY(add_layer(l, &l->pool[drawn], NULL));
+		}
+		FP_TRY(fp_rotation_step(&l->rotation, fp_basis_rate(task, step, steps)));
+	}
+	FP_TRY(fp_rotation_finish(&l->rotation));
+cleanup:
+	fp_free(order);
+	return status;
+}
+
+static fp_status learner_new(learner *l, fp_basis *basis)
+{
+	fp_backend *be = l->be;
+	int64_t d = basis->R.rows, entries, inputs;
+	fp_status status;
+	largest(l->task->model, &entries, &inputs);
+	FP_TRY(FP_NEW(be->ctx, &l->pool, l->pooled));
+	FP_TRY(FP_NEW(be->ctx, &l->host, 2 * d));
+	FP_TRY(fp_matrix_new(be, &l->T, 1, entries, FP_F32));
+	FP_TRY(fp_matrix_new(be, &l->h, 1, d, FP_F32));
+	FP_TRY(fp_matrix_new(be, &l->g, 1, d, FP_F32));
+	FP_TRY(fp_matrix_new(be, &l->sum, 1, d, FP_F32));
+cleanup:
+	return status;
+}
+
+/* After the pool is filled, whose Gram matrices need memory too. */
+static fp_status start(learner *l, fp_basis *basis)
+{
+	fp_backend *be = l->be;
+	int64_t d = basis->R.rows, entries, inputs;
+	fp_status status;
+	largest(l->task->model, &entries, &inputs);
+	FP_TRY(fp_matrix_new(be, &l->UR, d, d, FP_F32));
+	FP_TRY(fp_matrix_new(be, &l->KR, d, d, FP_F32));
+	FP_TRY(fp_mass_space_new(&l->space, be, entries, inputs));
+	FP_TRY(fp_rotation_new(&l->rotation, be, kind_of(l->task->model), basis->R));
+cleanup:
+	return status;
+}
+
+/* As many layers as fit into memory, at least one. */
+static int64_t pool_size(const fp_basis_task *task)
+{
+	int64_t count = fp_model_get_config(task->model)->layers;
+	while (count > 1 && fp_learn_stream_bytes(task, count) > task->memory)
+		count--;
+	return count;
+}
+
+fp_status fp_learn_stream(const fp_basis_task *task, fp_basis *basis, const double *sensitivities, fp_basis_gain *gain)
+{
+	learner l = {.task = task, .be = task->be, .pooled = pool_size(task)};
+	fp_mass before, after;
+	fp_status status;
+	FP_TRY(learner_new(&l, basis));
+	FP_TRY(fill_pool(&l, sensitivities));
+	FP_TRY(start(&l, basis));
+	FP_TRY(scale_weights(&l, &before));
+	FP_TRY(learn(&l));
+	FP_TRY(measure(&l, &after));
+	gain->stream_before = before.all > 0 ? before.removed / before.all : 0;
+	gain->stream_after = after.removed;
+cleanup:
+	learner_free(&l);
+	return status;
+}

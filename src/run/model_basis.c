@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "run/model_basis.h"
+
+#include "base/file.h"
+#include "base/memory.h"
+#include "basis/basis_check.h"
+#include "basis/basis_file.h"
+#include "checkpoint/working_folder.h"
+#include "run/run_output.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const double MOST_GROWTH = 0.15; /* of a checkpoint, by a head of its own, that "auto" accepts */
+
+static int64_t checkpoint_bytes(const fp_checkpoint *checkpoint)
+{
+	int64_t bytes = 0;
+	for (int64_t i = 0; i < fp_checkpoint_tensor_count(checkpoint); i++)
+		bytes += fp_checkpoint_tensor(checkpoint, i)->bytes;
+	return bytes;
+}
+
+/* Decides whether the residual stream is turned. */
+static void choose_stream(fp_basis_choice *out, fp_model *model, const fp_settings *settings)
+{
+	fp_context *ctx = fp_model_backend(model)->ctx;
+	const fp_checkpoint *checkpoint = fp_model_checkpoint(model);
+	bool full = fp_is(settings->basis, "full"), tied = fp_model_get_config(model)->tied;
+	double growth = tied ? (double)out->head.bytes / (double)checkpoint_bytes(checkpoint) : 0;
+	if (out->freedom.stream)
+		fp_log(ctx, full ? FP_LOG_WARNING : FP_LOG_INFO, "basis: local; full is not possible with this model: %s",
+			   out->freedom.stream);
+	else if (!full && growth > MOST_GROWTH)
+		fp_log(ctx, FP_LOG_INFO,
+			   "basis: local; --basis full would prune better, but the head could no longer be the embedding: "
+			   "%.1f MiB more, %.0f%% of the checkpoint",
+			   (double)out->head.bytes / 1048576.0, 100 * growth);
+	else
+		out->stream = true;
+	out->unties = out->stream && tied;
+}
+
+fp_status fp_basis_choose(fp_basis_choice *out, fp_model *model, const fp_settings *settings, bool calibrated)
+{
+	fp_backend *be = fp_model_backend(model);
+	bool automatic = fp_is(settings->basis, "auto");
+	fp_status status = FP_OK;
+	*out = (fp_basis_choice){0};
+	if (fp_is(settings->basis, "none") || (automatic && !calibrated))
+		return FP_OK;
+	if (!calibrated)
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_USAGE,
+					   "--basis %s is learned on calibration text: --calibration FILE is needed", settings->basis));
+	if (!fp_backend_can(be, FP_CAN_DIFFERENTIATE)) {
+		if (!automatic)
+			FP_TRY(fp_fail(be->ctx, FP_ERROR_USAGE, "--basis %s needs gradients, which the device %s does not have",
+						   settings->basis, be->name));
+		return FP_OK;
+	}
+	FP_TRY(fp_basis_freedom_of(&out->freedom, model));
+	out->local = true;
+	out->head = fp_model_untied_head(model, out->name);
+	if (!fp_is(settings->basis, "local"))
+		choose_stream(out, model, settings);
+cleanup:
+	return status;
+}
+
+const char *fp_basis_word(const fp_basis_choice *choice)
+{
+	return choice->stream ? "full" : choice->local ? "local" : "none";
+}
+
+char *fp_basis_config(const fp_checkpoint *checkpoint)
+{
+	json_t *config = json_deep_copy(fp_checkpoint_config(checkpoint));
+	char *text = NULL;
+	if (config && json_object_set_new(config, "tie_word_embeddings", json_false()) == 0)
+		text = json_dumps(config, JSON_INDENT(2));
+	json_decref(config);
+	return text;
+}
+
+/* The bytes that learning may use: the setting `memory`, or what is free. */
+static fp_status memory_limit(const fp_prune_task *task, int64_t *out)
+{
+	int64_t available, total;
+	fp_status status;
+	FP_TRY(fp_parse_size(task->ctx, task->settings->memory, out));
+	if (*out == 0) {
+		FP_TRY(task->be->memory->available(task->be, &available, &total));
+		*out = available / 10 * 9;
+	}
+cleanup:
+	return status;
+}
+
+static fp_basis_task learning_task(const fp_prune_task *task)
+{
+	return (fp_basis_task){.be = task->be,
+						   .ctx = task->ctx,
+						   .model = task->model,
+						   .settings = task->settings,
+						   .windows = task->windows,
+						   .freedom = task->choice->freedom,
+						   .stream = task->choice->stream};
+}
+
+int64_t fp_basis_bytes(const fp_prune_task *task)
+{
+	const fp_model_config *c = fp_model_get_config(task->model);
+	if (!task->choice || !task->choice->local)
+		return 0;
+	int64_t heads = c->layers * c->kv_heads * c->head_dim * c->head_dim;
+	int64_t turned = (task->choice->freedom.value ? heads : 0) + (task->choice->freedom.query ? heads : 0);
+	return (turned + (task->choice->stream ? c->hidden * c->hidden : 0)) * (int64_t)sizeof(float);
+}
+
+int64_t fp_basis_learning_bytes(const fp_prune_task *task)
+{
+	if (!task->choice || !task->choice->local)
+		return 0;
+	fp_basis_task learning = learning_task(task);
+	return fp_learn_basis_bytes(&learning);
+}
+
+/* *out ← for each layer and role, whether the operator is pruned */
+static fp_status list_pruned(bool **out, const fp_prune_task *task)
+{
+	int64_t layers = fp_model_get_config(task->model)->layers, first, end;
+	fp_selection *selection = NULL;
+	fp_status status;
+	FP_TRY(fp_parse_range(task->ctx, task->settings->layers, layers, &first, &end));
+	FP_TRY(fp_selection_new(&selection, task->model, task->settings));
+	FP_TRY(FP_NEW(task->ctx, out, layers * FP_ROLE_COUNT));
+	for (int64_t layer = first; layer < end; layer++)
+		for (int role = 0; role < FP_ROLE_COUNT; role++)
+			(*out)[layer * FP_ROLE_COUNT + role] = fp_selection_has(selection, layer, (fp_role)role);
+cleanup:
+	fp_selection_free(selection);
+	return status;
+}
+
+static fp_status learn(const fp_prune_task *task, fp_basis_gain *gain)
+{
+	const fp_basis_choice *choice = task->choice;
+	fp_basis_task learning = learning_task(task);
+	fp_pattern *pattern = &learning.pattern;
+	bool *pruned = NULL;
+	double kl;
+	fp_status status;
+	FP_TRY(list_pruned(&pruned, task));
+	learning.pruned = pruned;
+	FP_TRY(fp_parse_sparsity(task->ctx, task->settings->pattern, &pattern->sparsity, &pattern->kept, &pattern->group));
+	FP_TRY(memory_limit(task, &learning.memory));
+	FP_TRY(fp_learn_basis(task->basis, &learning, gain));
+	FP_TRY(fp_basis_check(task->model, *task->basis, task->windows, &kl));
+	if (choice->stream)
+		fp_log(task->ctx, FP_LOG_INFO,
+			   "basis: full: what the pattern removes falls from %.2f%% to %.2f%% of the operators' squares; the model "
+			   "is the same to a divergence of %.1g; %.1f s",
+			   100 * gain->stream_before, 100 * gain->stream_after, kl, gain->seconds);
+	else
+		fp_log(task->ctx, FP_LOG_INFO,
+			   "basis: local: what the pattern removes of attention's operators falls from %.2f%% to %.2f%% of their "
+			   "squares; the model is the same to a divergence of %.1g; %.1f s",
+			   100 * gain->local_before, 100 * gain->local_after, kl, gain->seconds);
+cleanup:
+	fp_free(pruned);
+	return status;
+}
+
+static fp_status restore(const fp_prune_task *task, const char *path, fp_basis_gain *gain)
+{
+	const fp_basis_choice *choice = task->choice;
+	return fp_basis_restore(task->basis, path, task->model, &choice->freedom, choice->stream, gain);
+}
+
+fp_status fp_basis_prepare(const fp_prune_task *task, fp_basis_gain *gain)
+{
+	bool leads = !task->comm || task->comm->rank == 0;
+	char *path = NULL;
+	fp_status status = FP_OK;
+	if (!task->choice || !task->choice->local || *task->basis)
+		goto cleanup;
+	if (task->journal)
+		FP_TRY(fp_join_path(&path, task->ctx, fp_writer_folder(task->writer), "basis"));
+	if (leads) {
+		if (path)
+			status = restore(task, path, gain);
+		if (status == FP_OK && !*task->basis) {
+			status = learn(task, gain);
+			if (status == FP_OK && path)
+				status = fp_basis_save(path, *task->basis, task->model, gain);
+		}
+	}
+	if (task->comm)
+		FP_TRY(fp_comm_agree(task->comm, status));
+	if (status != FP_OK)
+		goto cleanup;
+	if (!leads)
+		FP_TRY(restore(task, path, gain));
+	if (!*task->basis)
+		FP_TRY(fp_fail(task->ctx, FP_ERROR_INPUT, "%s: cannot be read, which rank 0 has just written", path));
+cleanup:
+	fp_free(path);
+	if (status == FP_OK && task->basis)
+		fp_model_set_basis(task->model, *task->basis);
+	return status;
+}
+
+/* A layer that is not pruned. */
+static fp_status write_layer(const fp_prune_task *task, fp_run_output *output, int64_t index)
+{
+	fp_layer_output to = fp_run_output_callbacks(output);
+	fp_layer *layer = NULL;
+	fp_status status;
+	fp_run_output_begin_layer(output);
+	FP_TRY(fp_layer_load(&layer, task->model, index));
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		FP_TRY(fp_layer_give_operator(layer, (fp_role)role, to.bias_done, to.data));
+	FP_TRY(fp_layer_give_vectors(layer, to.bias_done, to.data));
+	FP_TRY(fp_run_output_end_layer(output));
+cleanup:
+	fp_layer_free(layer);
+	return status;
+}
+
+fp_status fp_basis_write_rest(const fp_prune_task *task, fp_run_output *output, const fp_selection *selection)
+{
+	fp_layer_output to = fp_run_output_callbacks(output);
+	char *config = NULL;
+	fp_status status = FP_OK;
+	if (!task->writer || !task->choice || !task->choice->local)
+		return FP_OK;
+	for (int64_t i = 0; i < fp_model_get_config(task->model)->layers; i++)
+		if (!fp_selection_has_layer(selection, i))
+			FP_TRY(write_layer(task, output, i));
+	FP_TRY(fp_model_give_outer(task->model, &task->choice->head, to.bias_done, to.data));
+	if (task->choice->stream && fp_model_get_config(task->model)->tied) {
+		config = fp_basis_config(fp_model_checkpoint(task->model));
+		if (!config)
+			FP_TRY(fp_fail(task->ctx, FP_ERROR_MEMORY, "out of memory for config.json"));
+		FP_TRY(fp_writer_add_file(task->writer, "config.json", config, (int64_t)strlen(config)));
+	}
+cleanup:
+	free(config);
+	return status;
+}
