@@ -141,6 +141,15 @@ class Checkpoint(unittest.TestCase):
         self.assertAlmostEqual(rows["wanda"]["perplexity"] / alone, 1, places=5)
         self.assertIn("</html>", fistapruner.report_page(document))
 
+    def test_basis(self):
+        document = self.prune("full", method="wanda", basis="full")
+        self.assertEqual((document["basis"]["kind"], document["basis"]["untied_head"]), ("full", True))
+        self.assertLess(document["basis"]["removed"][1], document["basis"]["removed"][0])
+        self.assertIn("residual stream and heads", fistapruner.report_page(document))
+        rows = fistapruner.compare(MATERIAL / "good", MATERIAL / "documents.jsonl", MATERIAL / "documents.jsonl", methods=["wanda"],
+                                   patterns=["2:4"], samples=[8], seeds=[0], sequence_length=32, threads=1, basis="full")["rows"]
+        self.assertEqual([row["basis"]["kind"] for row in rows[1:]], ["full"])
+
     def test_tokens_and_settings(self):
         self.assertEqual(fistapruner.tokenize(MATERIAL / "good", "ab\n"), [256, 97, 98, 10])
         rows = {row.name: row for row in fistapruner.settings()}

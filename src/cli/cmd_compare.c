@@ -10,14 +10,36 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The rows under the names that the report has too. The caller releases them. */
+static const char *basis_of(const json_t *row)
+{
+	return json_string_value(json_object_get(json_object_get(row, "basis"), "kind"));
+}
+
+static bool has_basis(const json_t *rows)
+{
+	bool any = false;
+	for (size_t i = 0; i < json_array_size(rows); i++) {
+		const char *basis = basis_of(json_array_get(rows, i));
+		any = any || (basis && strcmp(basis, "none") != 0);
+	}
+	return any;
+}
+
+/* The rows under the names that the report has too, with the word for their basis if some row has one. The caller
+ * releases them. */
 static json_t *with_titles(const json_t *rows)
 {
 	json_t *copies = json_array();
+	bool bases = has_basis(rows);
 	for (size_t i = 0; i < json_array_size(rows); i++) {
 		json_t *row = json_copy(json_array_get(rows, i));
 		const char *preset = json_string_value(json_object_get(row, "preset"));
 		json_object_set_new(row, "title", json_string(fp_method_title(fp_cli_text_at(row, "method"), preset)));
+		const char *basis = basis_of(row);
+		if (bases && basis)
+			json_object_set_new(row, "basis", json_string(basis));
+		else
+			json_object_del(row, "basis");
 		json_array_append_new(copies, row);
 	}
 	return copies;
@@ -27,10 +49,15 @@ static void render(const json_t *result, const fp_cli_options *options)
 {
 	(void)options;
 	static const fp_cli_column columns[] = {
-		{"title", "method", NULL, 0, false},      {"correction", "correction", NULL, 0, false},
-		{"pattern", "pattern", NULL, 0, false},   {"samples", "samples", "%.0f", 1, false},
-		{"seed", "seed", "%.0f", 1, false},       {"perplexity", "perplexity", "%.4f", 1, false},
-		{"kl", "KL", "%.4f", 1, false},           {"relative_error", "error", "%.5f", 1, false},
+		{"title", "method", NULL, 0, false},
+		{"correction", "correction", NULL, 0, false},
+		{"basis", "basis", NULL, 0, false},
+		{"pattern", "pattern", NULL, 0, false},
+		{"samples", "samples", "%.0f", 1, false},
+		{"seed", "seed", "%.0f", 1, false},
+		{"perplexity", "perplexity", "%.4f", 1, false},
+		{"kl", "KL", "%.4f", 1, false},
+		{"relative_error", "error", "%.5f", 1, false},
 		{"seconds", "seconds", "%.1f", 1, false},
 	};
 	static const fp_cli_column summary[] = {

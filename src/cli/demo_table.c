@@ -34,8 +34,8 @@ static const char *base_name(const char *path)
 
 void fp_cli_demo_add_rows(json_t *rows, const json_t *comparison)
 {
-	static const char *const copied[] = {"title",      "method", "preset",         "pattern",
-										 "perplexity", "kl",     "relative_error", "seconds"};
+	static const char *const copied[] = {"title", "method",         "preset",  "pattern", "perplexity",
+										 "kl",    "relative_error", "seconds", "basis"};
 	const json_t *from = json_object_get(comparison, "rows");
 	for (size_t i = 0; i < json_array_size(from); i++) {
 		json_t *row = json_pack("{s:s}", "model", base_name(fp_cli_text_at(comparison, "model")));

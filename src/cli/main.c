@@ -47,8 +47,10 @@ static const fp_cli_command command_table[] = {
 		.usage = "MODEL --calibration FILE --text FILE [flags]",
 		.summary = "methods and patterns side by side on one model: the paper's tables and curves",
 		.detail = "Prunes MODEL once for every method, preset, pattern, number of samples and seed, evaluates each "
-				  "result and the dense model, and prints one table. No pruned model is written. Finished rows are "
-				  "kept: started again, a stopped run continues.",
+				  "result and the dense model, and prints one table. A flag holds for all rows: --basis full "
+				  "prunes with every method in that basis, while without it each preset has the basis below and "
+				  "the other methods have none. No pruned model is written. Finished rows are kept: started again, "
+				  "a stopped run continues.",
 		.run = fp_cli_compare,
 	},
 	{

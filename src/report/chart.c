@@ -11,8 +11,9 @@ enum {
 	LEFT = 78,
 	TOP = 14,
 	BOTTOM = 44,
-	RIGHT = 320,
 	ROW = 30,
+	NAMES = 286,   /* at least for names */
+	CHARACTER = 7, /* of a name, at most, on average */
 	NAME_GAP = 18,
 	MAX_TICKS = 16
 };
@@ -177,6 +178,17 @@ static void draw_frame(fp_html *html, const fp_chart *chart, const axis *x, cons
 	fp_html_raw(html, "</text>");
 }
 
+/* The width of the longest name. */
+static int name_space(const fp_chart *chart)
+{
+	int space = NAMES;
+	for (int s = 0; s < chart->count; s++) {
+		int own = CHARACTER * (int)strlen(chart->series[s].name);
+		space = own > space ? own : space;
+	}
+	return space;
+}
+
 /* Names at the ends of the lines, moved apart if they would overlap. */
 static void draw_names(fp_html *html, const fp_chart *chart, const double *wanted, double x)
 {
@@ -249,7 +261,11 @@ static void choose_x_ticks(const fp_chart *chart, axis *x)
 
 void fp_chart_lines(fp_html *html, const fp_chart *chart)
 {
-	axis x = {.low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT, .logarithmic = chart->x_log2};
+	axis x = {.low = INFINITY,
+			  .high = -INFINITY,
+			  .from = LEFT,
+			  .to = WIDTH - 34 - name_space(chart),
+			  .logarithmic = chart->x_log2};
 	axis y = {.from = HEIGHT - BOTTOM, .to = TOP, .logarithmic = chart->y_log};
 	double ends[FP_CHART_SERIES];
 	for (int s = 0; s < chart->count; s++)
@@ -275,8 +291,8 @@ void fp_chart_lines(fp_html *html, const fp_chart *chart)
 
 void fp_chart_dots(fp_html *html, const fp_chart *chart)
 {
-	enum { NAMES = 300 };
-	axis value = {.from = NAMES, .to = WIDTH - 70, .logarithmic = chart->y_log};
+	int names = name_space(chart);
+	axis value = {.from = names + 14, .to = WIDTH - 70, .logarithmic = chart->y_log};
 	double bottom = TOP + (double)chart->count * ROW;
 	char number[32];
 	if (!range_of_y(chart, &value.low, &value.high))
@@ -294,7 +310,7 @@ void fp_chart_dots(fp_html *html, const fp_chart *chart)
 		fp_html_format(html, "<path class=\"base\" d=\"M%.1f %dV%.1f\"/>", place(&value, chart->base), TOP, bottom);
 	for (int s = 0; s < chart->count; s++) {
 		double y = TOP + ROW * (s + 0.5);
-		fp_html_format(html, "<text class=\"end\" x=\"%d\" y=\"%.1f\">", NAMES - 14, y + 4);
+		fp_html_format(html, "<text class=\"end\" x=\"%d\" y=\"%.1f\">", names, y + 4);
 		fp_html_text(html, chart->series[s].name);
 		fp_html_raw(html, "</text>");
 		if (chart->series[s].count < 1 || !is_point(chart, chart->series[s].y[0])) {

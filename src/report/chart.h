@@ -8,7 +8,7 @@
 
 #include "report/html_text.h"
 
-enum { FP_CHART_SERIES = 12, FP_CHART_NAME = 64 };
+enum { FP_CHART_SERIES = 12, FP_CHART_NAME = 80 };
 
 typedef struct fp_chart_series {
 	char name[FP_CHART_NAME];

@@ -21,6 +21,7 @@ typedef struct comparison {
 	const json_t *rows;
 	double dense;
 	bool varies_correction, varies_samples, varies_seed;
+	bool bases;                       /* some row was pruned in a learned basis */
 	char runs[MAX_NAMES][NAME];       /* "FISTAPruner (paper)" */
 	char conditions[MAX_NAMES][NAME]; /* "50%" */
 	int run_count, condition_count;
@@ -41,6 +42,12 @@ static double number_at(const json_t *row, const char *key)
 static bool is_dense(const json_t *row)
 {
 	return strcmp(text_at(row, "method"), "dense") == 0;
+}
+
+/* "none", "local" or "full"; "": rows of the dense model and of earlier versions have none. */
+static const char *basis_of(const json_t *row)
+{
+	return text_at(json_object_get(row, "basis"), "kind");
 }
 
 static bool varies(const json_t *rows, const char *key)
@@ -78,7 +85,7 @@ static void name_run(const comparison *s, char out[static NAME], const json_t *r
 	const char *correction = s->varies_correction ? text_at(row, "correction") : "";
 	if (!*title)
 		title = fp_method_title(text_at(row, "method"), text_at(row, "preset"));
-	snprintf(out, NAME, "%.44s%s%.16s", title, *correction ? ", " : "", correction);
+	snprintf(out, NAME, "%.60s%s%.16s", title, *correction ? ", " : "", correction);
 }
 
 static void name_condition(const comparison *s, char out[static NAME], const json_t *row)
@@ -129,6 +136,7 @@ static void collect_names(comparison *s)
 			s->dense = number_at(row, "perplexity");
 			continue;
 		}
+		s->bases = s->bases || (*basis_of(row) && strcmp(basis_of(row), "none") != 0);
 		name_run(s, name, row);
 		add_name(s->runs, &s->run_count, name);
 		name_condition(s, name, row);
@@ -157,17 +165,30 @@ static double best_of(const comparison *s, const char *condition, const char *ke
 	return best;
 }
 
+/* The basis of a run, which is the same for every condition. */
+static void write_basis(const comparison *s, const char *run)
+{
+	const char *basis = "";
+	for (int c = 0; c < s->condition_count && !*basis; c++)
+		basis = basis_of(row_of(s, run, s->conditions[c]));
+	fp_html_raw(s->html, "<td>");
+	fp_html_text(s->html, *basis ? basis : "–");
+	fp_html_raw(s->html, "</td>");
+}
+
 /* The figure `key` of all runs, a line per run and a column per condition. */
 static void write_table(const comparison *s, const char *key, double dense)
 {
 	fp_html *html = s->html;
 	fp_html_raw(html, "<div class=\"wide\"><table><thead><tr><th>method</th>");
+	fp_html_raw(html, s->bases ? "<th>basis</th>" : "");
 	for (int c = 0; c < s->condition_count; c++) {
 		fp_html_raw(html, "<th class=\"n\">");
 		fp_html_text(html, s->conditions[c]);
 		fp_html_raw(html, "</th>");
 	}
 	fp_html_raw(html, "</tr></thead><tbody><tr><th>dense</th>");
+	fp_html_raw(html, s->bases ? "<td>–</td>" : "");
 	for (int c = 0; c < s->condition_count; c++)
 		write_figure(html, dense, false);
 	fp_html_raw(html, "</tr>");
@@ -175,6 +196,8 @@ static void write_table(const comparison *s, const char *key, double dense)
 		fp_html_raw(html, "<tr><th>");
 		fp_html_text(html, s->runs[m]);
 		fp_html_raw(html, "</th>");
+		if (s->bases)
+			write_basis(s, s->runs[m]);
 		for (int c = 0; c < s->condition_count; c++) {
 			const json_t *row = row_of(s, s->runs[m], s->conditions[c]);
 			double value = row ? number_at(row, key) : NAN;

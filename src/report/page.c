@@ -198,6 +198,27 @@ static void write_fits(fp_html *html, const json_t *layers)
 	fp_html_raw(html, "</tbody></table></div>\n");
 }
 
+/* "full" and "local" in words, and what they gained. */
+static void write_basis(fp_html *html, const json_t *basis)
+{
+	const json_t *removed = json_object_get(basis, "removed");
+	bool stream = json_array_size(removed) == 2;
+	if (!stream)
+		removed = json_object_get(basis, "removed_of_heads");
+	if (json_array_size(removed) != 2)
+		return;
+	fp_html_raw(html, "<p>It was pruned in a learned basis, which is folded into the weights (");
+	fp_html_text(html, text_at(basis, "kind"));
+	fp_html_format(
+		html, ": %s). The share that the pattern removes of the%s operators' squares fell from %.1f%% to %.1f%%.",
+		stream ? "residual stream and heads" : "heads", stream ? "" : " attention",
+		100 * json_number_value(json_array_get(removed, 0)), 100 * json_number_value(json_array_get(removed, 1)));
+	if (json_is_true(json_object_get(basis, "untied_head")))
+		fp_html_format(html, " The head is no longer the embedding and takes %.1f MiB of its own.",
+					   json_number_value(json_object_get(basis, "head_bytes")) / (1 << 20));
+	fp_html_raw(html, "</p>\n");
+}
+
 static void write_prune(fp_html *html, const json_t *document)
 {
 	const char *name = fp_method_title(text_at(document, "method"), text_at(document, "preset"));
@@ -211,6 +232,7 @@ static void write_prune(fp_html *html, const json_t *document)
 		100 * json_number_value(json_object_get(document, "sparsity")),
 		100 * json_number_value(json_object_get(document, "relative_error")),
 		json_number_value(json_object_get(document, "seconds")));
+	write_basis(html, json_object_get(document, "basis"));
 	write_hidden_errors(html, json_object_get(document, "layers"), name);
 	fp_html_raw(html, "<h2>Error by operator</h2>");
 	fp_operator_part(html, document);
