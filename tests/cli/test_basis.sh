@@ -51,8 +51,8 @@ same_model() {
 }
 
 if part transformers; then
-	python=${FP_ORACLE_PYTHON:-python3}
-	"$python" -c "import torch, transformers" 2>/dev/null || skip "there is no transformers; FP_ORACLE_PYTHON names a python3 that has it"
+	python=${FP_PYTHON:-python3}
+	"$python" -c "import torch, transformers" 2>/dev/null || skip "there is no transformers; FP_PYTHON names a python3 that has it"
 	"$python" "$source/tests/cli/oracle_basis.py" "$program" "$source" "$work/oracle" >"$work/out" 2>"$work/err" || complain "oracle_basis.py"
 	cat "$work/out"
 	finish
