@@ -42,6 +42,19 @@ int64_t fp_learn_heads_bytes(const fp_basis_task *task)
 		   fp_mass_space_bytes(entries, fp_larger(q, c->hidden));
 }
 
+static int64_t step_count(const fp_basis_task *task)
+{
+	return (task->settings->basis_steps + 1) / 2; /* small rotations need fewer than that of the stream */
+}
+
+double fp_learn_heads_flops(const fp_basis_task *task)
+{
+	const fp_model_config *c = fp_model_get_config(task->model);
+	double n = (double)c->head_dim, q = (double)c->heads * n, kv = (double)c->kv_heads * n, d = (double)c->hidden;
+	double operators = (task->freedom.value ? kv + q : 0) + (task->freedom.query ? q + kv : 0); /* outputs or inputs */
+	return (double)step_count(task) * operators * d * 4 * n;
+}
+
 /* U ← the factors of the heads' blocks of K: (UᵀU)⁻¹ = K⁻¹. */
 static fp_status factor_blocks(learner *l, fp_matrix K)
 {
@@ -177,7 +190,7 @@ cleanup:
 static fp_status steps(learner *l, bool values, fp_mass *before, fp_mass *after, bool *falls)
 {
 	const fp_basis_task *task = l->task;
-	int64_t count = (task->settings->basis_steps + 1) / 2; /* small rotations need fewer */
+	int64_t count = step_count(task);
 	fp_mass mass = {0}, first;
 	fp_status status;
 	FP_TRY(measure(l, values, &mass));

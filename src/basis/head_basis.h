@@ -21,6 +21,8 @@
  * operators concerned are added to *before and *after. */
 fp_status fp_learn_heads(const fp_basis_task *task, const fp_layer *layer, const double *sensitivities,
 						 fp_layer_inputs *inputs, fp_layer_basis *own, fp_mass *before, fp_mass *after);
+/* Operations of its matrix products for one layer. */
+double fp_learn_heads_flops(const fp_basis_task *task);
 int64_t fp_learn_heads_bytes(const fp_basis_task *task);
 
 #endif

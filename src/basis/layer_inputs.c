@@ -45,6 +45,11 @@ void fp_text_stream_free(fp_text_stream *stream)
 	*stream = (fp_text_stream){0};
 }
 
+int64_t fp_text_stream_tokens(const fp_model *model, const fp_windows *windows)
+{
+	return window_count(model, windows) * windows->length;
+}
+
 int64_t fp_text_stream_bytes(const fp_model *model, const fp_windows *windows)
 {
 	const fp_model_config *c = fp_model_get_config(model);

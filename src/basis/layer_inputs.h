@@ -20,6 +20,8 @@ typedef struct fp_text_stream { /* freed with fp_text_stream_free() */
 /* Embeds the first windows of a text: enough of them for Gram matrices of `hidden` inputs. */
 fp_status fp_text_stream_open(fp_text_stream *out, fp_model *model, const fp_windows *windows);
 void fp_text_stream_free(fp_text_stream *stream); /* all zero is allowed */
+/* Its tokens. */
+int64_t fp_text_stream_tokens(const fp_model *model, const fp_windows *windows);
 int64_t fp_text_stream_bytes(const fp_model *model, const fp_windows *windows);
 
 /* H = E[xxᵀ] of each group's inputs (fp_role_group()). */

@@ -36,6 +36,17 @@ int64_t fp_learn_basis_bytes(const fp_basis_task *task)
 	return most + basis * (int64_t)sizeof(float);
 }
 
+double fp_learn_basis_flops(const fp_basis_task *task, int64_t weights)
+{
+	const fp_model_config *c = fp_model_get_config(task->model);
+	double layers = (double)c->layers, tokens = (double)fp_text_stream_tokens(task->model, task->windows);
+	double forward = 2 * tokens * (double)weights * layers; /* once for the stream, once for the heads */
+	double flops = fp_sensitivities_flops(task->model, task->windows, weights) + forward;
+	if (task->stream)
+		flops += forward + fp_learn_stream_flops(task, weights);
+	return flops + layers * fp_learn_heads_flops(task);
+}
+
 /* In the basis of the stream, layer by layer. */
 static fp_status learn_layers(const fp_basis_task *task, fp_basis *basis, const double *sensitivities,
 							  fp_basis_gain *gain)

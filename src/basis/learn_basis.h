@@ -32,6 +32,8 @@ typedef struct fp_basis_gain {
 
 /* Freed with fp_basis_free(). */
 fp_status fp_learn_basis(fp_basis **out, const fp_basis_task *task, fp_basis_gain *gain);
+/* Operations of its matrix products, with so many weights in a layer. */
+double fp_learn_basis_flops(const fp_basis_task *task, int64_t weights);
 /* Bytes at the peak; the least that is needed, and what more is used if there is enough. */
 int64_t fp_learn_basis_bytes(const fp_basis_task *task);
 

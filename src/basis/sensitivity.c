@@ -44,6 +44,14 @@ static void passes_free(passes *p)
 	fp_free(p->targets);
 }
 
+double fp_sensitivities_flops(const fp_model *model, const fp_windows *windows, int64_t weights)
+{
+	const fp_model_config *c = fp_model_get_config(model);
+	double tokens = (double)(window_count(windows) * windows->length), head = (double)(c->vocabulary * c->embedding);
+	/* through the layers twice forward and once backward by the inputs; through the head once each */
+	return tokens * (6 * (double)c->layers * (double)weights + 4 * head);
+}
+
 int64_t fp_sensitivities_bytes(const fp_model *model, const fp_windows *windows)
 {
 	const fp_model_config *c = fp_model_get_config(model);

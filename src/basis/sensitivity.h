@@ -11,6 +11,8 @@
 
 /* out[layer · FP_ROLE_COUNT + role] ← the mean of squares over outputs and tokens; 0 for a role that the model lacks. */
 fp_status fp_sensitivities(double *out, fp_model *model, const fp_windows *windows);
+/* Operations of its matrix products, with so many weights in a layer. */
+double fp_sensitivities_flops(const fp_model *model, const fp_windows *windows, int64_t weights);
 int64_t fp_sensitivities_bytes(const fp_model *model, const fp_windows *windows);
 
 #endif

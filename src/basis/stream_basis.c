@@ -88,6 +88,15 @@ int64_t fp_learn_stream_bytes(const fp_basis_task *task, int64_t layers)
 	return layers * layer + fp_layer_bytes(model, 0) + fp_larger(fixed, filling);
 }
 
+double fp_learn_stream_flops(const fp_basis_task *task, int64_t weights)
+{
+	const fp_model_config *c = fp_model_get_config(task->model);
+	double d = (double)c->hidden, drawn = (double)fp_smaller(LAYERS_PER_STEP, c->layers);
+	/* an operator's product with R and the gradient by R; four products of R's order for the costs of inputs, and six for
+	 * the step */
+	return (double)task->settings->basis_steps * (drawn * (4 * (double)weights * d + 8 * d * d * d) + 12 * d * d * d);
+}
+
 /* Layer number i of the pool: evenly spaced. */
 static int64_t pool_index(int64_t i, int64_t pooled, int64_t layers)
 {

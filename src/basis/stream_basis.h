@@ -17,6 +17,8 @@
 
 /* basis->R starts as the identity. weights: of the operators, by layer and role. */
 fp_status fp_learn_stream(const fp_basis_task *task, fp_basis *basis, const double *sensitivities, fp_basis_gain *gain);
+/* Operations of its matrix products, with so many weights in a layer. */
+double fp_learn_stream_flops(const fp_basis_task *task, int64_t weights);
 /* Bytes with that many layers to learn from. */
 int64_t fp_learn_stream_bytes(const fp_basis_task *task, int64_t layers);
 

@@ -125,6 +125,14 @@ int64_t fp_basis_learning_bytes(const fp_prune_task *task)
 	return fp_learn_basis_bytes(&learning);
 }
 
+double fp_basis_flops(const fp_prune_task *task, int64_t weights)
+{
+	if (!task->choice || !task->choice->local)
+		return 0;
+	fp_basis_task learning = learning_task(task);
+	return fp_learn_basis_flops(&learning, weights);
+}
+
 /* *out ← for each layer and role, whether the operator is pruned */
 static fp_status list_pruned(bool **out, const fp_prune_task *task)
 {

@@ -40,6 +40,8 @@ fp_status fp_basis_prepare(const struct fp_prune_task *task, fp_basis_gain *gain
 /* Bytes that the basis holds during the run, and at least while it is learned; 0 without one. */
 int64_t fp_basis_bytes(const struct fp_prune_task *task);
 int64_t fp_basis_learning_bytes(const struct fp_prune_task *task);
+/* Operations of the matrix products of its learning, with so many weights in a layer. */
+double fp_basis_flops(const struct fp_prune_task *task, int64_t weights);
 
 /* Writes what the basis changes outside the layers that are pruned: embeddings, final norm, head, config.json, and the
  * other layers. */

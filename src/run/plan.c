@@ -60,6 +60,7 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 	out->tokens = (int64_t)tokens;
 	out->flops = flops * (double)out->layers;
 	out->forward_flops = 2 * tokens * (double)weights;
+	out->flops += fp_basis_flops(task, weights);
 	if (task->windows->count > 0 && task->settings->fit_steps > 0) {
 		/* forward, gradients by the inputs, gradients by the weights */
 		int64_t windows = task->windows->count, length = task->windows->length;
