@@ -56,6 +56,10 @@ print(sum(3 if n.endswith(fused) else n.endswith(plain) for n in names if "visio
 PYTHON
 }
 
+if part transformers; then # before the work, which nothing would read
+	${FP_PYTHON:-python3} -c "import torch, transformers" 2>/dev/null ||
+		skip "FP_PYTHON, an interpreter with torch and transformers, is not there"
+fi
 for model in $models; do
 	expect 0 "" prune "$model" -o "$model-pruned" --calibration words.txt --samples 8 --sequence-length 24 --pattern 2:4 --threads 1 --basis none
 	expect_json "d['violations'] == 0 and d['negative_zeros'] == 0" inspect "$model-pruned" --pattern 2:4
@@ -88,8 +92,6 @@ if [ -n "${FP_KEEP:-}" ]; then # keeps the results for other tools
 fi
 
 if part transformers; then
-	${FP_PYTHON:-python3} -c "import torch, transformers" 2>/dev/null ||
-		skip "FP_PYTHON, an interpreter with torch and transformers, is not there"
 	# shellcheck disable=SC2086
 	${FP_PYTHON:-python3} "$source/tests/cli/open_in_transformers.py" "$program" words.txt $models >"$work/out" 2>"$work/err" ||
 		complain "transformers: $(tail -3 "$work/out")"
