@@ -68,7 +68,7 @@ static double removed(const order_search *s, const float *const *c)
 	if (s->group == 4 && s->kept == 2)
 		return removed_of_four(c, s->rows);
 	for (int64_t i = 0; i < s->rows; i++) {
-		float sorted[MOST_GROUP];
+		float sorted[MOST_GROUP] = {0};
 		for (int64_t k = 0; k < s->group; k++) {
 			int64_t place = k;
 			for (; place > 0 && sorted[place - 1] > c[k][i]; place--)

@@ -163,8 +163,10 @@ static fp_status add_operator(learner *l, const pooled_layer *pooled, fp_role ro
 	fp_matrix W = pooled->layer->weight[role], R = l->rotation.R, G = l->rotation.gradient;
 	fp_matrix T = fp_matrix_reshape(l->T, W.rows, W.cols);
 	bool writes = role == FP_OUTPUT || role == FP_DOWN;
-	fp_matrix h = writes ? pooled->h[role == FP_DOWN] : l->h, g = writes ? (fp_matrix){0} : l->g;
+	fp_matrix h = writes ? pooled->h[role == FP_DOWN] : l->h, g = {0};
 	fp_status status;
+	if (!writes)
+		g = l->g;
 	if (writes)
 		FP_TRY(be->linear->gemm(be, 1, R, FP_TRANSPOSED, W, FP_PLAIN, 0, T));
 	else

@@ -56,9 +56,9 @@ print(sum(3 if n.endswith(fused) else n.endswith(plain) for n in names if "visio
 PYTHON
 }
 
-if part transformers; then # before the work, which nothing would read
-	${FP_PYTHON:-python3} -c "import torch, transformers" 2>/dev/null ||
-		skip "FP_PYTHON, an interpreter with torch and transformers, is not there"
+# before the work, which nothing would read
+if ! ${FP_PYTHON:-python3} -c "import torch, transformers" 2>/dev/null; then
+	! part transformers || skip "FP_PYTHON, an interpreter with torch and transformers, is not there"
 fi
 for model in $models; do
 	expect 0 "" prune "$model" -o "$model-pruned" --calibration words.txt --samples 8 --sequence-length 24 --pattern 2:4 --threads 1 --basis none
