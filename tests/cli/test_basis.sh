@@ -6,6 +6,14 @@ export OMP_NUM_THREADS=1
 models=$source/models
 text=$models/calibration.jsonl
 head -n 30 "$models/evaluation.jsonl" >held-out.jsonl
+steps=40
+pair="llama-demo opt-demo"
+stops="basis layer-00000 layer-00003"
+if sanitized; then # such a build is several times slower
+	steps=6
+	pair=opt-demo
+	stops=layer-00000
+fi
 
 # prune MODEL FOLDER ARGUMENT...: few windows and steps
 prune() {
@@ -13,7 +21,7 @@ prune() {
 	to=$2
 	shift 2
 	"$program" prune "$from" -o "$to" --calibration "$text" --samples 16 --sequence-length 64 --threads 1 --device cpu \
-		--set basis_steps=40 "$@" >"$work/out" 2>"$work/err" </dev/null
+		--set basis_steps=$steps "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 # holds WHAT EXPRESSION FOLDER...: the Python expression is true of the tensors t and configs c of the folders
 holds() {
@@ -62,7 +70,7 @@ if part ranks; then
 	command -v mpirun >/dev/null || skip "there is no mpirun"
 	[ -e "$(dirname "$program")/libfistapruner_mpi.so" ] || skip "the program was built without MPI"
 	export OMP_WAIT_POLICY=passive
-	for model in llama-demo opt-demo; do
+	for model in $pair; do
 		for flags in "--basis full --pattern 2:4" "--basis local --layers 2-4"; do
 			rm -rf alone shared
 			# shellcheck disable=SC2086 # the flags are words
@@ -71,7 +79,7 @@ if part ranks; then
 				rm -rf shared
 				# shellcheck disable=SC2086
 				mpirun --allow-run-as-root --oversubscribe -n $ranks "$program" prune "$models/$model" -o shared --calibration "$text" \
-					--samples 16 --sequence-length 64 --threads 1 --device cpu --set basis_steps=40 --preset fast --correction intra \
+					--samples 16 --sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps --preset fast --correction intra \
 					$flags >"$work/out" 2>"$work/err" </dev/null || complain "$ranks ranks fail: $model $flags"
 				diff -r alone shared >/dev/null || complain "$ranks ranks give other bytes than one: $model $flags"
 			done
@@ -88,20 +96,21 @@ if part resume; then
 		shift 2
 		rm -rf stopped .stopped.partial
 		"$program" prune "$model" -o stopped --calibration "$text" --samples 16 --sequence-length 64 --threads 1 --device cpu \
-			--set basis_steps=40 "$@" >"$work/out" 2>"$work/err" </dev/null &
+			--set basis_steps=$steps "$@" >"$work/out" 2>"$work/err" </dev/null &
 		child=$!
 		while kill -0 $child 2>/dev/null && [ ! -e ".stopped.partial/$file" ]; do sleep 0.01; done
 		kill "-$number" $child 2>/dev/null || complain "the run was over before the signal came"
 		wait $child
 		[ -e stopped ] && complain "an unfinished run has its output under the final name"
 	}
-	for model in "$models/llama-demo" "$models/opt-demo"; do
+	for name in $pair; do
+		model=$models/$name
 		for flags in "--preset fast --basis full --pattern 2:4" "--preset best --set fit_steps=8 --basis full" \
 			"--method wanda --basis local --pattern 2:4 --samples 256"; do # enough for a signal to come in time
 			rm -rf whole
 			# shellcheck disable=SC2086
 			prune "$model" whole $flags || complain "prune $flags fails"
-			for file in basis layer-00000 layer-00003; do
+			for file in $stops; do
 				# shellcheck disable=SC2086
 				begin KILL $file $flags
 				# shellcheck disable=SC2086
@@ -125,15 +134,15 @@ if part resume; then
 	begin KILL layer-00000 $flags
 	# shellcheck disable=SC2086
 	expect 2 "setting basis 'local'.*'none'" prune "$model" -o stopped --calibration "$text" --samples 16 --sequence-length 64 \
-		--threads 1 --device cpu --set basis_steps=40 $flags --basis none --resume
+		--threads 1 --device cpu --set basis_steps=$steps $flags --basis none --resume
 	# shellcheck disable=SC2086
 	expect 3 "cannot be resumed; remove it to start over" prune "$model" -o stopped --calibration "$text" --samples 16 \
-		--sequence-length 64 --threads 1 --device cpu --set basis_steps=40 $flags --basis full --resume # its file has another size
+		--sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps $flags --basis full --resume # its file has another size
 	finish
 fi
 
 # A tied model gets a head of its own; norms are 1; all else of the config stays.
-for model in llama-demo opt-demo; do
+for model in $pair; do
 	prune "$models/$model" "$model-full" --method wanda --pattern 2:4 --basis full || complain "$model: --basis full fails"
 	grep -q "basis: full: what the pattern removes falls from" "$work/err" || complain "$model: the log does not tell of the basis"
 	holds "$model: its head" "'lm_head.weight' not in t[0] and set(t[1]) - set(t[0]) == {'lm_head.weight'} and \
@@ -247,7 +256,7 @@ assert json.load(open('without/pruning_report.json'))['basis'] == {'kind': 'none
 
 # compare: a row has the figures of prune and eval, whatever basis the rows before it had, except that embeddings and head
 # are not rounded to the type of the checkpoint
-flags="--samples 16 --sequence-length 64 --threads 1 --device cpu --set basis_steps=40"
+flags="--samples 16 --sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps"
 # shellcheck disable=SC2086
 "$program" compare "$models/opt-demo" --calibration "$text" --text held-out.jsonl $flags --methods wanda,magnitude \
 	--patterns 50%,2:4 --basis full --work rows --json >"$work/out" 2>"$work/err" </dev/null || complain "compare --basis full fails"
