@@ -19,7 +19,6 @@ typedef struct learner {
 	fp_matrix U;                  /* heads·n × n: of the blocks of the inputs of o */
 	fp_matrix UM;                 /* n × heads·n, the heads side by side */
 	fp_matrix h, g;               /* 1 × heads·n: h of the inputs of o in the new basis, and the gradient by it */
-	float *host;                  /* 2 × heads·n */
 	double weight[FP_ROLE_COUNT]; /* of each operator's mass */
 } learner;
 
@@ -30,7 +29,6 @@ static void learner_free(learner *l)
 	fp_mass_space_free(l->be, &l->space);
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(l->be, all[i]);
-	fp_free(l->host);
 }
 
 int64_t fp_learn_heads_bytes(const fp_basis_task *task)
@@ -86,7 +84,6 @@ static fp_status learner_new(learner *l, fp_layer_inputs *inputs)
 	FP_TRY(fp_matrix_new(be, &l->UM, l->n, q, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->h, 1, q, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->g, 1, q, FP_F32));
-	FP_TRY(FP_NEW(be->ctx, &l->host, 2 * q));
 	FP_TRY(fp_mass_space_new(&l->space, be, entries, fp_larger(q, c->hidden)));
 	FP_TRY(fp_input_cost_inverse(be, l->layer, inputs->H[0]));
 	FP_TRY(be->linear->diagonal(be, inputs->H[0], l->inputs_h));
@@ -114,7 +111,7 @@ cleanup:
 	return status;
 }
 
-/* h ← 1/diag(MᵀKM), also to the host */
+/* h ← 1/diag(MᵀKM) */
 static fp_status turn_costs(learner *l)
 {
 	fp_backend *be = l->be;
@@ -127,7 +124,6 @@ static fp_status turn_costs(learner *l)
 									   FP_PLAIN, 0, fp_matrix_cols(l->UM, i * n, n), blocks));
 	FP_TRY(be->gradients->column_squares(be, l->UM, 0, l->h));
 	FP_TRY(fp_input_cost_reciprocal(be, l->h));
-	FP_TRY(be->memory->download(be, l->host, FP_F32, l->h.cols, l->h));
 cleanup:
 	return status;
 }
@@ -136,21 +132,15 @@ cleanup:
 static fp_status add_cost_gradient(learner *l)
 {
 	fp_backend *be = l->be;
-	int64_t n = l->n, q = l->h.cols;
-	float *h = l->host, *g = l->host + q;
+	int64_t n = l->n;
 	fp_blocks blocks = {l->rotation.R.rows / n, l->shared * n * n, l->shared * n, n * n};
 	fp_status status;
-	FP_TRY(be->memory->download(be, g, FP_F32, q, l->g));
-	FP_TRY(be->memory->synchronize(be));
-	for (int64_t j = 0; j < q; j++)
-		g[j] *= -2 * h[j] * h[j];
-	FP_TRY(be->memory->upload(be, l->g, g, FP_F32, q));
+	FP_TRY(fp_input_cost_gradient(be, l->h, l->g));
 	FP_TRY(be->linear->scale_columns(be, l->g, l->UM, l->UM));
 	for (int64_t i = 0; i < l->shared; i++)
 		FP_TRY(be->linear->gemm_blocks(be, 1, fp_matrix_rows(l->U, i * n, n), FP_TRANSPOSED,
 									   fp_matrix_cols(l->UM, i * n, n), FP_PLAIN, 1,
 									   fp_matrix_rows(l->rotation.gradient, 0, n), blocks));
-	FP_TRY(be->memory->synchronize(be)); /* before the next step writes to `g` */
 cleanup:
 	return status;
 }

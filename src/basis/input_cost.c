@@ -39,28 +39,28 @@ fp_status fp_input_cost_check(fp_context *ctx, const fp_layer *layer, int64_t re
 		(long long)layer->index, (long long)refused);
 }
 
-fp_status fp_input_cost_inverse(fp_backend *be, const fp_layer *layer, fp_matrix H)
+/* H ← invert(H + δI) */
+static fp_status invert_damped(fp_backend *be, const fp_layer *layer, fp_matrix H,
+							   fp_status (*invert)(fp_backend *be, fp_matrix A, int64_t *refused))
 {
 	int64_t refused;
 	FP_PRODUCTS_FOR(be, FP_USE_EXACT);
 	fp_status status;
 	FP_TRY(damp(be, H));
-	FP_TRY(be->linear->inverse(be, H, &refused));
+	FP_TRY(invert(be, H, &refused));
 	FP_TRY(fp_input_cost_check(be->ctx, layer, refused));
 cleanup:
 	return status;
 }
 
+fp_status fp_input_cost_inverse(fp_backend *be, const fp_layer *layer, fp_matrix H)
+{
+	return invert_damped(be, layer, H, be->linear->inverse);
+}
+
 fp_status fp_input_cost_factor(fp_backend *be, const fp_layer *layer, fp_matrix H)
 {
-	int64_t refused;
-	FP_PRODUCTS_FOR(be, FP_USE_EXACT);
-	fp_status status;
-	FP_TRY(damp(be, H));
-	FP_TRY(be->linear->inverse_factor(be, H, &refused));
-	FP_TRY(fp_input_cost_check(be->ctx, layer, refused));
-cleanup:
-	return status;
+	return invert_damped(be, layer, H, be->linear->inverse_factor);
 }
 
 fp_status fp_input_cost_reciprocal(fp_backend *be, fp_matrix x)
@@ -76,5 +76,25 @@ fp_status fp_input_cost_reciprocal(fp_backend *be, fp_matrix x)
 	FP_TRY(be->memory->synchronize(be));
 cleanup:
 	fp_free(host);
+	return status;
+}
+
+fp_status fp_input_cost_gradient(fp_backend *be, fp_matrix h, fp_matrix g)
+{
+	int64_t n = h.cols;
+	float *costs = NULL, *gradient = NULL;
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &costs, n));
+	FP_TRY(FP_NEW(be->ctx, &gradient, n));
+	FP_TRY(be->memory->download(be, costs, FP_F32, n, h));
+	FP_TRY(be->memory->download(be, gradient, FP_F32, n, g));
+	FP_TRY(be->memory->synchronize(be));
+	for (int64_t j = 0; j < n; j++)
+		gradient[j] *= -2 * costs[j] * costs[j];
+	FP_TRY(be->memory->upload(be, g, gradient, FP_F32, n));
+	FP_TRY(be->memory->synchronize(be)); /* before `gradient` is freed */
+cleanup:
+	fp_free(costs);
+	fp_free(gradient);
 	return status;
 }

@@ -17,6 +17,8 @@ fp_status fp_input_cost_inverse(fp_backend *be, const fp_layer *layer, fp_matrix
 fp_status fp_input_cost_factor(fp_backend *be, const fp_layer *layer, fp_matrix H);
 /* Fails if a factorisation was refused at an input (linear_ops.h); 0: it was not. */
 fp_status fp_input_cost_check(fp_context *ctx, const fp_layer *layer, int64_t refused);
+/* g ← −2gh² for each number. With g the gradient by h and 1/h = diag(RᵀKR), KR diag(g) is then the gradient by R. */
+fp_status fp_input_cost_gradient(fp_backend *be, fp_matrix h, fp_matrix g);
 /* x ← 1/x for each number of a vector */
 fp_status fp_input_cost_reciprocal(fp_backend *be, fp_matrix x);
 

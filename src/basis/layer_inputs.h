@@ -27,7 +27,7 @@ int64_t fp_text_stream_bytes(const fp_model *model, const fp_windows *windows);
 /* H = E[xxᵀ] of each group's inputs (fp_role_group()). */
 typedef struct fp_layer_inputs { /* freed with fp_layer_inputs_free() */
 	fp_matrix H[FP_GROUP_COUNT]; /* absent: not asked for */
-	fp_matrix inner;             /* 1 × inner: the diagonal of H of the last group, without which it is computed */
+	fp_matrix inner;             /* 1 × inner: E[x²] of the last group, always computed */
 } fp_layer_inputs;
 
 /* Moves the stream past the layer and computes H of the groups whose bit is set in `groups`. */

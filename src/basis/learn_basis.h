@@ -34,7 +34,7 @@ typedef struct fp_basis_gain {
 fp_status fp_learn_basis(fp_basis **out, const fp_basis_task *task, fp_basis_gain *gain);
 /* Operations of its matrix products, with so many weights in a layer. */
 double fp_learn_basis_flops(const fp_basis_task *task, int64_t weights);
-/* Bytes at the peak; the least that is needed, and what more is used if there is enough. */
+/* Bytes at its peak, at least. If task->memory is larger, it learns from more layers at once. */
 int64_t fp_learn_basis_bytes(const fp_basis_task *task);
 
 /* The length of Adam's steps at step `step` of `steps`: a short rise, then a cosine to zero. */

@@ -32,7 +32,6 @@ typedef struct learner {
 	fp_matrix T;         /* 1 × the entries of the largest operator */
 	fp_matrix UR, KR;    /* hidden × hidden */
 	fp_matrix h, g, sum; /* 1 × hidden: h, the gradient by h of one operator and of all that share it */
-	float *host;         /* 2 × hidden */
 } learner;
 
 static void learner_free(learner *l)
@@ -45,7 +44,6 @@ static void learner_free(learner *l)
 		}
 	}
 	fp_free(l->pool);
-	fp_free(l->host);
 	fp_rotation_free(&l->rotation);
 	fp_mass_space_free(l->be, &l->space);
 	fp_matrix *all[] = {&l->T, &l->UR, &l->KR, &l->h, &l->g, &l->sum};
@@ -182,24 +180,6 @@ cleanup:
 	return status;
 }
 
-/* sum ← −2 sum∘h² */
-static fp_status by_reciprocal(learner *l)
-{
-	fp_backend *be = l->be;
-	int64_t d = l->h.cols;
-	float *h = l->host, *g = l->host + d;
-	fp_status status;
-	FP_TRY(be->memory->download(be, h, FP_F32, d, l->h));
-	FP_TRY(be->memory->download(be, g, FP_F32, d, l->sum));
-	FP_TRY(be->memory->synchronize(be));
-	for (int64_t j = 0; j < d; j++)
-		g[j] *= -2 * h[j] * h[j];
-	FP_TRY(be->memory->upload(be, l->sum, g, FP_F32, d));
-	FP_TRY(be->memory->synchronize(be));
-cleanup:
-	return status;
-}
-
 /* The operators that read the stream behind one norm: 0 {q, k, v}, 1 {gate, up}. */
 static fp_status add_readers(learner *l, const pooled_layer *pooled, int which, fp_mass *mass)
 {
@@ -215,7 +195,7 @@ static fp_status add_readers(learner *l, const pooled_layer *pooled, int which, 
 		if (role != FP_ROLE_COUNT && !fp_matrix_is_absent(pooled->layer->weight[role]))
 			FP_TRY(add_operator(l, pooled, role, mass));
 	}
-	FP_TRY(by_reciprocal(l));
+	FP_TRY(fp_input_cost_gradient(be, l->h, l->sum));
 	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_TRANSPOSED, l->UR, FP_PLAIN, 0, l->KR));
 	FP_TRY(be->linear->scale_columns(be, l->sum, l->KR, l->KR));
 	FP_TRY(be->linear->axpby(be, 1, l->KR, 1, l->rotation.gradient));
@@ -292,7 +272,6 @@ static fp_status learner_new(learner *l, fp_basis *basis)
 	fp_status status;
 	largest(l->task->model, &entries, &inputs);
 	FP_TRY(FP_NEW(be->ctx, &l->pool, l->pooled));
-	FP_TRY(FP_NEW(be->ctx, &l->host, 2 * d));
 	FP_TRY(fp_matrix_new(be, &l->T, 1, entries, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->h, 1, d, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->g, 1, d, FP_F32));

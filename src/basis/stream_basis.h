@@ -15,7 +15,7 @@
 
 #include "basis/learn_basis.h"
 
-/* basis->R starts as the identity. weights: of the operators, by layer and role. */
+/* basis->R starts as the identity. sensitivities: by layer and role, 0 for operators that do not count. */
 fp_status fp_learn_stream(const fp_basis_task *task, fp_basis *basis, const double *sensitivities, fp_basis_gain *gain);
 /* Operations of its matrix products, with so many weights in a layer. */
 double fp_learn_stream_flops(const fp_basis_task *task, int64_t weights);

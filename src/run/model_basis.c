@@ -5,7 +5,6 @@
 #include "base/memory.h"
 #include "basis/basis_check.h"
 #include "basis/basis_file.h"
-#include "checkpoint/working_folder.h"
 #include "run/run_output.h"
 
 #include <stdlib.h>
