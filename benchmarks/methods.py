@@ -7,11 +7,13 @@
 Runs `compare` on every model and prints a Markdown table: a row for each method or preset and each basis, a
 column for each model and pattern, perplexity and KL divergence from the dense model as means over the seeds.
 --tsv FILE writes every run as a line too. Needs only the program, the models and this folder. Finished cells
-are saved in --work: the same command continues a stopped run. Flags after -- go to `compare`, such as
+are saved in --work: the same command continues a stopped run. --jobs N has N of the `compare` at work at once,
+which pays for small models on a GPU; then their seconds mean little. Flags after -- go to `compare`, such as
 --threads 1. Wanda, SparseGPT, ALPS and the presets in each basis, on a GPU:
 
     methods.py --methods wanda,sparsegpt,alps --basis none,local,full --device cuda --tsv bases.tsv ...
 """
+import concurrent.futures
 import json
 import pathlib
 import shlex
@@ -28,7 +30,7 @@ def rows_of(options, model, basis):
     """The rows of `compare`, with the model's name and, as "method", the preset where there is one. "basis" is the one
     that was asked for ("": none was), "kind" the one that was taken."""
     name = pathlib.Path(model).resolve().name
-    folder = pathlib.Path(options.work) / name
+    folder = pathlib.Path(options.work) / name / basis
     folder.mkdir(parents=True, exist_ok=True)
     command = [options.program, "compare", model, "--calibration", options.calibration, "--text", options.text, "--methods",
                options.methods + ",fista", "--presets", options.presets, "--patterns", options.patterns, "--seeds",
@@ -67,12 +69,13 @@ def main():
     parser.add_argument("--presets", default="paper,fast,best", help="presets of the method fista [%(default)s]")
     parser.add_argument("--basis", default="", help="bases, such as none,local,full [each preset's own]")
     parser.add_argument("--device", default="auto", help="[%(default)s]")
+    parser.add_argument("--jobs", default=1, type=int, help="models and bases at a time [%(default)s]")
     parser.add_argument("--tsv", help="file for every run: " + ", ".join(COLUMNS))
     options = model_options.parse(parser)
-    rows = []
-    for model in options.models:
-        for i, basis in enumerate(options.basis.split(",")):
-            rows += rows_of(options, model, basis)[i > 0:]  # the dense model once
+    bases = options.basis.split(",")
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        parts = [(i, pool.submit(rows_of, options, model, basis)) for model in options.models for i, basis in enumerate(bases)]
+        rows = [row for i, part in parts for row in part.result()[i > 0:]]  # the dense model once
     if options.tsv:
         lines = ["\t".join(str(row.get(key, "")) for key in COLUMNS) for row in rows]
         pathlib.Path(options.tsv).write_text("\n".join(["\t".join(COLUMNS), *lines]) + "\n")

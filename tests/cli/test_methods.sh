@@ -10,7 +10,7 @@ methods() { # methods ARGUMENT...
 		--patterns 2:4 --device cpu --work runs --tsv runs.tsv "$@" good -- --threads 1 >"$work/out" 2>"$work/err" </dev/null
 }
 
-methods --methods wanda --presets fast --basis none,local,full --seeds 1,2 || complain "methods.py fails"
+methods --jobs 3 --methods wanda --presets fast --basis none,local,full --seeds 1,2 || complain "methods.py fails"
 for line in "^\| dense \| \| [0-9.]+ \|$" "^\| wanda \| none \| [0-9.]+ / 0\.[0-9]{4} \|$" "^\| wanda \| full \| " "^\| fast \| local \| "; do
 	grep -Eq -e "$line" "$work/out" || complain "methods.py does not print '$line'"
 done
