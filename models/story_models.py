@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of train.py: the teacher with a key/value cache, and plain forward passes of the two demo models.
+"""The models of train.py: the teacher with a key/value cache, and plain forward passes of the demo models.
 
 The passes use the parameters of transformers' own classes, so that what is saved is what transformers loads;
-they are written out because they compile quickly and build no attention mask. Both are checked against
+they are written out because they compile quickly and build no attention mask. All are checked against
 transformers before they are used.
 """
 import torch
@@ -10,7 +10,7 @@ import transformers
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from story_text import BEGIN, END, VOCABULARY
+from story_text import BEGIN, END, TOKENIZER, VOCABULARY
 
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -100,14 +100,15 @@ def check_teacher(folder, device):
 
 
 def build_model(name, positions):
+	tokenizer = TOKENIZER[name]
 	common = {
-		"vocab_size": VOCABULARY[name],
+		"vocab_size": VOCABULARY[tokenizer],
 		"hidden_size": 128,
 		"num_hidden_layers": 6,
 		"num_attention_heads": 4,
 		"max_position_embeddings": positions,
-		"bos_token_id": BEGIN[name],
-		"eos_token_id": END[name],
+		"bos_token_id": BEGIN[tokenizer],
+		"eos_token_id": END[tokenizer],
 		"tie_word_embeddings": True,
 	}
 	if name == "llama":
@@ -115,6 +116,13 @@ def build_model(name, positions):
 			**common, intermediate_size=384, num_key_value_heads=2, rms_norm_eps=1e-5, initializer_range=0.02
 		)
 		return transformers.LlamaForCausalLM(config)
+	if name == "moe":
+		config = transformers.MixtralConfig(
+			**{**common, "num_hidden_layers": 4}, intermediate_size=80, num_key_value_heads=2, num_local_experts=8,
+			num_experts_per_tok=2, rms_norm_eps=1e-5, initializer_range=0.02, head_dim=32,
+			rope_parameters={"rope_type": "default", "rope_theta": 10000.0}
+		)
+		return transformers.MixtralForCausalLM(config)
 	config = transformers.OPTConfig(
 		**common, ffn_dim=512, word_embed_proj_dim=128, dropout=0.0, attention_dropout=0.0, pad_token_id=1, init_std=0.02
 	)
@@ -126,13 +134,40 @@ def heads_of(x, count):
 
 
 def llama_forward(model, tokens):
+	return attention_and(swiglu, model, tokens)
+
+
+def moe_forward(model, tokens):
+	"""Every expert runs on every token, weighted by the router (0 for all but two): wasteful, but one product each.
+	model.balance collects the sum of the layers' balance losses, 1 each where all experts are used alike."""
+	model.balance = 0.0
+	return attention_and(lambda mlp, h: experts(model, mlp, h), model, tokens)
+
+
+def swiglu(mlp, h):
+	return mlp.down_proj(functional.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
+
+
+def experts(model, moe, h):
+	config = model.config
+	probability = functional.linear(h, moe.gate.weight).float().softmax(-1)
+	kept, index = probability.topk(config.num_experts_per_tok, dim=-1)
+	weight = torch.zeros_like(probability).scatter(-1, index, kept / kept.sum(-1, keepdim=True))
+	used = (weight > 0).float().mean((0, 1)) / config.num_experts_per_tok
+	model.balance = model.balance + config.num_local_experts * (used * probability.mean((0, 1))).sum()
+	gate, up = torch.einsum("btd,eid->btei", h, moe.experts.gate_up_proj).chunk(2, dim=-1)
+	inner = functional.silu(gate) * up * weight.to(gate.dtype).unsqueeze(-1)
+	return torch.einsum("btei,edi->btd", inner, moe.experts.down_proj)
+
+
+def attention_and(mlp_of, model, tokens):
 	config, body = model.config, model.model
 	heads, groups = config.num_attention_heads, config.num_key_value_heads
 	cosine, sine = (table[: tokens.shape[1]] for table in model.rotary)
 	norm = lambda module, x: functional.rms_norm(x, module.weight.shape, module.weight, config.rms_norm_eps)
 	x = body.embed_tokens(tokens)
 	for layer in body.layers:
-		attention, mlp = layer.self_attn, layer.mlp
+		attention = layer.self_attn
 		h = norm(layer.input_layernorm, x)
 		q = rotate(heads_of(attention.q_proj(h), heads), cosine, sine)
 		k = rotate(heads_of(attention.k_proj(h), groups), cosine, sine)
@@ -140,8 +175,7 @@ def llama_forward(model, tokens):
 		k, v = (t.repeat_interleave(heads // groups, dim=1) for t in (k, v))
 		h = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 		x = x + attention.o_proj(h.transpose(1, 2).flatten(2))
-		h = norm(layer.post_attention_layernorm, x)
-		x = x + mlp.down_proj(functional.silu(mlp.gate_proj(h)) * mlp.up_proj(h))
+		x = x + mlp_of(layer.mlp, norm(layer.post_attention_layernorm, x))
 	return functional.linear(norm(body.norm, x), body.embed_tokens.weight)
 
 
@@ -161,13 +195,13 @@ def opt_forward(model, tokens):
 	return functional.linear(body.final_layer_norm(x), body.embed_tokens.weight)
 
 
-FORWARD = {"llama": llama_forward, "opt": opt_forward}
+FORWARD = {"llama": llama_forward, "opt": opt_forward, "moe": moe_forward}
 
 
 @torch.no_grad()
 def check_forward(name, model, device):
 	"""Prepares the training pass. Largest difference from transformers' logits, with weights large enough to make every operator count."""
-	if name == "llama":
+	if name != "opt":
 		config = model.config
 		model.rotary = rotary_table(config.max_position_embeddings, config.head_dim, config.rope_parameters["rope_theta"], device)
 	kept = {key: value.clone() for key, value in model.state_dict().items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text side of train.py: choosing tokens, turning them into stories, and the two tokenizers."""
+"""The text side of train.py: choosing tokens, turning them into stories, and the tokenizers."""
 import json
 import math
 import re
@@ -9,6 +9,8 @@ import sentencepiece
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+# Which model's tokenizer a model has.
+TOKENIZER = {"llama": "llama", "opt": "opt", "moe": "llama"}
 SPECIAL = {"llama": ["<|begin_of_text|>", "<|end_of_text|>"], "opt": ["<s>", "<pad>", "</s>", "<unk>"]}
 # OPT begins a text with </s>, as the published OPT checkpoints do.
 BEGIN = {"llama": 0, "opt": 2}

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes everything that ships in models/: text, tokenizers and the two demo checkpoints.
+"""Makes everything that ships in models/: text, tokenizers and the demo checkpoints.
 
 A teacher (stories15M, a LLaMA checkpoint of 15M parameters in the Hugging Face layout) writes the
-stories; two byte-level BPE tokenizers and two models of about 1.4M parameters are trained on them.
+stories; two byte-level BPE tokenizers and three models of about 1.4M parameters are trained on them.
 Every stage has a limit in wall-clock seconds, and what is finished is packed after every stage, so
 that a run on a rented machine always comes back with something.
 
     python3 train.py --teacher stories15M --output out            # one GPU, about seven minutes
     python3 train.py --teacher stories15M --output out --quick    # every code path, on a CPU
+    python3 train.py --teacher stories15M --output out --models moe --keep models   # one more model, same text and tokenizer
 """
 import argparse
 import json
@@ -54,6 +55,10 @@ def parse_arguments():
 	parser.add_argument("--train-seconds", type=float, default=90, help="per model, without compilation")
 	parser.add_argument("--llama-steps", type=int, default=0, help="fix the number of steps (0: as many as the time allows)")
 	parser.add_argument("--opt-steps", type=int, default=0)
+	parser.add_argument("--moe-steps", type=int, default=0)
+	parser.add_argument("--models", default="llama,opt,moe", help="which to train [%(default)s]")
+	parser.add_argument("--keep", help="folder of an earlier run whose held-out text and tokenizers are kept")
+	parser.add_argument("--balance", type=float, default=0.01, help="weight of the experts' balance loss")
 	parser.add_argument("--total-seconds", type=float, default=460, help="training is shortened to end by then")
 	parser.add_argument("--batch", type=int, default=128)
 	parser.add_argument("--length", type=int, default=512)
@@ -62,6 +67,7 @@ def parse_arguments():
 	parser.add_argument("--no-compile", action="store_true")
 	parser.add_argument("--quick", action="store_true", help="tiny settings: a test of the script, not a result")
 	arguments = parser.parse_args()
+	arguments.models = arguments.models.split(",")
 	if arguments.quick:
 		arguments.sample_seconds, arguments.sample_batch, arguments.sample_batches = 60, 64, 2
 		arguments.train_seconds, arguments.batch, arguments.total_seconds = 20, 8, 600
@@ -156,6 +162,32 @@ def hold_out(complete, cut, arguments, folder, log):
 	return training
 
 
+def held_out_before(complete, cut, arguments, folder, log):
+	"""The calibration and evaluation text of an earlier run; all other stories, in random order, are for training."""
+	held_out = set()
+	for name in ("calibration", "evaluation"):
+		shutil.copy(Path(arguments.keep) / f"{name}.jsonl", folder)
+		with open(folder / f"{name}.jsonl", encoding="utf-8") as file:
+			held_out |= {json.loads(line)["text"] for line in file}
+	training = [text for text in complete + cut if text not in held_out]
+	random.Random(arguments.seed).shuffle(training)
+	log["training_text"] = {"stories": len(training), "bytes": sum(len(text.encode()) for text in training)}
+	say(f"{len(complete) + len(cut) - len(training)} of the held-out stories were drawn again; {log['training_text']} for training")
+	return training
+
+
+def make_tokenizers(arguments, texts):
+	"""The tokenizers that the models need, by name."""
+	tokenizers_json = {}
+	for name in dict.fromkeys(story_text.TOKENIZER[model] for model in arguments.models):
+		if arguments.keep:
+			tokenizers_json[name] = (Path(arguments.keep) / f"{name}-demo" / "tokenizer.json").read_text(encoding="utf-8")
+		else:
+			tokenizers_json[name] = story_text.train_tokenizer(name, texts[:60000])
+			say(f"{name}: tokenizer trained")
+	return tokenizers_json
+
+
 def encode_begin(pool, tokenizer_json, texts, begin_token):
 	size = 2000
 	return [
@@ -191,7 +223,8 @@ def train(name, model, tokens, arguments, log):
 	def loss_of(inputs, targets):
 		with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
 			logits = forward(model, inputs)
-		return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+		loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+		return loss + arguments.balance * model.balance if name == "moe" else loss
 
 	decay = [p for p in model.parameters() if p.dim() >= 2]
 	plain = [p for p in model.parameters() if p.dim() < 2]
@@ -215,9 +248,9 @@ def train(name, model, tokens, arguments, log):
 		if step == calibrate and total == 0:
 			synchronise(arguments)
 			seconds_per_step = (time.monotonic() - begin) / (calibrate - 10 if calibrate > 10 else calibrate)
-			# What is left of the total serves this model and, for the first one, the second too.
-			left = arguments.total_seconds - (time.monotonic() - START)
-			left = left / 2 - 30 if name == "llama" else left - 15
+			# What is left of the total serves this model and those after it, each with 30 s to compile.
+			after = len(arguments.models) - 1 - arguments.models.index(name)
+			left = (arguments.total_seconds - (time.monotonic() - START) - 15 - 45 * after) / (1 + after)
 			seconds = max(10.0, min(arguments.train_seconds, left))
 			total = max(calibrate + 2, int(0.97 * seconds / seconds_per_step))
 			say(f"{name}: {1000 * seconds_per_step:.2f} ms per step, so {total} steps")
@@ -279,7 +312,7 @@ def perplexity(model, tokenizer, path, length):
 def prune_by_magnitude(model, pattern):
 	"""A yardstick for the log: how much does the crudest pruning hurt this model?"""
 	for weight_name, weight in model.named_parameters():
-		if weight.dim() != 2 or "embed" in weight_name:
+		if weight.dim() < 2 or "embed" in weight_name or "mlp.gate.weight" in weight_name:
 			continue
 		with torch.no_grad():
 			if pattern == "2:4":
@@ -316,15 +349,15 @@ def measure(name, folder, work, log):
 
 
 def write_model(name, model, tokenizer_json, work):
-	folder = work / f"{name}-demo"
+	folder, tokenizer = work / f"{name}-demo", story_text.TOKENIZER[name]
 	folder.mkdir(exist_ok=True)
 	model = model.float().cpu().half().eval()
 	if not all(torch.isfinite(weight).all() for weight in model.parameters()):
 		raise SystemExit(f"{name}: a weight does not fit fp16")
 	# A story ends where the next one begins: let generation stop there.
-	model.generation_config.eos_token_id = sorted({story_text.BEGIN[name], story_text.END[name]})
+	model.generation_config.eos_token_id = sorted({story_text.BEGIN[tokenizer], story_text.END[tokenizer]})
 	model.save_pretrained(folder)
-	story_text.write_tokenizer(name, tokenizer_json, model.config, folder)
+	story_text.write_tokenizer(tokenizer, tokenizer_json, model.config, folder)
 	size = sum(path.stat().st_size for path in folder.iterdir())
 	say(f"{name}: {size} bytes in {sorted(path.name for path in folder.iterdir())}")
 	if size > 3_000_000:
@@ -369,17 +402,16 @@ def main():
 	failures = 0
 	try:
 		complete, cut = sample_stories(arguments, pool, log)
-		texts = hold_out(complete, cut, arguments, work, log)
+		texts = (held_out_before if arguments.keep else hold_out)(complete, cut, arguments, work, log)
 		if arguments.device.startswith("cuda"):
 			torch.cuda.empty_cache()
 		pack(arguments, work, log)
 		encoded = {}
-		for name in ("llama", "opt"):
-			tokenizer_json = story_text.train_tokenizer(name, texts[:60000])
+		for name, tokenizer_json in make_tokenizers(arguments, texts).items():
 			encoded[name] = tokenizer_json, encode_begin(pool, tokenizer_json, texts, story_text.BEGIN[name])
-			say(f"{name}: tokenizer trained")
-		for name, (tokenizer_json, pending) in encoded.items():
+		for name in arguments.models:
 			try:
+				tokenizer_json, pending = encoded[story_text.TOKENIZER[name]]
 				tokens = encode_end(pending)
 				torch.manual_seed(arguments.seed)
 				model = build_model(name, arguments.length)
