@@ -8,8 +8,11 @@ static const struct {
 	const char *name;
 	int64_t size;
 } dtype_table[] = {
-	[FP_F32] = {"F32", 4}, [FP_F16] = {"F16", 2}, [FP_BF16] = {"BF16", 2}, [FP_F64] = {"F64", 8},
-	[FP_U8] = {"U8", 1},   [FP_I32] = {"I32", 4}, [FP_I64] = {"I64", 8},   [FP_OTHER_DTYPE] = {"other", 0},
+	[FP_F32] = {"F32", 4},         [FP_F16] = {"F16", 2},
+	[FP_BF16] = {"BF16", 2},       [FP_F64] = {"F64", 8},
+	[FP_U8] = {"U8", 1},           [FP_I32] = {"I32", 4},
+	[FP_I64] = {"I64", 8},         [FP_OTHER_DTYPE] = {"other", 0},
+	[FP_F8_E4M3] = {"F8_E4M3", 1}, [FP_F8_E5M2] = {"F8_E5M2", 1},
 };
 
 int64_t fp_dtype_size(fp_dtype dtype)
@@ -25,6 +28,11 @@ const char *fp_dtype_name(fp_dtype dtype)
 bool fp_dtype_is_weight(fp_dtype dtype)
 {
 	return dtype == FP_F32 || dtype == FP_F16 || dtype == FP_BF16;
+}
+
+bool fp_dtype_is_fp8(fp_dtype dtype)
+{
+	return dtype == FP_F8_E4M3 || dtype == FP_F8_E5M2;
 }
 
 /* Tensors in a safetensors file need not be aligned. */
@@ -67,6 +75,17 @@ static float float_from_f16(uint16_t half)
 	return float_of_bits(sign | bits_of_float((float)mantissa * 0x1p-24F));
 }
 
+static float float_from_e4m3(uint8_t byte)
+{
+	uint32_t sign = (uint32_t)(byte & 0x80) << 24, exponent = (byte >> 3) & 0xF, mantissa = byte & 7;
+	if ((byte & 0x7F) == 0x7F)
+		return float_of_bits(sign | 0x7FC00000);
+	if (exponent != 0)
+		return float_of_bits(sign | (exponent + 120) << 23 | mantissa << 20);
+	/* a subnormal is mantissa × 2⁻⁹ */
+	return float_of_bits(sign | bits_of_float((float)mantissa * 0x1p-9F));
+}
+
 static uint16_t f16_from_float(float value)
 {
 	uint32_t bits = bits_of_float(value);
@@ -104,6 +123,12 @@ void fp_f16_from_float_scalar(void *out, const float *in, int64_t count)
 		store_half(out, i, f16_from_float(in[i]));
 }
 
+static void fp8_to_float(float *out, const unsigned char *in, fp_dtype dtype, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) /* E5M2 is the upper half of F16 */
+		out[i] = dtype == FP_F8_E4M3 ? float_from_e4m3(in[i]) : float_from_f16((uint16_t)(in[i] << 8));
+}
+
 void fp_bf16_to_float_scalar(float *out, const void *in, int64_t count)
 {
 	for (int64_t i = 0; i < count; i++)
@@ -125,6 +150,8 @@ static void to_float_chunk(float *out, const char *in, fp_dtype dtype, int64_t c
 		memcpy(out, in, (size_t)count * sizeof *out);
 	else if (dtype == FP_F16)
 		(simd ? fp_f16_to_float_simd : fp_f16_to_float_scalar)(out, in, count);
+	else if (fp_dtype_is_fp8(dtype))
+		fp8_to_float(out, (const unsigned char *)in, dtype, count);
 	else
 		(simd ? fp_bf16_to_float_simd : fp_bf16_to_float_scalar)(out, in, count);
 }

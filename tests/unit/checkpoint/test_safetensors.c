@@ -86,7 +86,7 @@ static void tensors_come_in_the_order_of_their_bytes(void **state)
 	assert_int_equal(list.items[1].bytes, 4);
 	assert_int_equal(list.items[1].shard, 3);
 	assert_int_equal(list.items[1].offset, 8 + (int64_t)strlen(header) + 8);
-	assert_int_equal(list.items[2].dtype, FP_OTHER_DTYPE);
+	assert_int_equal(list.items[2].dtype, FP_F8_E4M3);
 	assert_string_equal(list.items[2].dtype_name, "F8_E4M3");
 	fp_tensor_list_free(&list);
 	free((void *)(uintptr_t)file.bytes);

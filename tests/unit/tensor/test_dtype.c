@@ -206,10 +206,43 @@ static void names_and_sizes(void **state)
 	assert_false(fp_dtype_is_weight(FP_F64));
 }
 
+/* E4M3 has finite values where other formats have infinities; E5M2 is like F16. */
+static void fp8_means_what_the_format_says(void **state)
+{
+	(void)state;
+	static const struct {
+		fp_dtype dtype;
+		int exponent_bits, mantissa_bits;
+		uint32_t first_nan, infinity;
+	} kinds[] = {{FP_F8_E4M3, 4, 3, 0x7F, 0}, {FP_F8_E5M2, 5, 2, 0x7D, 0x7C}};
+	for (size_t k = 0; k < 2; k++) {
+		const struct format format = {.exponent_bits = kinds[k].exponent_bits, .mantissa_bits = kinds[k].mantissa_bits};
+		unsigned char in[256];
+		float got[256];
+		for (int i = 0; i < 256; i++)
+			in[i] = (unsigned char)i;
+		fp_to_float(got, in, kinds[k].dtype, 256);
+		for (uint32_t i = 0; i < 256; i++) {
+			uint32_t magnitude = i & 0x7F;
+			assert_int_equal(float_bits(got[i]) >> 31, i >> 7);
+			if (magnitude >= kinds[k].first_nan)
+				assert_true(isnan(got[i]));
+			else if (kinds[k].infinity && magnitude == kinds[k].infinity)
+				assert_true(isinf(got[i]));
+			else
+				assert_true(fabs((double)got[i]) == meaning(&format, magnitude));
+		}
+		assert_int_equal(fp_dtype_size(kinds[k].dtype), 1);
+		assert_true(fp_dtype_is_fp8(kinds[k].dtype));
+		assert_false(fp_dtype_is_weight(kinds[k].dtype));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(names_and_sizes),
+		cmocka_unit_test(fp8_means_what_the_format_says),
 		cmocka_unit_test(every_pattern_means_what_the_format_says),
 		cmocka_unit_test(every_pattern_survives_the_round_trip),
 		cmocka_unit_test(values_between_neighbours_round_to_nearest_even),
