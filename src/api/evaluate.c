@@ -132,12 +132,12 @@ fp_status fp_evaluate_against(char **json, fp_context *ctx, const char *model, c
 	if (!isfinite(plain.perplexity))
 		FP_TRY(fp_fail(ctx, FP_ERROR_NUMERIC, "%s: the perplexity is not finite (mean loss %g): the model is damaged",
 					   model, plain.mean_loss));
-	document =
-		json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model", model, "architecture",
-				  fp_model_architecture(e.model), "text", text, "protocol", settings->protocol, "sequence_length",
-				  (json_int_t)e.length, "windows", (json_int_t)plain.windows, "tokens", (json_int_t)plain.tokens,
-				  "perplexity", plain.perplexity, "mean_loss", plain.mean_loss, "device", e.backend->description,
-				  "seconds", fp_clock() - start, "peak_memory_bytes", (json_int_t)fp_peak_memory());
+	document = json_pack(
+		"{s:s, s:s*, s:s, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model", model, "stored_as",
+		fp_checkpoint_coding(e.checkpoint), "architecture", fp_model_architecture(e.model), "text", text, "protocol",
+		settings->protocol, "sequence_length", (json_int_t)e.length, "windows", (json_int_t)plain.windows, "tokens",
+		(json_int_t)plain.tokens, "perplexity", plain.perplexity, "mean_loss", plain.mean_loss, "device",
+		e.backend->description, "seconds", fp_clock() - start, "peak_memory_bytes", (json_int_t)fp_peak_memory());
 	if (document && reference) {
 		json_object_set_new(document, "reference", json_string(reference));
 		FP_TRY(fp_divergence_document(document, ctx, &divergence));

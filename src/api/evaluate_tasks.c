@@ -144,10 +144,11 @@ fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_request
 	FP_TRY(fp_tokenizer_open(&tokenizer, ctx, fp_checkpoint_directory(checkpoint)));
 	FP_TRY(evaluate_each(results, model, tokenizer, request, &options));
 	FP_TRY(fp_result_text(json, ctx,
-						  json_pack("{s:s, s:s, s:I, s:O, s:s, s:f, s:I}", "model", request->model, "architecture",
-									fp_model_architecture(model), "sequence_length", (json_int_t)options.length,
-									"tasks", results, "device", backend->description, "seconds", fp_clock() - start,
-									"peak_memory_bytes", (json_int_t)fp_peak_memory())));
+						  json_pack("{s:s, s:s*, s:s, s:I, s:O, s:s, s:f, s:I}", "model", request->model, "stored_as",
+									fp_checkpoint_coding(checkpoint), "architecture", fp_model_architecture(model),
+									"sequence_length", (json_int_t)options.length, "tasks", results, "device",
+									backend->description, "seconds", fp_clock() - start, "peak_memory_bytes",
+									(json_int_t)fp_peak_memory())));
 cleanup:
 	json_decref(results);
 	fp_tokenizer_free(tokenizer);

@@ -166,7 +166,8 @@ static json_t *describe_model(const inspection *in, const char *name, const fp_m
 	/* if the architecture is unknown, so are its operators: all tensors count */
 	double sparsity = model ? share(in->operator_zeros, in->operator_counted) : share(in->zeros, in->counted);
 	json_t *document =
-		json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I}", "model", name, "architecture",
+		json_pack("{s:s, s:s*, s:s, s:s, s:I, s:I, s:f, s:f, s:I, s:I, s:I}", "model", name, "stored_as",
+				  fp_checkpoint_coding(in->checkpoint), "architecture",
 				  model ? fp_model_architecture(model) : config_architecture(in->checkpoint), "dtype",
 				  main_dtype(in->checkpoint), "files", (json_int_t)fp_checkpoint_shard_count(in->checkpoint),
 				  "parameters", (json_int_t)in->parameters, "sparsity", sparsity, "total_sparsity",

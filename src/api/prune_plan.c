@@ -28,11 +28,12 @@ fp_status fp_prune_plan_text(char **json, const fp_prune_task *task, const char 
 	FP_TRY(fp_selection_new(&selection, task->model, task->settings));
 	FP_TRY(fp_prune_estimate(&estimate, task));
 	FP_TRY(fp_backend_gemm_rate(task->be, &rate));
-	document = json_pack("{s:b, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "dry_run", 1, "model", model,
-						 "pattern", task->settings->pattern, "method", task->settings->method, "preset",
-						 task->settings->preset, "layers", (json_int_t)estimate.layers, "operators",
-						 (json_int_t)estimate.operators, "tokens", (json_int_t)estimate.tokens, "memory_bytes",
-						 (json_int_t)estimate.memory_bytes, "flops", estimate.flops, "seconds", estimate.flops / rate);
+	document = json_pack("{s:b, s:s, s:s*, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "dry_run", 1, "model", model,
+						 "stored_as", fp_checkpoint_coding(fp_model_checkpoint(task->model)), "pattern",
+						 task->settings->pattern, "method", task->settings->method, "preset", task->settings->preset,
+						 "layers", (json_int_t)estimate.layers, "operators", (json_int_t)estimate.operators, "tokens",
+						 (json_int_t)estimate.tokens, "memory_bytes", (json_int_t)estimate.memory_bytes, "flops",
+						 estimate.flops, "seconds", estimate.flops / rate);
 	if (document) {
 		json_object_set_new(document, "settings", fp_report_settings(task->settings, task->ctx));
 		json_object_set_new(document, "device", json_string(task->be->description));

@@ -26,6 +26,8 @@ typedef struct fp_tensor_info {
 	const struct fp_tensor_info *whole;
 	int64_t first, run, step;
 	bool transposed;
+	/* NULL: stored as it is. Otherwise it is decoded when it is read (tensor_coding.h), and `offset` means nothing. */
+	const struct fp_tensor_coding *coding;
 } fp_tensor_info;
 
 typedef struct fp_checkpoint fp_checkpoint;
@@ -37,7 +39,13 @@ fp_status fp_checkpoint_open(fp_checkpoint **out, fp_context *ctx, const char *m
 void fp_checkpoint_close(fp_checkpoint *checkpoint); /* NULL is allowed */
 
 const char *fp_checkpoint_directory(const fp_checkpoint *checkpoint); /* without symbolic links. Borrowed */
-const json_t *fp_checkpoint_config(const fp_checkpoint *checkpoint);  /* config.json, an object. Borrowed */
+/* config.json, an object, without what only says how tensors are coded. Borrowed. */
+const json_t *fp_checkpoint_config(const fp_checkpoint *checkpoint);
+/* How tensors are coded, for people: "FP8 with a scale for 128 x 128 entries, read as BF16". NULL: they are not. Borrowed.
+ */
+const char *fp_checkpoint_coding(const fp_checkpoint *checkpoint);
+/* Fails if the weights are quantised in a form that is not read. Such a checkpoint can be listed, but not run. */
+fp_status fp_checkpoint_check_weights(const fp_checkpoint *checkpoint, fp_context *ctx);
 
 /* The files with weights: one file, or the shards in order. Names are relative to the directory. Borrowed. */
 int fp_checkpoint_shard_count(const fp_checkpoint *checkpoint);
@@ -47,7 +55,11 @@ int64_t fp_checkpoint_tensor_count(const fp_checkpoint *checkpoint);
 const fp_tensor_info *fp_checkpoint_tensor(const fp_checkpoint *checkpoint, int64_t index);  /* in file order */
 const fp_tensor_info *fp_checkpoint_find(const fp_checkpoint *checkpoint, const char *name); /* NULL: no such tensor */
 
-/* The tensor's bytes, row-major and little-endian, maybe unaligned. Borrowed until the checkpoint is closed. */
+/* *bytes ← the tensor's, row-major and little-endian, maybe unaligned. A tensor that is stored as it is lies in the mapped
+ * file, and *own is NULL; one with a coding is decoded to memory that the caller frees: fp_free(*own). */
+fp_status fp_checkpoint_read(const void **bytes, void **own, fp_context *ctx, const fp_checkpoint *checkpoint,
+							 const fp_tensor_info *tensor);
+/* The same for a tensor that is stored as it is; NULL for others. Borrowed until the checkpoint is closed. */
 const void *fp_checkpoint_data(const fp_checkpoint *checkpoint, const fp_tensor_info *tensor);
 /* Releases a tensor's pages, so that reading a large model does not fill the memory. */
 void fp_checkpoint_forget(const fp_checkpoint *checkpoint, const fp_tensor_info *tensor);

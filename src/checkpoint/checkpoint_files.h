@@ -4,8 +4,12 @@
 #define FP_CHECKPOINT_CHECKPOINT_FILES_H
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/quantisation.h"
 #include "checkpoint/shard_index.h"
+#include "checkpoint/tensor_coding.h"
 #include "checkpoint/weight_formats.h"
+
+enum { FP_CODING_TEXT = 128 };
 
 struct fp_checkpoint {
 	char *directory; /* without symbolic links */
@@ -16,7 +20,13 @@ struct fp_checkpoint {
 	char **shards;          /* file names */
 	fp_mapping *files;      /* one for each */
 	int shard_count;
-	fp_tensor_list tensors;
+	fp_tensor_list tensors; /* as readers see them */
+	/* of a checkpoint with coded tensors: */
+	fp_tensor_list stored;     /* the tensors of the files */
+	fp_tensor_coding *codings; /* NULL: there are none, and `stored` is empty */
+	fp_quantisation quantisation;
+	json_t *quantisation_object; /* which that one borrows from */
+	char coding[FP_CODING_TEXT];
 };
 
 /* Reads a JSON object from a file. The caller calls json_decref(). */

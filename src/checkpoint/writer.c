@@ -8,6 +8,7 @@
 #include "checkpoint/writer_layout.h"
 #include <dirent.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,8 +21,8 @@ struct fp_writer {
 	bool joined;    /* the folder is another process's, which also commits */
 	bool committed; /* the target is there */
 	fp_output_layout layout;
-	int *files;    /* open, or −1; one for each shard */
-	bool *changed; /* for each shard: written since the last sync */
+	int *files;    /* open, or −1; one for each file of the layout */
+	bool *changed; /* for each of them: written since the last sync */
 	bool *written; /* for each tensor: has new bytes */
 };
 
@@ -114,12 +115,24 @@ static fp_status set_sizes(fp_writer *writer)
 	return FP_OK;
 }
 
+/* The config of a source with coded tensors, without what says so. */
+static fp_status write_plain_config(fp_writer *writer)
+{
+	char *text = json_dumps(writer->source->config, JSON_INDENT(2));
+	fp_status status = text ? fp_writer_add_file(writer, "config.json", text, (int64_t)strlen(text))
+							: fp_fail(writer->ctx, FP_ERROR_MEMORY, "out of memory for config.json");
+	free(text);
+	return status;
+}
+
 /* Writes everything but the tensors. */
 static fp_status prepare(fp_writer *writer, const fp_companion_files *companions, bool existing)
 {
 	fp_context *ctx = writer->ctx;
 	fp_status status;
 	FP_TRY(fp_companion_files_copy(companions, ctx, writer->source->directory, writer->folder.output));
+	if (writer->source->codings)
+		FP_TRY(write_plain_config(writer));
 	FP_TRY(open_shards(writer, existing));
 	FP_TRY(set_sizes(writer));
 	if (writer->layout.index)
@@ -164,7 +177,7 @@ static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoi
 	*begun = false;
 	FP_TRY(writer_new(&writer, ctx, source, directory, added));
 	FP_TRY(fp_companion_files_list(&companions, ctx, source->directory,
-								   source->format->is_output ? source->index_name : NULL));
+								   source->format->is_output && !source->codings ? source->index_name : NULL));
 	FP_TRY(fp_working_folder_take(&writer->folder, resume, begun));
 	writer->keep = *begun;
 	if (!*begun)
@@ -222,11 +235,12 @@ static fp_status write_tensor(fp_writer *writer, fp_context *ctx, int64_t index,
 {
 	const fp_tensor_info *tensor = tensor_at(writer, index);
 	int64_t offset = writer->layout.offsets[index];
-	writer->changed[tensor->shard] = true;
-	fp_status status = fp_write_at(ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name, bytes,
-								   tensor->bytes, offset);
+	int file = writer->layout.file_of[index];
+	writer->changed[file] = true;
+	fp_status status =
+		fp_write_at(ctx, writer->files[file], writer->layout.files[file].name, bytes, tensor->bytes, offset);
 	if (status == FP_OK) /* fp_writer_sync() then has less to wait for */
-		fp_start_writing(writer->files[tensor->shard], offset, tensor->bytes);
+		fp_start_writing(writer->files[file], offset, tensor->bytes);
 	return status;
 }
 
@@ -272,8 +286,8 @@ fp_status fp_writer_read(fp_writer *writer, fp_context *ctx, const fp_tensor_inf
 	fp_status status = find_tensor(&index, writer, ctx, tensor);
 	if (status != FP_OK)
 		return status;
-	int shard = tensor_at(writer, index)->shard;
-	return fp_read_at(ctx, writer->files[shard], writer->layout.files[shard].name, bytes, tensor->bytes,
+	int file = writer->layout.file_of[index];
+	return fp_read_at(ctx, writer->files[file], writer->layout.files[file].name, bytes, tensor->bytes,
 					  writer->layout.offsets[index]);
 }
 
@@ -317,26 +331,39 @@ cleanup:
 	return status;
 }
 
-/* Copies the tensors that were not replaced. In blocks, so that a long copy can be interrupted. */
+/* Copies a tensor of the source. In blocks, so that a long copy can be interrupted. */
+static fp_status copy_tensor(fp_writer *writer, int64_t index)
+{
+	const fp_tensor_info *tensor = &writer->source->tensors.items[index];
+	int file = writer->layout.file_of[index];
+	const void *bytes;
+	void *own;
+	fp_status status;
+	FP_TRY(fp_checkpoint_read(&bytes, &own, writer->ctx, writer->source, tensor));
+	for (int64_t done = 0; done < tensor->bytes; done += COPY_BLOCK) {
+		int64_t count = tensor->bytes - done < COPY_BLOCK ? tensor->bytes - done : COPY_BLOCK;
+		const char *block = (const char *)bytes + done;
+		FP_TRY(fp_check_interrupt(writer->ctx));
+		FP_TRY(fp_write_at(writer->ctx, writer->files[file], writer->layout.files[file].name, block, count,
+						   writer->layout.offsets[index] + done));
+		if (!own)
+			fp_forget_pages(block, count);
+	}
+	if (own)
+		fp_checkpoint_forget(writer->source, tensor);
+cleanup:
+	fp_free(own);
+	return status;
+}
+
 static fp_status copy_kept_tensors(fp_writer *writer)
 {
-	const fp_checkpoint *source = writer->source;
-	for (int64_t i = 0; i < source->tensors.count; i++) {
-		const fp_tensor_info *tensor = &source->tensors.items[i];
-		const char *bytes = fp_checkpoint_data(source, tensor);
+	for (int64_t i = 0; i < writer->source->tensors.count; i++) {
 		if (writer->written[i] || writer->layout.offsets[i] < 0)
 			continue;
-		for (int64_t done = 0; done < tensor->bytes; done += COPY_BLOCK) {
-			int64_t count = tensor->bytes - done < COPY_BLOCK ? tensor->bytes - done : COPY_BLOCK;
-			fp_status status = fp_check_interrupt(writer->ctx);
-			if (status == FP_OK)
-				status =
-					fp_write_at(writer->ctx, writer->files[tensor->shard], writer->layout.files[tensor->shard].name,
-								bytes + done, count, writer->layout.offsets[i] + done);
-			if (status != FP_OK)
-				return status;
-			fp_forget_pages(bytes + done, count);
-		}
+		fp_status status = copy_tensor(writer, i);
+		if (status != FP_OK)
+			return status;
 		writer->written[i] = true;
 	}
 	return FP_OK;

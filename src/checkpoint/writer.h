@@ -17,7 +17,8 @@ typedef struct fp_writer fp_writer;
 /* Starts a copy of `source` that will appear as `directory`. Fails if the directory exists and is not empty, if it is
  * the source or inside it, or if there is too little disk space. Shards keep their names, order, header bytes and
  * offsets; a safetensors header without __metadata__.format gets "pt"; `.bin` shards become .safetensors (with an index
- * if there are several). Config, tokenizer, generation and licence files are copied byte for byte, with symlinks
+ * if there are several). Coded tensors (tensor_coding.h) are written decoded: the files and the config get new headers and
+ * a new text. Config, tokenizer, generation and licence files are copied byte for byte, with symlinks
  * followed. Other weight files (.bin beside safetensors, .h5, .msgpack, .onnx, original/, …) are left out.
  * added: a tensor that the source lacks and that fp_writer_replace() must give bytes to; it goes to the last shard. NULL:
  * none. Its name must live as long as the writer. */

@@ -79,10 +79,10 @@ static fp_status extend_header(fp_output_file *file, fp_context *ctx, const char
 	return status;
 }
 
-/* The tensor that is added to a shard, or NULL. */
-static const fp_tensor_info *added_to(const fp_output_layout *layout, int shard)
+/* The tensor that is added to a file, or NULL. */
+static const fp_tensor_info *added_to(const fp_output_layout *layout, int file)
 {
-	return layout->added.name && layout->added.shard == shard ? &layout->added : NULL;
+	return layout->added.name && file == layout->file_count - 1 ? &layout->added : NULL;
 }
 
 static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard)
@@ -175,26 +175,24 @@ static bool is_tied_head(const fp_output_layout *layout, const fp_checkpoint *so
 	return false;
 }
 
-/* Bytes of one element, for alignment; archives have no types below one byte. */
+/* Bytes of one element, for alignment. */
 static int64_t element_size(const fp_tensor_info *tensor)
 {
-	return tensor->elements > 0 ? tensor->bytes / tensor->elements : 1;
+	return tensor->elements > 0 && tensor->bytes > tensor->elements ? tensor->bytes / tensor->elements : 1;
 }
 
-/* The layout of an archive's tensors: wider elements first, so that all are aligned; otherwise in the archive's order. */
-static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard,
-							   json_t *map)
+/* Places the tensors of a file anew: wider elements first, so that all are aligned; otherwise in the source's order. */
+static fp_status fill_file(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int index,
+						   json_t *map)
 {
-	fp_output_file *file = &layout->files[shard];
-	fp_status status = rename_shard(&file->name, ctx, source->shards[shard], source->format);
-	if (status != FP_OK)
-		return status;
+	fp_output_file *file = &layout->files[index];
+	fp_status status = FP_OK;
 	json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
 	int64_t end = 0;
 	for (int64_t width = 8; header && width >= 1; width /= 2) {
 		for (int64_t i = 0; i < source->tensors.count; i++) {
 			const fp_tensor_info *tensor = &source->tensors.items[i];
-			if (tensor->shard != shard || element_size(tensor) != width || is_tied_head(layout, source, tensor))
+			if (layout->file_of[i] != index || element_size(tensor) != width || is_tied_head(layout, source, tensor))
 				continue;
 			layout->offsets[i] = end; /* the header's size is added below */
 			if (json_object_set_new(header, tensor->name, describe(tensor, end)) != 0 ||
@@ -203,14 +201,14 @@ static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const 
 				goto cleanup;
 			}
 			if (!fp_add_checked(end, tensor->bytes, &end)) {
-				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large in total", source->shards[shard]);
+				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large in total", file->name);
 				goto cleanup;
 			}
 		}
 	}
 	if (!header)
 		status = no_memory(ctx);
-	const fp_tensor_info *added = added_to(layout, shard);
+	const fp_tensor_info *added = added_to(layout, index);
 	if (status == FP_OK && added) {
 		layout->offsets[source->tensors.count] = end;
 		if (json_object_set_new(header, added->name, describe(added, end)) != 0 ||
@@ -221,13 +219,53 @@ static fp_status convert_shard(fp_output_layout *layout, fp_context *ctx, const 
 	if (status == FP_OK)
 		status = set_header(file, ctx, header);
 	for (int64_t i = 0; i < source->tensors.count; i++)
-		if (source->tensors.items[i].shard == shard && layout->offsets[i] >= 0)
+		if (layout->file_of[i] == index && layout->offsets[i] >= 0)
 			layout->offsets[i] += file->header_size;
 	if (added)
 		layout->offsets[source->tensors.count] += file->header_size;
 	file->size = file->header_size + end;
 cleanup:
 	json_decref(header);
+	return status;
+}
+
+/* Sets file_of: the source's shards, split where they would be larger than the largest of them. Returns their number. */
+static int split_shards(fp_output_layout *layout, const fp_checkpoint *source)
+{
+	int files = 0, shard = -1;
+	int64_t limit = 0, filled = 0;
+	for (int i = 0; i < source->shard_count; i++)
+		limit = source->files[i].size > limit ? source->files[i].size : limit;
+	for (int64_t i = 0; i < source->tensors.count; i++) {
+		const fp_tensor_info *tensor = &source->tensors.items[i];
+		bool full = source->shard_count > 1 && filled > 0 && tensor->bytes > limit - filled;
+		if (tensor->shard != shard || full) {
+			files++;
+			filled = 0;
+			shard = tensor->shard;
+		}
+		filled += tensor->bytes;
+		layout->file_of[i] = files - 1;
+	}
+	return files;
+}
+
+/* The files of a source with coded tensors; they keep their names if their number is the same. */
+static fp_status recode_shards(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map)
+{
+	fp_status status = FP_OK;
+	int count = split_shards(layout, source);
+	bool same = count == source->shard_count;
+	FP_TRY(FP_NEW(ctx, &layout->files, count));
+	layout->file_count = count;
+	layout->file_of[source->tensors.count] = count - 1;
+	for (int i = 0; i < count; i++) {
+		char name[64];
+		snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", i + 1, count);
+		FP_TRY(fp_copy_text(ctx, &layout->files[i].name, same ? source->shards[i] : name));
+		FP_TRY(fill_file(layout, ctx, source, i, map));
+	}
+cleanup:
 	return status;
 }
 
@@ -250,10 +288,28 @@ static fp_status map_tensors(const fp_output_layout *layout, fp_context *ctx, co
 {
 	for (int64_t i = 0; i <= source->tensors.count; i++) {
 		const fp_tensor_info *tensor = i < source->tensors.count ? &source->tensors.items[i] : &layout->added;
-		if (json_object_set_new(map, tensor->name, json_string(layout->files[tensor->shard].name)) != 0)
+		if (json_object_set_new(map, tensor->name, json_string(layout->files[layout->file_of[i]].name)) != 0)
 			return no_memory(ctx);
 	}
 	return FP_OK;
+}
+
+/* One file for each shard: as it is, or converted from another format. */
+static fp_status lay_out_shards(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map)
+{
+	fp_status status;
+	FP_TRY(FP_NEW(ctx, &layout->files, source->shard_count));
+	layout->file_count = source->shard_count;
+	for (int i = 0; i < source->shard_count; i++) {
+		if (source->format->is_output) {
+			FP_TRY(keep_shard(layout, ctx, source, i));
+			continue;
+		}
+		FP_TRY(rename_shard(&layout->files[i].name, ctx, source->shards[i], source->format));
+		FP_TRY(fill_file(layout, ctx, source, i, map));
+	}
+cleanup:
+	return status;
 }
 
 fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,
@@ -271,26 +327,24 @@ fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp
 			"%s: tensor '%s' does not have the type and shape of the embedding that config.json ties it to, so it "
 			"cannot get bytes of its own (--basis local leaves it alone)",
 			source->directory, added->name));
-	if (added && !out->unties) {
+	if (added && !out->unties)
 		out->added = *added;
-		out->added.shard = source->shard_count - 1;
-	}
-	FP_TRY(FP_NEW(ctx, &out->files, source->shard_count));
-	out->file_count = source->shard_count;
 	FP_TRY(FP_NEW(ctx, &out->offsets, source->tensors.count + 1));
-	for (int64_t i = 0; i <= source->tensors.count; i++)
+	FP_TRY(FP_NEW(ctx, &out->file_of, source->tensors.count + 1));
+	for (int64_t i = 0; i <= source->tensors.count; i++) {
 		out->offsets[i] = -1;
-	for (int i = 0; i < source->shard_count; i++) {
-		if (source->format->is_output)
-			FP_TRY(keep_shard(out, ctx, source, i));
-		else
-			FP_TRY(convert_shard(out, ctx, source, i, map));
+		out->file_of[i] = i < source->tensors.count ? source->tensors.items[i].shard : source->shard_count - 1;
 	}
+	bool kept = source->format->is_output && !source->codings;
+	if (source->codings)
+		FP_TRY(recode_shards(out, ctx, source, map));
+	else
+		FP_TRY(lay_out_shards(out, ctx, source, map));
 	if (!source->format->is_output)
 		FP_TRY(check_names(out, ctx, source));
-	if (source->format->is_output && out->added.name)
+	if (kept && out->added.name)
 		FP_TRY(map_tensors(out, ctx, source, map));
-	if (source->index_name && (out->added.name || !source->format->is_output))
+	if (source->index_name && (out->added.name || !kept))
 		FP_TRY(make_index(out, ctx, source, map));
 cleanup:
 	json_decref(map);
@@ -307,6 +361,7 @@ void fp_output_layout_free(fp_output_layout *layout)
 	}
 	fp_free(layout->files);
 	fp_free(layout->offsets);
+	fp_free(layout->file_of);
 	fp_free(layout->index);
 	*layout = (fp_output_layout){0};
 }

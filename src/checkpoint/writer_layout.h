@@ -13,17 +13,19 @@ typedef struct fp_output_file {
 } fp_output_file;
 
 typedef struct fp_output_layout {
-	fp_output_file *files; /* one for each shard of the source */
+	fp_output_file *files; /* one for each shard of the source, or more if its tensors were coded */
 	int file_count;
-	/* for each tensor of the source, and then for the added one: its place in the file of its shard; −1: not written */
+	/* for each tensor of the source, and then for the added one: its file, and its place in it; −1: not written */
+	int *file_of;
 	int64_t *offsets;
 	bool unties;          /* a head that the source has under two names gets bytes of its own */
-	fp_tensor_info added; /* with the shard that it goes to, the last; without a name: none */
+	fp_tensor_info added; /* goes to the last file; without a name: none */
 	char *index;          /* text of a new model.safetensors.index.json, or NULL */
 } fp_output_layout;
 
 /* Safetensors headers are kept byte for byte, except that a missing __metadata__.format and the added tensor are added;
- * PyTorch archives become safetensors. added: a tensor that the source lacks or, a tied head, has as the embedding's; or
+ * PyTorch archives become safetensors. Coded tensors are written as readers see them: such files get new headers, and a
+ * shard that would be larger than the largest of the source is split. added: a tensor that the source lacks or, a tied head, has as the embedding's; or
  * NULL. The caller frees the layout with
  * fp_output_layout_free(). */
 fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,

@@ -14,6 +14,14 @@ static void render_end(const json_t *result)
 		   fp_cli_text_at(result, "device"));
 }
 
+/* The model, and how its weights are stored if they were decoded. */
+static void render_model(const json_t *result)
+{
+	printf("model       %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
+	if (json_object_get(result, "stored_as"))
+		printf("stored as   %s\n", fp_cli_text_at(result, "stored_as"));
+}
+
 static void render_divergence(const json_t *result)
 {
 	printf("reference   %s: perplexity %.4f, ratio %.4f\n", fp_cli_text_at(result, "reference"),
@@ -27,7 +35,7 @@ static void render_divergence(const json_t *result)
 static void render(const json_t *result, const fp_cli_options *options)
 {
 	(void)options;
-	printf("model       %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
+	render_model(result);
 	printf("text        %s\n", fp_cli_text_at(result, "text"));
 	printf("protocol    %s: %.0f windows of %.0f tokens\n", fp_cli_text_at(result, "protocol"),
 		   fp_cli_number_at(result, "windows"), fp_cli_number_at(result, "sequence_length"));
@@ -50,7 +58,7 @@ static void render_tasks(const json_t *result, const fp_cli_options *options)
 		{"perplexity", "perplexity", "%.4f", 0, false},
 		{"truncated", "truncated", "%.0f", 0, false},
 	};
-	printf("model       %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
+	render_model(result);
 	render_end(result);
 	printf("\n");
 	fp_cli_print_table(json_object_get(result, "tasks"), columns, sizeof columns / sizeof columns[0]);

@@ -128,6 +128,8 @@ static void render(const json_t *result, const fp_cli_options *options)
 		printf(", %.0f layer%s", layers, layers == 1 ? "" : "s");
 	}
 	printf("\nparameters    %s, %s\n", count, fp_cli_text_at(result, "dtype"));
+	if (json_object_get(result, "stored_as"))
+		printf("stored as     %s\n", fp_cli_text_at(result, "stored_as"));
 	printf("sparsity      %.4f%% of the linear operators, %.4f%% of all\n", 100 * fp_cli_number_at(result, "sparsity"),
 		   100 * fp_cli_number_at(result, "total_sparsity"));
 	if (json_object_get(result, "note"))

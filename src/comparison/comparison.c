@@ -331,13 +331,13 @@ static json_t *make_document(const comparison *c, double seconds)
 	json_t *files = json_array();
 	for (int i = 0; files && i < task->calibration_count; i++)
 		json_array_append_new(files, json_string(task->calibration[i]));
-	json_t *document =
-		json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o, s:s, s:f, s:I, s:I}", "program",
-				  "fistapruner " FP_VERSION, "model", task->model, "architecture", fp_model_architecture(c->model),
-				  "recipe", task->lists.recipe ? task->lists.recipe : "main", "text", task->text, "protocol",
-				  task->settings->protocol, "sequence_length", (json_int_t)c->length, "windows",
-				  (json_int_t)c->text.count, "calibration", files, "device", c->be->description, "seconds", seconds,
-				  "reused", (json_int_t)c->reused, "peak_memory_bytes", (json_int_t)fp_peak_memory());
+	json_t *document = json_pack(
+		"{s:s, s:s, s:s*, s:s, s:s, s:s, s:s, s:I, s:I, s:o, s:s, s:f, s:I, s:I}", "program", "fistapruner " FP_VERSION,
+		"model", task->model, "stored_as", fp_checkpoint_coding(fp_model_checkpoint(c->model)), "architecture",
+		fp_model_architecture(c->model), "recipe", task->lists.recipe ? task->lists.recipe : "main", "text", task->text,
+		"protocol", task->settings->protocol, "sequence_length", (json_int_t)c->length, "windows",
+		(json_int_t)c->text.count, "calibration", files, "device", c->be->description, "seconds", seconds, "reused",
+		(json_int_t)c->reused, "peak_memory_bytes", (json_int_t)fp_peak_memory());
 	if (!document)
 		return NULL;
 	json_object_set(document, "rows", c->rows);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "evaluation/audit.h"
 
+#include "base/memory.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -140,7 +142,10 @@ fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkp
 	if (rule && rule->group == 0)
 		row.required = required_zeros(rule->sparsity, columns);
 	const fp_tensor_info *stored = tensor->whole ? tensor->whole : tensor;
-	const unsigned char *bytes = fp_checkpoint_data(checkpoint, stored);
+	const void *bytes;
+	void *own;
+	fp_status status;
+	FP_TRY(fp_checkpoint_read(&bytes, &own, ctx, checkpoint, stored));
 	for (int64_t first = 0; first < tensor->elements; first += PIECE) {
 		int64_t count = tensor->elements - first < PIECE ? tensor->elements - first : PIECE;
 		read_bits(bits, tensor, bytes, layout.size, first, count);
@@ -149,12 +154,12 @@ fp_status fp_audit_tensor(fp_audit_result *out, fp_context *ctx, const fp_checkp
 			check_groups(out, &group, bits, &layout, count, columns, rule);
 		else if (rule)
 			check_rows(&row, bits, &layout, count, columns);
-		fp_status status = fp_check_interrupt(ctx);
-		if (status != FP_OK)
-			return status;
+		FP_TRY(fp_check_interrupt(ctx));
 	}
 	if (rule && rule->group == 0)
 		out->violations = out->zeros < required_zeros(rule->sparsity, tensor->elements) && row.short_rows > 0;
 	fp_checkpoint_forget(checkpoint, stored);
-	return FP_OK;
+cleanup:
+	fp_free(own);
+	return status;
 }

@@ -38,6 +38,7 @@ fp_status fp_model_open(fp_model **out, fp_backend *be, const fp_checkpoint *che
 	model->be = be;
 	model->checkpoint = checkpoint;
 	FP_TRY(fp_architecture_find(&model->architecture, &reader));
+	FP_TRY(fp_checkpoint_check_weights(checkpoint, be->ctx));
 	FP_TRY(model->architecture->read_config(&reader, &model->config));
 	FP_TRY(check_config(&reader, &model->config));
 	FP_TRY(FP_NEW(be->ctx, &model->layers, model->config.layers));
@@ -178,15 +179,14 @@ static fp_status check_ids(const fp_model *model, const int32_t *ids, int64_t co
 	return FP_OK;
 }
 
-/* Copies embedding rows from the mapped file, so that the whole table is never converted. `rows` has
- * space for GATHER_ROWS. */
-static fp_status gather(fp_model *model, const int32_t *ids, int64_t count, char *rows, fp_matrix out)
+/* Copies embedding rows from `data`, the bytes of the table, so that the whole table is never converted to floats. `rows`
+ * has space for GATHER_ROWS. */
+static fp_status gather(fp_model *model, const char *data, const int32_t *ids, int64_t count, char *rows, fp_matrix out)
 {
 	fp_backend *be = model->be;
 	const fp_tensor_info *table = model->embedding;
 	int64_t width = model->config.embedding;
 	int64_t row_bytes = width * fp_dtype_size(table->dtype);
-	const char *data = fp_checkpoint_data(model->checkpoint, table);
 #pragma omp parallel for num_threads(be->threads) schedule(static)
 	for (int64_t i = 0; i < count; i++)
 		memcpy(rows + i * row_bytes, data + ids[i] * row_bytes, (size_t)row_bytes);
@@ -230,6 +230,8 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 	int64_t total = sequences * length;
 	int64_t block = total < GATHER_ROWS ? total : GATHER_ROWS;
 	char *rows = NULL;
+	const void *table;
+	void *own = NULL; /* a coded table is decoded for each call: tables are not pruned, so that they are rarely coded */
 	fp_matrix unprojected = {0};
 	fp_status status;
 	FP_REQUIRE(be, out.rows == total && out.cols == c->hidden);
@@ -241,11 +243,12 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 			FP_TRY(fp_model_upload(model, model->project_in, &model->input_projection));
 		FP_TRY(fp_matrix_new(be, &unprojected, block, c->embedding, FP_F32));
 	}
+	FP_TRY(fp_checkpoint_read(&table, &own, be->ctx, model->checkpoint, model->embedding));
 	for (int64_t first = 0; first < total; first += block) {
 		int64_t count = total - first < block ? total - first : block;
 		fp_matrix part = fp_matrix_rows(out, first, count);
 		fp_matrix gathered = model->project_in ? fp_matrix_rows(unprojected, 0, count) : part;
-		FP_TRY(gather(model, ids + first, count, rows, gathered));
+		FP_TRY(gather(model, table, ids + first, count, rows, gathered));
 		if (model->project_in)
 			FP_TRY(fp_linear(be, gathered, model->input_projection, (fp_matrix){0}, false, part));
 		FP_TRY(finish_embedding(model, part));
@@ -262,6 +265,7 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 		FP_TRY(fp_turn_rows(model->basis, out));
 cleanup:
 	fp_matrix_free(be, &unprojected);
+	fp_free(own);
 	fp_free(rows);
 	return status;
 }

@@ -42,8 +42,10 @@ static fp_status require(const fp_model *model, const char *name, int64_t rows, 
 					   name, spell_shape(tensor->shape, tensor->rank, found), expected);
 	}
 	if (!fp_dtype_is_weight(tensor->dtype))
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s' has type %s; weights must be F32, F16 or BF16", directory,
-					   name, tensor->dtype_name);
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s' has type %s; weights must be F32, F16 or BF16%s",
+					   directory, name, tensor->dtype_name,
+					   fp_dtype_is_fp8(tensor->dtype) ? ", or FP8 that quantization_config of config.json describes"
+													  : "");
 	return FP_OK;
 }
 
@@ -258,30 +260,32 @@ fp_dtype fp_model_held_type(const fp_model *model, const fp_tensor_info *tensor)
 	return fp_backend_rounds(model->be, FP_USE_ACTIVATION) ? tensor->dtype : FP_F32;
 }
 
-/* The bytes of a tensor of the checkpoint, or those that replace them. */
-static const char *stored_bytes(const fp_model *model, const fp_tensor_info *tensor)
+/* *bytes ← a stored tensor's, or those that replace them. *own: as of fp_checkpoint_read(). */
+static fp_status stored_bytes(const fp_model *model, const fp_tensor_info *tensor, void **own, const void **bytes)
 {
-	const char *bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
-	return bytes ? bytes : fp_checkpoint_data(model->checkpoint, tensor);
+	*own = NULL;
+	*bytes = model->overlay ? fp_overlay_data(model->overlay, tensor) : NULL;
+	return *bytes ? FP_OK : fp_checkpoint_read(bytes, own, model->be->ctx, model->checkpoint, tensor);
 }
 
 /* *bytes ← the tensor's; *own: memory of its own, which the caller frees, if they are not stored like that. */
-static fp_status tensor_bytes(const fp_model *model, const fp_tensor_info *tensor, char **own, const char **bytes)
+static fp_status tensor_bytes(const fp_model *model, const fp_tensor_info *tensor, void **own, const void **bytes)
 {
 	int64_t offset;
+	char *part = NULL;
 	fp_status status;
-	*own = NULL;
-	*bytes = stored_bytes(model, tensor->whole ? tensor->whole : tensor);
+	FP_TRY(stored_bytes(model, tensor->whole ? tensor->whole : tensor, own, bytes));
 	if (!tensor->whole)
 		return FP_OK;
 	if (fp_tensor_part_is_contiguous(tensor, &offset)) {
-		*bytes += offset;
+		*bytes = (const char *)*bytes + offset;
 		return FP_OK;
 	}
-	status = FP_NEW(model->be->ctx, own, tensor->bytes);
-	if (status == FP_OK)
-		fp_tensor_part_gather(tensor, *bytes, *own);
-	*bytes = *own;
+	FP_TRY(FP_NEW(model->be->ctx, &part, tensor->bytes));
+	fp_tensor_part_gather(tensor, *bytes, part);
+	fp_free(*own);
+	*bytes = *own = part;
+cleanup:
 	return status;
 }
 
@@ -291,8 +295,8 @@ fp_status fp_model_start_upload(const fp_model *model, const fp_tensor_info *ten
 	fp_backend *be = model->be;
 	int64_t cols = tensor->shape[tensor->rank - 1];
 	int64_t rows = tensor->rank == 2 ? tensor->shape[0] : 1;
-	char *own;
-	const char *bytes;
+	void *own = NULL;
+	const void *bytes;
 	FP_TRY(tensor_bytes(model, tensor, &own, &bytes));
 	if (fp_backend_uploads_async(be) && !own) {
 		FP_TRY(be->transfer->upload_async(be, out, rows, cols, type, bytes, tensor->dtype));

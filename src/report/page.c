@@ -219,6 +219,16 @@ static void write_basis(fp_html *html, const json_t *basis)
 	fp_html_raw(html, "</p>\n");
 }
 
+/* How the weights of the input are stored, if they were decoded. */
+static void write_coding(fp_html *html, const json_t *document)
+{
+	if (!json_object_get(document, "stored_as"))
+		return;
+	fp_html_raw(html, "<p>The weights of the input are stored as ");
+	fp_html_text(html, text_at(document, "stored_as"));
+	fp_html_raw(html, ".</p>\n");
+}
+
 static void write_prune(fp_html *html, const json_t *document)
 {
 	const char *name = fp_method_title(text_at(document, "method"), text_at(document, "preset"));
@@ -232,6 +242,7 @@ static void write_prune(fp_html *html, const json_t *document)
 		100 * json_number_value(json_object_get(document, "sparsity")),
 		100 * json_number_value(json_object_get(document, "relative_error")),
 		json_number_value(json_object_get(document, "seconds")));
+	write_coding(html, document);
 	write_basis(html, json_object_get(document, "basis"));
 	write_hidden_errors(html, json_object_get(document, "layers"), name);
 	fp_html_raw(html, "<h2>Error by operator</h2>");
@@ -271,6 +282,7 @@ fp_status fp_page_write(char **out, fp_context *ctx, const json_t *document)
 		char title[128];
 		snprintf(title, sizeof title, "methods compared, recipe %.32s", text_at(document, "recipe"));
 		write_head(&html, title, text_at(document, "model"));
+		write_coding(&html, document);
 		fp_comparison_part(&html, document);
 	} else if (json_is_array(json_object_get(document, "operators"))) {
 		write_prune(&html, document);

@@ -97,13 +97,13 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 		json_array_append_new(operators, fp_report_operator(&result->operators[i], with_times));
 		biases += result->operators[i].bias_updated;
 	}
-	json_t *report =
-		json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "program", "fistapruner " FP_VERSION, "model",
-				  model, "architecture", fp_model_architecture(task->model), "pattern", settings->pattern, "method",
-				  settings->method, "preset", settings->preset, "sparsity",
-				  result->entries > 0 ? (double)result->zeros / (double)result->entries : 0.0, "relative_error",
-				  ratio(result->squared_error, result->squared_output), "calibration_windows",
-				  (json_int_t)task->windows->count, "sequence_length", (json_int_t)task->windows->length);
+	json_t *report = json_pack(
+		"{s:s, s:s, s:s*, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "program", "fistapruner " FP_VERSION, "model",
+		model, "stored_as", fp_checkpoint_coding(fp_model_checkpoint(task->model)), "architecture",
+		fp_model_architecture(task->model), "pattern", settings->pattern, "method", settings->method, "preset",
+		settings->preset, "sparsity", result->entries > 0 ? (double)result->zeros / (double)result->entries : 0.0,
+		"relative_error", ratio(result->squared_error, result->squared_output), "calibration_windows",
+		(json_int_t)task->windows->count, "sequence_length", (json_int_t)task->windows->length);
 	if (!report) {
 		json_decref(operators);
 		return NULL;

@@ -46,6 +46,8 @@ void fp_tensor_joiner_free(fp_tensor_joiner *joiner)
 static fp_status find(fp_tensor_joiner *joiner, const fp_tensor_info *tensor, joined_tensor **out)
 {
 	char *bytes = NULL;
+	const void *stored;
+	void *own = NULL;
 	fp_status status;
 	for (int64_t i = 0; i < joiner->count; i++)
 		if (joiner->tensors[i].tensor == tensor) {
@@ -53,8 +55,12 @@ static fp_status find(fp_tensor_joiner *joiner, const fp_tensor_info *tensor, jo
 			return FP_OK;
 		}
 	FP_TRY(FP_GROW(joiner->ctx, &joiner->tensors, &joiner->capacity, joiner->count + 1));
-	FP_TRY(FP_NEW(joiner->ctx, &bytes, tensor->bytes));
-	memcpy(bytes, fp_checkpoint_data(joiner->checkpoint, tensor), (size_t)tensor->bytes);
+	FP_TRY(fp_checkpoint_read(&stored, &own, joiner->ctx, joiner->checkpoint, tensor));
+	bytes = own;
+	if (!bytes) {
+		FP_TRY(FP_NEW(joiner->ctx, &bytes, tensor->bytes));
+		memcpy(bytes, stored, (size_t)tensor->bytes);
+	}
 	fp_checkpoint_forget(joiner->checkpoint, tensor);
 	*out = &joiner->tensors[joiner->count++];
 	**out = (joined_tensor){tensor, bytes};

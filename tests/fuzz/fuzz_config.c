@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The input as config.json of every architecture, and as the index of a sharded checkpoint. */
+/* The input as config.json of every architecture, with what it says about quantised weights, and as the index of a
+ * sharded checkpoint. */
+#include "checkpoint/quantisation.h"
 #include "checkpoint/shard_index.h"
 #include "model/architecture.h"
 
@@ -18,6 +20,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		fp_model_config config = {0};
 		if (fp_architecture_find(&architecture, &reader) == FP_OK)
 			architecture->read_config(&reader, &config);
+		fp_quantisation quantisation;
+		if (fp_quantisation_read(&quantisation, ctx, root, "fuzz") == FP_OK && quantisation.kind == FP_QUANTISED_OTHER)
+			fp_quantisation_refuse(&quantisation, ctx, "fuzz");
 	}
 	json_decref(root);
 	fp_context_free(ctx);

@@ -1,10 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The input as a safetensors file; accepted tensors must lie in the file and cover it. */
+/* The input as a safetensors file; accepted tensors must lie in the file and cover it, and FP8 weights among them are
+ * decoded. */
+#include "base/memory.h"
+#include "checkpoint/fp8_tensors.h"
 #include "checkpoint/safetensors.h"
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Reads the tensors as those of a checkpoint with FP8 weights. */
+static void decode_fp8(fp_context *ctx, const fp_tensor_list *stored, fp_mapping file, const fp_quantisation *how)
+{
+	fp_tensor_list seen = {0};
+	fp_tensor_coding *codings = NULL;
+	if (FP_NEW(ctx, &codings, stored->count + 1) != FP_OK)
+		return;
+	bool good = fp_fp8_present(&seen, codings, ctx, stored, how, "fuzz") == FP_OK;
+	for (int64_t i = 0; good && i < seen.count; i++) {
+		const fp_tensor_coding *coding = seen.items[i].coding;
+		char *bytes = NULL;
+		if (coding && FP_NEW(ctx, &bytes, seen.items[i].bytes) == FP_OK)
+			fp_tensor_decode(bytes, ctx, &seen.items[i], file.bytes + coding->values->offset,
+							 file.bytes + coding->guide->offset);
+		fp_free(bytes);
+	}
+	fp_tensor_list_free(&seen);
+	fp_free(codings);
+}
 
 static void read_file(fp_mapping file)
 {
@@ -25,6 +48,8 @@ static void read_file(fp_mapping file)
 		/* sorting cannot fail, because the parser refuses duplicates */
 		if (fp_tensor_list_sort(&list, ctx, names) != FP_OK)
 			abort();
+		decode_fp8(ctx, &list, file, &(fp_quantisation){.block = {2, 3}});
+		decode_fp8(ctx, &list, file, &(fp_quantisation){.scales_by_rows = true});
 	}
 	fp_tensor_list_free(&list);
 	fp_context_free(ctx);

@@ -75,6 +75,11 @@ static const char *const cases[] = {
 	"olmo3-plain",
 	"cohere2-plain",
 	"smollm3-plain",
+	"qwen3-fp8",
+	"qwen3-fp8-ragged",
+	"phi3-fp8",
+	"llama-fp8-tensor",
+	"llama-fp8-rows",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/tensor_coding.h"
+
+#include "checkpoint/fp8_tensors.h"
+
+fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tensor, const void *values,
+						   const void *guide)
+{
+	switch (tensor->coding->kind) {
+	case FP_CODED_FP8:
+		return fp_fp8_decode(bytes, ctx, tensor, values, guide);
+	}
+	return fp_fail(ctx, FP_ERROR_INTERNAL, "tensor '%s' has an unknown coding", tensor->name);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tensor_coding.h: tensors that a checkpoint stores in another form than its readers see: fp_checkpoint_read() decodes
+ * them. The parts are tensors that are stored as they are, so that fp_checkpoint_data() has their bytes.
+ */
+#ifndef FP_CHECKPOINT_TENSOR_CODING_H
+#define FP_CHECKPOINT_TENSOR_CODING_H
+
+#include "checkpoint/checkpoint.h"
+
+typedef enum fp_coding_kind {
+	FP_CODED_FP8, /* values: FP8, of the tensor's shape; guide: scales, one for each block of rows and columns */
+} fp_coding_kind;
+
+typedef struct fp_tensor_coding {
+	fp_coding_kind kind;
+	const fp_tensor_info *values, *guide; /* owned by the checkpoint */
+	int64_t block[2];                     /* FP8: rows and columns of a block */
+} fp_tensor_coding;
+
+/* bytes ← the decoded tensor, from the bytes of its parts. `tensor` has a coding. */
+fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tensor, const void *values,
+						   const void *guide);
+
+#endif
