@@ -76,16 +76,16 @@ cleanup:
 	return status;
 }
 
-fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_matrix *out)
+fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_dtype dtype, fp_matrix *out)
 {
 	fp_backend *be = gram->be;
 	int64_t n = gram->A.rows;
 	fp_matrix space[4] = {{0}, {0}, {0}, {0}};
 	fp_matrix S;
 	double L;
-	FP_PRODUCTS_FOR(be, FP_USE_ITERATION); /* 11 bits are enough: S is rounded to 8 */
+	FP_PRODUCTS_FOR(be, FP_USE_ITERATION); /* 11 bits are enough where S is rounded to 8 */
 	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(gram->batched) || gram->batched_count != steps) {
+	if (fp_matrix_is_absent(gram->batched) || gram->batched_count != steps || gram->batched.dtype != dtype) {
 		FP_TRY(fp_gram_largest(gram, &L));
 		if (L <= 0 || steps < 1)
 			FP_TRY(fp_fail(be->ctx, FP_ERROR_INTERNAL, "no FISTA steps to batch"));
@@ -93,7 +93,7 @@ fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_matrix *out)
 			FP_TRY(fp_matrix_new(be, &space[i], n, n, FP_F32));
 		FP_TRY(multiply_up(gram, steps, space, &S));
 		fp_matrix_free(be, &gram->batched);
-		FP_TRY(fp_matrix_new(be, &gram->batched, n, n, FP_BF16));
+		FP_TRY(fp_matrix_new(be, &gram->batched, n, n, dtype));
 		FP_TRY(be->memory->copy(be, gram->batched, S));
 		gram->batched_count = steps;
 	}

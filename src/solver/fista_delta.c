@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "solver/fista_delta.h"
+#include "solver/fista_batch.h"
 
 #include "base/clock.h"
 
@@ -8,13 +9,6 @@
 bool fp_delta_serves(const fp_backend *be, const fp_settings *settings)
 {
 	return fp_backend_can(be, FP_CAN_STEP_DELTA) && be->precision == FP_PRECISION_BF16 && !settings->restart;
-}
-
-bool fp_delta_batches(const fp_backend *be, const fp_settings *settings)
-{
-	const double negligible_below = 2e-5; /* the paper starts at λ = 1e-5, which is negligible */
-	return fp_delta_serves(be, settings) && fp_is(settings->momentum, "literal") && settings->iterations > 4 &&
-		   fp_is(settings->lambda_search, "bisection") && settings->lambda_start < negligible_below;
 }
 
 fp_status fp_delta_new(fp_delta *out, const fp_problem *problem, const fp_settings *settings)
@@ -191,10 +185,9 @@ cleanup:
 }
 
 /*
- * *out ← true if all steps but the last can be taken in one product (fista_batched_steps.c): their shrinkage moves no
- * weight by more than 1e-6 of the weights' root mean square, while the checkpoint's type rounds by 1e-3 or more. If
- * memory is short, a Gram matrix much larger than the operator is not batched. If true, delta->batched and delta->E are
- * set.
+ * *out ← true if all steps but the last can be taken in one product (fista_batched_steps.c): their shrinkage is
+ * negligible. If memory is short, a Gram matrix much larger than the operator is not batched. If true, delta->batched and
+ * delta->E are set.
  */
 static fp_status can_batch(fp_delta *delta, const fp_settings *settings, double lambda, double L, bool *out)
 {
@@ -212,12 +205,12 @@ static fp_status can_batch(fp_delta *delta, const fp_settings *settings, double 
 	if (delta->negligible < 0) {
 		double squares;
 		FP_TRY(be->linear->dot(be, W, W, &squares));
-		delta->negligible = 1e-6 * sqrt(squares / (double)(fp_matrix_size(W) > 0 ? fp_matrix_size(W) : 1));
+		delta->negligible = fp_negligible_shrinkage(squares, fp_matrix_size(W));
 	}
 	if (!(lambda / L * (double)count <= delta->negligible))
 		return FP_OK;
 	if (fp_matrix_is_absent(delta->batched)) {
-		FP_TRY(fp_gram_batched_steps(gram, count, &delta->batched));
+		FP_TRY(fp_gram_batched_steps(gram, count, FP_BF16, &delta->batched));
 		FP_TRY(make_start(delta, L, count));
 	}
 	*out = true;

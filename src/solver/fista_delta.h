@@ -34,8 +34,6 @@ typedef struct fp_delta {
 
 /* True if the device and the settings allow this form. */
 bool fp_delta_serves(const fp_backend *be, const fp_settings *settings);
-/* True if, judging by the settings, a round's steps will be taken in one product; for estimates. */
-bool fp_delta_batches(const fp_backend *be, const fp_settings *settings);
 /* Work space for one operator; out->used says whether the form applies. Freed with fp_delta_free(). */
 fp_status fp_delta_new(fp_delta *out, const fp_problem *problem, const fp_settings *settings);
 void fp_delta_free(fp_delta *delta);

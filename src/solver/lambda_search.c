@@ -56,6 +56,7 @@ typedef struct search_space {
 	const fp_problem *problem;
 	const fp_settings *settings;
 	fp_delta delta;
+	fp_batch batch;      /* unused with the difference form */
 	double L;            /* λ_max */
 	fp_matrix candidate; /* absent with the difference form (fista_delta.h), as is `work` */
 	fp_matrix work[2];
@@ -84,6 +85,7 @@ static void space_free(search_space *space)
 {
 	fp_backend *be = space->problem->gram->be;
 	fp_delta_free(&space->delta);
+	fp_batch_free(&space->batch);
 	fp_matrix_free(be, &space->candidate);
 	fp_matrix_free(be, &space->work[0]);
 	fp_matrix_free(be, &space->work[1]);
@@ -150,14 +152,12 @@ static fp_status try_lambda(search_space *space, double lambda, double best, fp_
 							int64_t *steps, double *before, double *total)
 {
 	const fp_problem *problem = space->problem;
-	fp_backend *be = problem->gram->be;
 	fp_matrix candidate = space->candidate;
 	fp_status status;
 	if (space->delta.used) {
 		FP_TRY(try_delta(space, lambda, best * best, mask, steps, before, total));
 	} else {
-		FP_TRY(be->memory->copy(be, candidate, V));
-		FP_TRY(fp_fista(problem, space->settings, lambda, space->L, candidate, steps));
+		FP_TRY(fp_fista(problem, space->settings, lambda, space->L, &space->batch, V, candidate, steps));
 		FP_TRY(measure(space, candidate, before));
 		FP_TRY(fp_round(problem, candidate, mask));
 		FP_TRY(measure(space, candidate, total));
@@ -221,8 +221,12 @@ fp_solve_memory fp_lambda_search_memory(const fp_backend *be, const fp_settings 
 {
 	double square = (double)(size->inputs * size->inputs), mn = (double)size->entries;
 	double steps = (settings->restart ? 7 : 5) * mn;
-	if (!fp_delta_serves(be, settings))
-		return (fp_solve_memory){.peak = steps + fp_product_floats(be, FP_USE_ITERATION, size)};
+	if (!fp_delta_serves(be, settings)) {
+		double batch = fp_batch_serves(be, settings, size) ? 1 : 0; /* E; S, and four matrices while it is made */
+		return (fp_solve_memory){.kept = batch * square,
+								 .peak =
+									 steps + batch * (mn + 4 * square) + fp_product_floats(be, FP_USE_ITERATION, size)};
+	}
 	/* A in BF16; with batched steps S too, which takes four matrices while it is made */
 	bool batched =
 		fp_is(settings->momentum, "literal") && (!size->frugal || size->inputs * size->inputs <= 2 * size->entries);
@@ -236,12 +240,21 @@ static double usual_rounds(const fp_settings *settings)
 	return settings->iterations > 0 ? 12 + 15 * fmax(digits - 3, 0) : 0;
 }
 
+/* Whether, judging by the settings, most rounds take their steps in one product. */
+static bool usually_batches(const fp_settings *settings)
+{
+	const double negligible_below = 2e-5; /* the paper starts at λ = 1e-5, which is negligible */
+	return fp_is(settings->momentum, "literal") && settings->iterations > 4 && !settings->restart &&
+		   fp_is(settings->lambda_search, "bisection") && settings->lambda_start < negligible_below;
+}
+
 fp_solve_products fp_lambda_search_products(const fp_backend *be, const fp_settings *settings)
 {
 	double rounds = usual_rounds(settings), steps = (double)settings->iterations;
-	if (!fp_delta_batches(be, settings))
+	if (!usually_batches(settings))
 		return (fp_solve_products){.operators = rounds * (steps + 2)};
-	/* a round: the batched steps, the last step, the error. Once: the batched steps from zero; and for the Gram matrix
-	 * half a product for each pair of steps */
-	return (fp_solve_products){.operators = rounds * 3 + steps, .gram = steps / 4};
+	/* a round: the batched steps, the last step, the error after rounding and, in float, before it. Once: the steps one by
+	 * one; and for the Gram matrix half a product for each pair of steps */
+	return (fp_solve_products){.operators = rounds * (fp_delta_serves(be, settings) ? 3 : 4) + steps,
+							   .gram = steps / 4};
 }

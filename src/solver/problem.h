@@ -36,7 +36,7 @@ typedef struct fp_gram {
 	bool unit;             /* scaled to a unit diagonal, so no entry exceeds 1 */
 	fp_matrix narrow;      /* A in BF16; absent until fp_gram_narrow() */
 	fp_matrix half;        /* A in F16; absent until fp_gram_half() */
-	fp_matrix batched;     /* S of fista_batched_steps.c in BF16; absent until fp_gram_batched_steps() */
+	fp_matrix batched;     /* S of fista_batched_steps.c; absent until fp_gram_batched_steps() */
 	int64_t batched_count; /* the number of steps in it */
 	fp_matrix factor;      /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
 	double factor_damping; /* used for it, relative to the mean diagonal */
@@ -63,9 +63,9 @@ fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out);
 fp_status fp_gram_half(fp_gram *gram, fp_matrix *out);
 /* *out ← an upper bound of λ_max(A) by Lanczos (spectrum.c); kept. */
 fp_status fp_gram_largest(fp_gram *gram, double *out);
-/* *out ← S of that many FISTA steps without shrinkage, in BF16 (fista_batched_steps.c); kept, borrowed. Uses four n × n
- * matrices of work space. */
-fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_matrix *out);
+/* *out ← S of that many FISTA steps without shrinkage (fista_batched_steps.c); kept, borrowed. Uses four n × n matrices of
+ * work space. */
+fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_dtype dtype, fp_matrix *out);
 /* gram->factor ← SparseGPT's factor; the damping grows tenfold until Cholesky succeeds (sparsegpt.c). Kept. */
 fp_status fp_gram_factor(fp_gram *gram, double damping);
 

@@ -6,6 +6,7 @@
 #ifndef FP_SOLVER_STEPS_H
 #define FP_SOLVER_STEPS_H
 
+#include "solver/fista_batch.h"
 #include "solver/method.h"
 
 /* Warm start (warm_start.c): V and mask ← the solution of that name, with the pattern; "dense" gives V = W and a mask of
@@ -16,10 +17,10 @@ fp_status fp_warm_start(const fp_problem *problem, const char *name, const fp_se
 fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask);
 fp_solve_memory fp_sparsegpt_memory(const fp_backend *be, const fp_solve_size *size);
 
-/* FISTA (fista.c): P ← the result of at most settings->iterations steps for λ, starting from P. L = λ_max(A). *steps +=
- * the number of steps. */
-fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_matrix P,
-				   int64_t *steps);
+/* FISTA (fista.c): P ← the result of at most settings->iterations steps for λ, starting from `start`. L = λ_max(A).
+ * *steps += the number of steps. `batch` belongs to the search of which this is a round; NULL: steps are not batched. */
+fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_batch *batch,
+				   fp_matrix start, fp_matrix P, int64_t *steps);
 /* Returns the next step's momentum (t − 1)/t₊; *t ← t₊. t starts at 1. */
 double fp_fista_momentum(double *t);
 

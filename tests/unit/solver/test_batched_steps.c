@@ -13,7 +13,7 @@ static double *run_steps(solver_fixture *f, const double *start)
 	double L;
 	fixture_put(f, f->V, start);
 	assert_ok(f->ctx, fp_gram_largest(&f->gram, &L));
-	assert_ok(f->ctx, fp_fista(&f->problem, f->settings, 0.0, L, f->V, &steps));
+	assert_ok(f->ctx, fp_fista(&f->problem, f->settings, 0.0, L, NULL, f->V, f->V, &steps));
 	return fixture_doubles(f, f->V);
 }
 
@@ -33,7 +33,7 @@ static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
 	for (int64_t k = 0; k < m * n; k++)
 		start[k] = k % 3 == 0 ? 0 : f.W[k];
 	double *here = run_steps(&f, start), *dense = run_steps(&f, f.W);
-	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, &S));
+	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, FP_BF16, &S));
 	assert_int_equal(S.dtype, FP_BF16);
 	assert_ok(f.ctx, fp_matrix_new(f.be, &wide, n, n, FP_F32));
 	assert_ok(f.ctx, f.be->memory->copy(f.be, wide, S));
@@ -50,7 +50,7 @@ static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
 	if (!(sqrt(off) <= ldexp(sqrt(size), -8))) /* S has 8 bits */
 		fail_msg("%lld steps of %lld inputs: off by %g of %g", (long long)count, (long long)n, sqrt(off), sqrt(size));
 	fp_matrix again; /* the one that was kept */
-	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, &again));
+	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, FP_BF16, &again));
 	assert_ptr_equal(again.buffer, S.buffer);
 	free(start);
 	free(here);
@@ -72,6 +72,61 @@ static void equal_single_steps(void **unused)
 		}
 }
 
+/* V ← the result of three rounds, each from the last one's, with λ and a batch or without. */
+static double *run_rounds(solver_fixture *f, double lambda, fp_batch *batch, int64_t *steps)
+{
+	fp_matrix next;
+	double L;
+	*steps = 0;
+	fixture_put(f, f->V, f->W);
+	assert_ok(f->ctx, fp_gram_largest(&f->gram, &L));
+	assert_ok(f->ctx, fp_matrix_new(f->be, &next, f->V.rows, f->V.cols, FP_F32));
+	for (int round = 0; round < 3; round++) {
+		assert_ok(f->ctx, fp_round(&f->problem, f->V, f->mask));
+		assert_ok(f->ctx, fp_fista(&f->problem, f->settings, lambda, L, batch, f->V, next, steps));
+		assert_ok(f->ctx, f->be->memory->copy(f->be, f->V, next));
+	}
+	fp_matrix_free(f->be, &next);
+	return fixture_doubles(f, f->V);
+}
+
+/* Rounds in float with batched steps equal rounds with single ones, and are batched only where λ allows. */
+static void check_rounds(double lambda, const char *tolerance, bool batched, uint64_t seed)
+{
+	solver_fixture f;
+	fp_batch batch = {0};
+	int64_t single, steps;
+	make_fixture(&f, 6, 24, 72, 0.3, seed, "50%");
+	fixture_set(&f, "momentum=literal");
+	fixture_set(&f, "iterations=20");
+	fixture_set(&f, tolerance);
+	double *want = run_rounds(&f, lambda, NULL, &single), *got = run_rounds(&f, lambda, &batch, &steps);
+	assert_int_equal(steps, single);
+	assert_true(fp_batch_is_ready(&batch) == batched);
+	double off = 0, size = 0;
+	for (int64_t k = 0; k < 6 * 24; k++) {
+		off += (got[k] - want[k]) * (got[k] - want[k]);
+		size += want[k] * want[k];
+	}
+	if (!(sqrt(off) <= 1e-5 * sqrt(size)))
+		fail_msg("lambda %g: off by %g of %g", lambda, sqrt(off), sqrt(size));
+	free(want);
+	free(got);
+	fp_batch_free(&batch);
+	free_fixture(&f);
+}
+
+static void rounds_equal_rounds_of_single_steps(void **unused)
+{
+	(void)unused;
+	for (uint64_t seed = 1; seed < 4; seed++) {
+		check_rounds(0, "step_tolerance=0", true, seed);
+		check_rounds(1e-7, "step_tolerance=0", true, seed);
+		check_rounds(10, "step_tolerance=0", false, seed);  /* every shrinkage counts */
+		check_rounds(0, "step_tolerance=0.1", false, seed); /* rounds end early */
+	}
+}
+
 /* If all inputs are zero, L = 0 and there is no step length. */
 static void zero_inputs_are_an_error(void **unused)
 {
@@ -80,13 +135,14 @@ static void zero_inputs_are_an_error(void **unused)
 	fp_matrix S;
 	double W[8] = {1, 2, 3, 4, 5, 6, 7, 8}, X[12] = {0};
 	make_fixture_from(&f, 2, 4, 3, W, X, X, "50%");
-	assert_fails(f.ctx, FP_ERROR_INTERNAL, "no FISTA steps", fp_gram_batched_steps(&f.gram, 19, &S));
+	assert_fails(f.ctx, FP_ERROR_INTERNAL, "no FISTA steps", fp_gram_batched_steps(&f.gram, 19, FP_BF16, &S));
 	free_fixture(&f);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(equal_single_steps),
+									   cmocka_unit_test(rounds_equal_rounds_of_single_steps),
 									   cmocka_unit_test(zero_inputs_are_an_error)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static void run_fista(solver_fixture *f, double lambda, int64_t iterations)
 	fixture_set(f, text);
 	assert_ok(f->ctx, fp_gram_largest(&f->gram, &L));
 	assert_ok(f->ctx, f->be->memory->fill(f->be, f->V, 0.0F));
-	assert_ok(f->ctx, fp_fista(&f->problem, f->settings, lambda, L, f->V, &steps));
+	assert_ok(f->ctx, fp_fista(&f->problem, f->settings, lambda, L, NULL, f->V, f->V, &steps));
 	assert_true(steps > 0 && steps <= iterations);
 }
 
@@ -244,7 +244,7 @@ static void stops_when_it_no_longer_moves(void **unused)
 	assert_ok(f.ctx, fp_gram_largest(&f.gram, &L));
 	assert_ok(f.ctx, f.be->memory->copy(f.be, f.V, f.dW)); /* with one stream the dense weights are the optimum */
 	fixture_set(&f, "step_tolerance=1e-3");
-	assert_ok(f.ctx, fp_fista(&f.problem, f.settings, 0.0, L, f.V, &steps));
+	assert_ok(f.ctx, fp_fista(&f.problem, f.settings, 0.0, L, NULL, f.V, f.V, &steps));
 	assert_true(steps < 10);
 	free_fixture(&f);
 }

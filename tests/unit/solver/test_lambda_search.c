@@ -41,7 +41,7 @@ static void follow_pseudocode(solver_fixture *f, expected *out)
 	assert_ok(f->ctx, fp_gram_largest(&f->gram, &L));
 	for (;;) {
 		assert_ok(f->ctx, f->be->memory->copy(f->be, candidate, out->V));
-		assert_ok(f->ctx, fp_fista(&f->problem, s, lambda, L, candidate, &steps));
+		assert_ok(f->ctx, fp_fista(&f->problem, s, lambda, L, NULL, candidate, candidate, &steps));
 		double before = error_of(f, candidate);
 		assert_ok(f->ctx, fp_round(&f->problem, candidate, f->mask));
 		double total = error_of(f, candidate);

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fista_batch.h: FISTA in float with all steps of a round but the last in one product, where λ is so small that only the
+ * last shrinkage could matter. fista_delta.h has the same for devices that multiply BF16.
+ *
+ *     Y ← Y − (Y − W)S + E                (fista_batched_steps.c)
+ *
+ * E does not depend on the start. The first round of a search takes its steps one by one, from V₀ to Y₁, which shows
+ * whether they converge early, and gives
+ *
+ *     E = Y₁ − V₀ + (V₀ − W)S
+ */
+#ifndef FP_SOLVER_FISTA_BATCH_H
+#define FP_SOLVER_FISTA_BATCH_H
+
+#include "solver/method.h"
+
+/* Of the rounds of one search; starts as {0}. Freed with fp_batch_free(). */
+typedef struct fp_batch {
+	fp_backend *be;    /* NULL: nothing is known yet */
+	double negligible; /* a total shrinkage up to this is lost in the weights' rounding */
+	bool converges;    /* a round reached the tolerance, or came near it: every step counts */
+	fp_matrix S;       /* borrowed from the Gram matrix */
+	fp_matrix E;       /* absent until a round was recorded */
+} fp_batch;
+
+/* Whether steps are ever batched, for estimates of memory and products too. */
+bool fp_batch_serves(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size);
+void fp_batch_free(fp_batch *batch);
+/* *out ← whether all steps but the last may be batched for λ */
+fp_status fp_batch_allows(fp_batch *batch, const fp_problem *problem, const fp_settings *settings, double lambda,
+						  double L, bool *out);
+bool fp_batch_is_ready(const fp_batch *batch);
+/* Y ← the result of all steps but the last from Y. work: m × n. */
+fp_status fp_batch_take(const fp_batch *batch, const fp_problem *problem, fp_matrix work, fp_matrix Y);
+/* Records a round that was taken one by one: first Y before the last step, then its start, and how much the last step
+ * changed (squared). work: m × n. */
+fp_status fp_batch_record(fp_batch *batch, fp_matrix Y);
+fp_status fp_batch_finish(fp_batch *batch, const fp_problem *problem, const fp_settings *settings, fp_matrix start,
+						  double change, fp_matrix work);
+
+/* A shrinkage that moves no weight by more than 1e-6 of the weights' root mean square, while the checkpoint's type rounds
+ * by 1e-3 or more. */
+double fp_negligible_shrinkage(double squares, int64_t entries);
+
+#endif
