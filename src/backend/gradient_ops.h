@@ -32,7 +32,7 @@ typedef struct fp_gradient_operations {
 										 fp_matrix dG, fp_matrix dU);
 	/* dX ← dX∘(1 − (Y/cap)²), the gradient of soft_cap() with its result Y */
 	fp_status (*soft_cap_backward)(fp_backend *be, float cap, fp_matrix Y, fp_matrix dX);
-	/* Gradients of attention() with its output `out`; never holds more than one block of scores */
+	/* Gradients of attention() without a past, with its output `out`; never holds more than one block of scores */
 	fp_status (*attention_backward)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
 									fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
 									fp_matrix dV);

@@ -12,17 +12,31 @@ typedef enum fp_activation { FP_RELU, FP_SILU, FP_GELU, FP_GELU_TANH } fp_activa
 typedef enum fp_pairing { FP_PAIR_HALVES, FP_PAIR_NEIGHBOURS } fp_pairing;
 
 typedef struct fp_attention_shape {
-	int64_t sequences; /* rows of Q, K, V = sequences × length */
+	int64_t sequences; /* rows of Q and the output = sequences × length */
 	int64_t length;
+	/* Keys before the first query of a sequence, whose queries are at positions past … past + length − 1; K and V then
+	 * have the keys of positions 0 … past + length − 1 */
+	int64_t past;
+	int64_t key_rows; /* rows of K and V from one sequence to the next, at least past + length; 0: that many */
 	int64_t heads;    /* of Q and of the output */
 	int64_t kv_heads; /* divides heads */
 	int64_t head_dim;
 	int64_t window; /* a token sees this many tokens up to itself; 0: all before it */
 	float scale;    /* on QKᵀ */
 	float soft_cap; /* c: scores become c·tanh(score/c); 0: none */
-	/* Added to the scores then, by head and position of the key: heads × at least `length`; absent: nothing (ALiBi) */
+	/* Added to the scores then, by head and position of the key: heads × at least past + length; absent: nothing (ALiBi) */
 	fp_matrix key_bias;
 } fp_attention_shape;
+
+/* Positions of a sequence's keys, and rows of K and V from one sequence to the next. */
+static inline int64_t fp_attention_keys(const fp_attention_shape *shape)
+{
+	return shape->past + shape->length;
+}
+static inline int64_t fp_attention_key_rows(const fp_attention_shape *shape)
+{
+	return shape->key_rows > 0 ? shape->key_rows : fp_attention_keys(shape);
+}
 
 /* Whether the softmax is taken of scale·QKᵀ as it is. For planning, a key_bias may have a shape and no buffer. */
 static inline bool fp_attention_is_plain(const fp_attention_shape *shape)
@@ -44,7 +58,7 @@ typedef struct fp_transformer_operations {
 	 * of row (t mod cosine.rows); the others stay. cosine, sine are length × r/2, r ≤ d. BF16 is allowed. */
 	fp_status (*rotate)(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
 						fp_matrix X);
-	/* out ← causal softmax attention; never holds more than one block of scores. BF16 is allowed for every use. */
+	/* out ← causal softmax attention, with `past` of a few new queries over kept keys and values; never holds more than one block of scores. BF16 is allowed for every use. */
 	fp_status (*attention)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 						   fp_matrix out);
 	fp_status (*soft_cap)(fp_backend *be, float cap, fp_matrix X); /* X ← cap·tanh(X/cap) */

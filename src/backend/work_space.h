@@ -16,7 +16,7 @@ enum { FP_QUERY_BLOCK = 512, FP_MIN_QUERIES = 16 };
  * window shortens the rows of scores, and a long context reduces the number of queries. */
 static inline int64_t fp_query_block(const fp_attention_shape *shape, int64_t *entries)
 {
-	int64_t reach = shape->length, queries = FP_QUERY_BLOCK;
+	int64_t reach = fp_attention_keys(shape), queries = FP_QUERY_BLOCK;
 	if (queries > shape->length)
 		queries = shape->length;
 	if (shape->window > 0 && shape->window + FP_QUERY_BLOCK < reach)

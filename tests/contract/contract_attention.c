@@ -9,7 +9,8 @@
 static void attend_one(const fp_attention_shape *shape, const sample *Q, const sample *K, const sample *V,
 					   const sample *bias, int64_t token, int64_t head, double *out, double *bound)
 {
-	int64_t d = shape->head_dim, query = token % shape->length, start = token - query;
+	int64_t d = shape->head_dim, query = shape->past + token % shape->length;
+	int64_t start = token / shape->length * fp_attention_key_rows(shape);
 	int64_t kv = head / (shape->heads / shape->kv_heads);
 	int64_t first = shape->window > 0 && query - shape->window + 1 > 0 ? query - shape->window + 1 : 0;
 	double *score = new_doubles(query + 1), largest = -INFINITY, sum = 0, size = 0, reach = 0;
@@ -49,9 +50,10 @@ static void attend_one(const fp_attention_shape *shape, const sample *Q, const s
 static void check_attention(contract *c, fp_attention_shape shape, double spread, bool biased)
 {
 	int64_t tokens = shape.sequences * shape.length, d = shape.head_dim;
-	sample bias = sample_normal(c, shape.heads, shape.length + 3);
-	sample Q = sample_normal(c, tokens, shape.heads * d), K = sample_normal(c, tokens, shape.kv_heads * d);
-	sample V = sample_normal(c, tokens, shape.kv_heads * d), out = sample_filled(c, tokens, shape.heads * d, NAN);
+	int64_t keys = shape.sequences * fp_attention_key_rows(&shape);
+	sample bias = sample_normal(c, shape.heads, fp_attention_keys(&shape) + 3);
+	sample Q = sample_normal(c, tokens, shape.heads * d), K = sample_normal(c, keys, shape.kv_heads * d);
+	sample V = sample_normal(c, keys, shape.kv_heads * d), out = sample_filled(c, tokens, shape.heads * d, NAN);
 	shape.scale = (float)(spread / sqrt((double)d));
 	shape.key_bias = biased ? bias.view : (fp_matrix){0};
 	double *want = new_doubles(tokens * shape.heads * d), *bound = new_doubles(tokens * shape.heads * d);
@@ -116,6 +118,30 @@ static void test_attention_shaped(void **state)
 	}
 }
 
+/* New queries behind kept keys: one and a few, for which a device has kernels of its own, and a block of them. */
+static void test_attention_past(void **state)
+{
+	contract *c = *state;
+	static const int64_t lengths[] = {1, 3, 8, 70}, pasts[] = {0, 1, 13, 64, 300};
+	static const fp_attention_shape shapes[] = {SHAPE(1, 0, 1, 1, 1, 0, 0),    SHAPE(3, 0, 4, 2, 20, 0, 0),
+												SHAPE(2, 0, 6, 1, 64, 40, 0),  SHAPE(1, 0, 4, 4, 80, 0, 0),
+												SHAPE(2, 0, 4, 2, 128, 17, 0), SHAPE(1, 0, 2, 1, 256, 0, 0),
+												SHAPE(1, 0, 2, 2, 300, 5, 0)};
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+		for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+			for (size_t p = 0; p < sizeof pasts / sizeof *pasts; p++) {
+				fp_attention_shape shape = shapes[i];
+				shape.length = lengths[l];
+				shape.past = pasts[p];
+				shape.key_rows = p % 2 ? shape.past + shape.length + 9 : 0; /* the cache has room for more, or not */
+				check_attention(c, shape, 2, false);
+				shape.soft_cap = 3;
+				check_attention(c, shape, 4, p % 2 == 0);
+				shape.soft_cap = 0;
+				check_attention(c, shape, 2, true);
+			}
+}
+
 /* A long context must work without memory for all scores; some rows are compared. FP_CONTRACT_TOKENS shortens it for
  * slow tools. */
 static void test_attention_long(void **state)
@@ -142,4 +168,5 @@ static void test_attention_long(void **state)
 }
 
 CONTRACT_TESTS(attention, cmocka_unit_test(test_attention), cmocka_unit_test(test_attention_window),
-			   cmocka_unit_test(test_attention_shaped), cmocka_unit_test(test_attention_long));
+			   cmocka_unit_test(test_attention_shaped), cmocka_unit_test(test_attention_past),
+			   cmocka_unit_test(test_attention_long));

@@ -302,8 +302,8 @@ static void check_bf16_heads(contract *c, fp_attention_shape shape)
 {
 	int64_t tokens = shape.sequences * shape.length, queries = shape.heads * shape.head_dim;
 	int64_t keys = shape.kv_heads * shape.head_dim, half = shape.head_dim / 2;
-	sample Q = sample_normal(c, tokens, queries), K = sample_normal(c, tokens, keys),
-		   V = sample_normal(c, tokens, keys);
+	int64_t rows = shape.sequences * fp_attention_key_rows(&shape);
+	sample Q = sample_normal(c, tokens, queries), K = sample_normal(c, rows, keys), V = sample_normal(c, rows, keys);
 	sample cosine = sample_normal(c, shape.length, half), sine = sample_normal(c, shape.length, half);
 	sample wide = sample_filled(c, tokens, queries, NAN), got = sample_filled(c, tokens, queries, NAN);
 	sample A = sample_filled(c, keys, keys, 0);
@@ -345,6 +345,12 @@ static void test_bf16_operands(void **state)
 	check_bf16_heads(c, (fp_attention_shape)SHAPE(2, 70, 4, 2, 18, 0, 0.2f));
 	check_bf16_heads(c, (fp_attention_shape)SHAPE(1, 150, 2, 2, 64, 40, 0.125f));
 	check_bf16_heads(c, (fp_attention_shape)SHAPE(1, 200, 4, 1, 128, 0, 0.1f));
+	for (int64_t length = 1; length < 50; length += 48) {
+		fp_attention_shape shape = SHAPE(3, length, 4, 2, 64, 0, 0.125f);
+		shape.past = 90;
+		shape.key_rows = 150;
+		check_bf16_heads(c, shape);
+	}
 }
 
 static void test_precision_words(void **state)

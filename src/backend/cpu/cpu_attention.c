@@ -4,7 +4,8 @@
  *
  *     out[i] = Σⱼ softmax(f(scale · Q[i] Kᵀ))[j] V[j]    over j ≤ i, and j > i − window if there is a window
  *
- * where f caps the scores and adds the keys' bias, if the shape has them.
+ * where f caps the scores and adds the keys' bias, if the shape has them. i and j are positions: with `past`, the first
+ * query is behind keys that have none.
  *
  * A work item is one block of queries of one sequence, for all heads that share a head of K and V. Their rows are
  * stacked, so that grouped heads give one larger product. The item loops over blocks of keys and keeps for each row the
@@ -110,14 +111,16 @@ static void softmax_row(const attention_plan *plan, const fp_cpu_loops *loops, a
 		memset(scores + (to - begin), 0, (size_t)(end - to) * sizeof *scores);
 }
 
+/* `first`: the block's first query, counted from the sequence's first one. */
 static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch,
 						 int64_t sequence, int64_t kv_head, int64_t first)
 {
 	const fp_attention_shape *shape = plan->shape;
-	int64_t d = shape->head_dim, start = sequence * shape->length;
+	int64_t d = shape->head_dim, start = sequence * fp_attention_key_rows(shape);
 	int64_t count = fp_smaller(plan->queries, shape->length - first);
-	int64_t rows = plan->group * count;
-	gather_queries(plan, loops, start + first, count, kv_head, scratch->queries);
+	int64_t rows = plan->group * count, row = sequence * shape->length + first;
+	gather_queries(plan, loops, row, count, kv_head, scratch->queries);
+	first += shape->past;
 	memset(scratch->output, 0, (size_t)(rows * d) * sizeof *scratch->output);
 	for (int64_t r = 0; r < rows; r++) {
 		scratch->maximum[r] = -INFINITY;
@@ -140,7 +143,7 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 					scratch->scores, KEY_BLOCK, v, (int)plan->V.stride, 1.0f, scratch->output, (int)d);
 	}
 	for (int64_t h = 0; h < plan->group; h++) {
-		float *out = fp_cpu_floats(plan->out) + (start + first) * plan->out.stride + (kv_head * plan->group + h) * d;
+		float *out = fp_cpu_floats(plan->out) + row * plan->out.stride + (kv_head * plan->group + h) * d;
 		for (int64_t i = 0; i < count; i++) {
 			int64_t r = h * count + i;
 			loops->scale(out + i * plan->out.stride, scratch->output + r * d, d, (float)(1 / scratch->sum[r]));
@@ -173,8 +176,9 @@ fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_m
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(Q) && fp_cpu_is_f32(K) && fp_cpu_is_f32(V) && fp_cpu_is_f32(out));
 	FP_REQUIRE(be, shape->head_dim > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
-	int64_t tokens = shape->sequences * shape->length;
-	FP_REQUIRE(be, Q.rows == tokens && K.rows == tokens && V.rows == tokens && out.rows == tokens);
+	int64_t tokens = shape->sequences * shape->length, keys = shape->sequences * fp_attention_key_rows(shape);
+	FP_REQUIRE(be, Q.rows == tokens && K.rows == keys && V.rows == keys && out.rows == tokens);
+	FP_REQUIRE(be, shape->past >= 0 && fp_attention_key_rows(shape) >= fp_attention_keys(shape));
 	FP_REQUIRE(be, Q.cols == shape->heads * shape->head_dim && out.cols == Q.cols);
 	FP_REQUIRE(be, K.cols == shape->kv_heads * shape->head_dim && V.cols == K.cols);
 	FP_REQUIRE(be, K.stride <= INT32_MAX && V.stride <= INT32_MAX && shape->window >= 0);

@@ -208,7 +208,7 @@ static fp_status check_shapes(fp_backend *be, const fp_attention_shape *shape, c
 {
 	const fp_matrix *all[] = {&plan->Q, &plan->out, &plan->dout, &plan->dQ, &plan->K, &plan->V, &plan->dK, &plan->dV};
 	FP_REQUIRE(be, shape->head_dim > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
-	FP_REQUIRE(be, shape->window >= 0 && fp_cpu_is_key_bias(shape));
+	FP_REQUIRE(be, shape->window >= 0 && shape->past == 0 && shape->key_rows == 0 && fp_cpu_is_key_bias(shape));
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
 		FP_REQUIRE(be, fp_cpu_is_f32(*all[i]) && all[i]->rows == shape->sequences * shape->length);
 		FP_REQUIRE(be, all[i]->cols == (i < 4 ? shape->heads : shape->kv_heads) * shape->head_dim);

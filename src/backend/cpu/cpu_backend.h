@@ -152,7 +152,7 @@ static inline bool fp_cpu_is_key_bias(const fp_attention_shape *shape)
 {
 	fp_matrix bias = shape->key_bias;
 	return fp_matrix_is_absent(bias) ||
-		   (fp_cpu_is_f32(bias) && bias.rows == shape->heads && bias.cols >= shape->length);
+		   (fp_cpu_is_f32(bias) && bias.rows == shape->heads && bias.cols >= fp_attention_keys(shape));
 }
 /* scores ← c·tanh(scores/c) + bias for a row of attention scores; 0 or NULL: without. slopes ← the derivative of the
  * first, unless NULL. */

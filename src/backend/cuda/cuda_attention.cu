@@ -8,10 +8,12 @@
  *
  * For a block of queries of one sequence, batched products compute S = scale·Q Kᵀ for all heads, a kernel takes the
  * softmax of the rows of S in place, and batched products compute out = S V. Keys after the block's last query are
- * skipped, which saves about half of the work. Scores take at most FP_SCORE_BYTES. When operands are rounded to bf16 and
+ * skipped, which saves about half of the work. A few queries over kept keys have a kernel of their own
+ * (cuda_few_queries.cu). Scores take at most FP_SCORE_BYTES. When operands are rounded to bf16 and
  * the shape allows it, one kernel does everything (cuda_flash.cu).
  */
 #include "backend/cuda/cuda_attention.cuh"
+#include "backend/cuda/cuda_few_queries.cuh"
 #include "backend/cuda/cuda_flash.cuh"
 
 enum { THREADS = FP_CUDA_ATTENTION_THREADS };
@@ -24,13 +26,14 @@ fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *sh
 	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(Q) && fp_cuda_is_view(K, Q.dtype) && fp_cuda_is_view(V, Q.dtype));
 	FP_REQUIRE(be, fp_cuda_is_view(out, Q.dtype));
 	FP_REQUIRE(be, shape->head_dim > 0 && shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0);
-	int64_t tokens = shape->sequences * shape->length;
-	FP_REQUIRE(be, Q.rows == tokens && K.rows == tokens && V.rows == tokens && out.rows == tokens);
+	int64_t tokens = shape->sequences * shape->length, keys = shape->sequences * fp_attention_key_rows(shape);
+	FP_REQUIRE(be, Q.rows == tokens && K.rows == keys && V.rows == keys && out.rows == tokens);
+	FP_REQUIRE(be, shape->past >= 0 && fp_attention_key_rows(shape) >= fp_attention_keys(shape));
 	FP_REQUIRE(be, Q.cols == shape->heads * shape->head_dim && out.cols == Q.cols);
 	FP_REQUIRE(be, K.cols == shape->kv_heads * shape->head_dim && V.cols == K.cols && shape->window >= 0);
 	fp_matrix bias = shape->key_bias;
 	FP_REQUIRE(be, fp_matrix_is_absent(bias) ||
-					   (fp_cuda_is_f32(bias) && bias.rows == shape->heads && bias.cols >= shape->length));
+					   (fp_cuda_is_f32(bias) && bias.rows == shape->heads && bias.cols >= fp_attention_keys(shape)));
 	/* split operands are not worth it: the layer's other products are much larger */
 	fp_cuda_product how = Q.dtype == FP_BF16 ? PRODUCT_BF16 : fp_cuda_product_of(be);
 	*plan = fp_cuda_attention_plan{};
@@ -60,11 +63,12 @@ fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, i
 {
 	const fp_attention_shape *s = plan->shape;
 	fp_cuda_score_block block = {};
-	block.start = sequence * s->length;
-	block.first = first;
+	block.query_row = sequence * s->length + first;
+	block.key_row = sequence * fp_attention_key_rows(s);
+	block.first = s->past + first;
 	block.count = fp_smaller(plan->queries, s->length - first);
-	block.begin = s->window > 0 && first - s->window + 1 > 0 ? first - s->window + 1 : 0;
-	block.end = first + block.count;
+	block.begin = s->window > 0 && block.first - s->window + 1 > 0 ? block.first - s->window + 1 : 0;
+	block.end = block.first + block.count;
 	block.window = s->window;
 	block.rows = s->heads * block.count;
 	return block;
@@ -87,8 +91,8 @@ fp_status fp_cuda_score(const fp_cuda_attention_plan *plan, const fp_cuda_score_
 	for (int64_t j = 0; j < group; j++)
 		FP_BLAS(be,
 				cublasGemmStridedBatchedEx_64(fp_cuda_state_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_N, keys, b->count, d,
-											  &alpha, right->at(b->start + b->begin, 0), right->type, right->stride, d,
-											  left->at(b->start + b->first, j * d), left->type, left->stride, group * d,
+											  &alpha, right->at(b->key_row + b->begin, 0), right->type, right->stride,
+											  d, left->at(b->query_row, j * d), left->type, left->stride, group * d,
 											  &zero, (char *)out + part_at(plan, b, j, size), type, keys,
 											  b->count * keys, s->kv_heads, plan->compute, CUBLAS_GEMM_DEFAULT));
 	return FP_OK;
@@ -122,14 +126,14 @@ fp_status fp_cuda_apply_block(const fp_cuda_attention_plan *plan, const fp_cuda_
 	const fp_attention_shape *s = plan->shape;
 	fp_backend *be = plan->be;
 	int64_t d = s->head_dim, group = s->heads / s->kv_heads, keys = b->end - b->begin;
-	int64_t row = (b->start + b->first) * out.stride;
+	int64_t row = b->query_row * out.stride;
 	const float zero = 0.0f, one = 1.0f;
 	bool narrow = out.dtype == FP_BF16;
 	char *to = narrow ? (char *)(fp_cuda_at<__nv_bfloat16>(out) + row) : (char *)(fp_cuda_floats(out) + row);
 	for (int64_t j = 0; j < group; j++)
 		FP_BLAS(be, cublasGemmStridedBatchedEx_64(
 						fp_cuda_state_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, b->count, keys, &one,
-						right->at(b->start + b->begin, 0), right->type, right->stride, d,
+						right->at(b->key_row + b->begin, 0), right->type, right->stride, d,
 						(const char *)weights + part_at(plan, b, j, right->size), right->type, keys, b->count * keys,
 						&zero, to + j * d * (narrow ? 2 : 4), narrow ? CUDA_R_16BF : CUDA_R_32F, out.stride, group * d,
 						s->kv_heads, plan->compute, CUBLAS_GEMM_DEFAULT));
@@ -146,9 +150,9 @@ fp_status fp_cuda_apply_block_transposed(const fp_cuda_attention_plan *plan, con
 	for (int64_t j = 0; j < group; j++)
 		FP_BLAS(be, cublasGemmStridedBatchedEx_64(
 						fp_cuda_state_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_T, d, keys, b->count, &one,
-						left->at(b->start + b->first, j * d), left->type, left->stride, group * d,
+						left->at(b->query_row, j * d), left->type, left->stride, group * d,
 						(const char *)weights + part_at(plan, b, j, left->size), left->type, keys, b->count * keys,
-						&one, fp_cuda_floats(out) + (b->start + b->begin) * out.stride, CUDA_R_32F, out.stride, d,
+						&one, fp_cuda_floats(out) + (b->key_row + b->begin) * out.stride, CUDA_R_32F, out.stride, d,
 						s->kv_heads, plan->compute, CUBLAS_GEMM_DEFAULT));
 	return FP_OK;
 }
@@ -206,12 +210,15 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 	FP_OR_RETURN(fp_cuda_attention_plan_of(be, shape, Q, K, V, out, &plan));
 	if (Q.rows == 0 || shape->heads == 0)
 		return FP_OK;
+	if (fp_cuda_few_queries_supports(shape))
+		return fp_cuda_few_queries(be, shape, Q, K, V, out);
 	fp_cuda_scratch q, k, v, space, narrow;
 	fp_cuda_heads queries, keys, values;
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, Q, &q, &queries));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &keys));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, V, &v, &values));
-	if (plan.round && fp_attention_is_plain(shape)) {
+	if (plan.round && fp_attention_is_plain(shape) && shape->past == 0 &&
+		fp_attention_key_rows(shape) == shape->length) {
 		fp_cuda_flash flash = {};
 		flash.q = (const __nv_bfloat16 *)queries.data;
 		flash.k = (const __nv_bfloat16 *)keys.data;

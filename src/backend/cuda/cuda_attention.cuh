@@ -36,9 +36,10 @@ struct fp_cuda_attention_plan {
 	int64_t entries; /* scores in the largest block */
 };
 
-/* Queries [first, first + count) of the sequence that starts at row `start`, against its keys [begin, end). */
+/* Queries at positions [first, first + count) of a sequence against its keys at [begin, end). The first query is row
+ * `query_row` of Q and the output, and the key of position 0 row `key_row` of K and V. */
 struct fp_cuda_score_block {
-	int64_t start, first, count, begin, end, window;
+	int64_t query_row, key_row, first, count, begin, end, window;
 	int64_t rows; /* heads · count */
 	/* Keys that a row sees, counted from begin: [from, to) */
 	__device__ int64_t from(int64_t row) const

@@ -28,7 +28,7 @@ struct output_pair {
 __device__ static inline void row_outputs(const fp_cuda_score_block &b, const output_pair &o, int64_t row,
 										  const float **out, const float **dout)
 {
-	int64_t part = row / b.count, token = b.start + b.first + row % b.count;
+	int64_t part = row / b.count, token = b.query_row + row % b.count;
 	int64_t head = part % o.kv_heads * o.group + part / o.kv_heads;
 	*out = o.out + token * o.out_stride + head * o.head_dim;
 	*dout = o.dout + token * o.dout_stride + head * o.head_dim;
@@ -156,6 +156,7 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 	FP_REQUIRE(be, fp_cuda_is_f32(Q) && fp_cuda_is_f32(dout) && fp_cuda_is_f32(dQ) && fp_cuda_is_f32(dK) &&
 					   fp_cuda_is_f32(dV));
 	FP_REQUIRE(be, fp_cuda_same_shape(dout, Q) && fp_cuda_same_shape(dQ, Q));
+	FP_REQUIRE(be, shape->past == 0 && shape->key_rows == 0);
 	FP_REQUIRE(be, fp_cuda_same_shape(dK, K) && fp_cuda_same_shape(dV, K));
 	if (Q.rows == 0 || shape->heads == 0)
 		return FP_OK;
