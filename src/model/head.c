@@ -82,7 +82,9 @@ static fp_status block_logits(fp_model *model, fp_matrix hidden, fp_matrix logit
 		FP_TRY(fp_linear(be, features, model->output_projection, (fp_matrix){0}, false, projected));
 		features = projected;
 	}
-	FP_TRY(be->linear->gemm(be, logit_scale(c), features, FP_PLAIN, model->head_weight, FP_TRANSPOSED, 0, logits));
+	FP_TRY(fp_linear(be, features, model->head_weight, (fp_matrix){0}, false, logits));
+	if (logit_scale(c) != 1)
+		FP_TRY(be->linear->axpby(be, logit_scale(c), logits, 0, logits));
 	if (model->head_bias)
 		FP_TRY(be->transformer->add_bias(be, model->head_bias_row, logits));
 	if (c->logit_cap > 0)
@@ -97,6 +99,23 @@ static fp_status allocate_logits(fp_model *model, fp_matrix *logits)
 	if (!fp_matrix_is_absent(*logits))
 		return FP_OK;
 	return fp_matrix_new(model->be, logits, block_rows(model), model->config.vocabulary, FP_F32);
+}
+
+fp_status fp_model_logits(fp_model *model, fp_matrix hidden, fp_matrix *logits)
+{
+	fp_status status;
+	FP_REQUIRE(model->be, hidden.cols == model->config.hidden && hidden.rows <= block_rows(model));
+	FP_TRY(fp_model_load_head(model));
+	FP_TRY(allocate_logits(model, &model->logits));
+	*logits = fp_matrix_rows(model->logits, 0, hidden.rows);
+	FP_TRY(block_logits(model, hidden, *logits));
+cleanup:
+	return status;
+}
+
+int64_t fp_model_logit_rows(const fp_model *model)
+{
+	return block_rows(model);
 }
 
 int64_t fp_model_head_bytes(const fp_model *model)

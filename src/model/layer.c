@@ -35,6 +35,11 @@ fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bia
 	return status;
 }
 
+fp_status fp_layer_apply(const fp_layer *layer, fp_role role, fp_matrix X, bool add, fp_matrix Y)
+{
+	return fp_linear(fp_model_backend(layer->model), X, layer->weight[role], layer->bias[role], add, Y);
+}
+
 /* A contiguous rows × cols matrix that starts rows·skipped elements into the scratch buffer. */
 static fp_matrix scratch_part(const fp_workspace *workspace, int64_t rows, int64_t skipped, int64_t cols)
 {
@@ -88,10 +93,10 @@ static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_wo
 	fp_matrix up = scratch_part(workspace, input.rows, 0, c->inner);
 	if (c->gated || workspace->type == FP_BF16)
 		FP_TRY(round_once(workspace, input, &input));
-	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
+	FP_TRY(fp_layer_apply(layer, FP_UP, input, false, up));
 	if (c->gated) {
 		fp_matrix gate = scratch_part(workspace, input.rows, c->inner, c->inner);
-		FP_TRY(fp_linear(be, input, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
+		FP_TRY(fp_layer_apply(layer, FP_GATE, input, false, gate));
 		FP_TRY(be->transformer->activate_gated(be, c->activation, gate, up, up));
 	} else {
 		FP_TRY(be->transformer->activate(be, c->activation, up, up));
@@ -112,15 +117,14 @@ fp_status fp_layer_normalise_heads(const fp_layer *layer, fp_matrix norm, int64_
 	return be->transformer->norm(be, FP_RMS_NORM, X, norm, (fp_matrix){0}, c->norm_epsilon, Y);
 }
 
-/* Normalises the heads of the queries or keys and rotates them by position, if the model does. */
-static fp_status prepare_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, int64_t length,
-							   fp_workspace *workspace, fp_matrix X)
+fp_status fp_layer_prepare_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, fp_token_range tokens,
+								 fp_workspace *workspace, fp_matrix X)
 {
 	fp_status status = FP_OK;
 	if (!fp_matrix_is_absent(norm))
 		FP_TRY(fp_layer_normalise_heads(layer, norm, heads, X, X));
 	FP_TRY(fp_rotate_heads(workspace->be, fp_model_get_config(layer->model), &workspace->positions, layer->index,
-						   length, false, heads, X));
+						   tokens, false, heads, X));
 cleanup:
 	return status;
 }
@@ -161,10 +165,13 @@ static fp_status attention(const fp_layer *layer, const fp_layer_state *state, f
 {
 	fp_status status;
 	const fp_model_config *c = fp_model_get_config(layer->model);
+	const fp_token_range tokens = {.length = state->length, .whole = state->length};
 	fp_attention_shape shape = fp_layer_attention_shape(layer, state->sequences, state->length);
 	shape.key_bias = workspace->positions.key_bias;
-	FP_TRY(prepare_heads(layer, layer->query_norm, c->heads, state->length, workspace, Q));
-	FP_TRY(prepare_heads(layer, layer->key_norm, c->kv_heads, state->length, workspace, K));
+	if (state->past)
+		return fp_layer_past_attention(layer, state, workspace, Q, K, V, context);
+	FP_TRY(fp_layer_prepare_heads(layer, layer->query_norm, c->heads, tokens, workspace, Q));
+	FP_TRY(fp_layer_prepare_heads(layer, layer->key_norm, c->kv_heads, tokens, workspace, K));
 	FP_TRY(workspace->be->transformer->attention(workspace->be, &shape, Q, K, V, context));
 cleanup:
 	return status;
@@ -204,7 +211,6 @@ cleanup:
 static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *state, fp_workspace *workspace)
 {
 	fp_status status;
-	fp_backend *be = workspace->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	int64_t query_width = c->heads * c->head_dim;
 	int64_t key_width = c->kv_heads * c->head_dim;
@@ -212,9 +218,9 @@ static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *
 	fp_matrix K = scratch_part(workspace, input.rows, query_width, key_width);
 	fp_matrix V = scratch_part(workspace, input.rows, query_width + key_width, key_width);
 	FP_TRY(round_once(workspace, input, &input));
-	FP_TRY(fp_linear(be, input, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
-	FP_TRY(fp_linear(be, input, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
-	FP_TRY(fp_linear(be, input, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
+	FP_TRY(fp_layer_apply(layer, FP_QUERY, input, false, Q));
+	FP_TRY(fp_layer_apply(layer, FP_KEY, input, false, K));
+	FP_TRY(fp_layer_apply(layer, FP_VALUE, input, false, V));
 	FP_TRY(state->packing ? packed_attention(layer, state, workspace, Q, K, V)
 						  : attention(layer, state, workspace, Q, K, V, state->context));
 cleanup:
@@ -238,16 +244,15 @@ static fp_status add_to_residual(const fp_layer *layer, fp_role role, fp_matrix 
 								 fp_workspace *workspace)
 {
 	fp_status status;
-	fp_backend *be = workspace->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	bool attention_part = role == FP_OUTPUT;
 	if (fp_config_has_branches(c)) {
 		fp_matrix branch = fp_matrix_rows(workspace->branch, 0, state->hidden.rows);
-		FP_TRY(fp_linear(be, input, layer->weight[role], layer->bias[role], false, branch));
+		FP_TRY(fp_layer_apply(layer, role, input, false, branch));
 		FP_TRY(fp_layer_add_branch(layer, attention_part ? FP_NORM_BEHIND_ATTENTION : FP_NORM_BEHIND_FEED, branch,
 								   branch, state->hidden));
 	} else {
-		FP_TRY(fp_linear(be, input, layer->weight[role], layer->bias[role], true, state->hidden));
+		FP_TRY(fp_layer_apply(layer, role, input, true, state->hidden));
 	}
 	if (c->sum_norm)
 		FP_TRY(
@@ -275,6 +280,8 @@ static fp_status check_state(const fp_layer *layer, const fp_layer_state *state,
 								  : state->hidden.rows == state->sequences * state->length);
 	FP_REQUIRE(be, state->hidden.rows <= workspace->tokens && state->length <= workspace->tokens);
 	FP_REQUIRE(be, state->hidden.cols == fp_model_get_config(layer->model)->hidden);
+	if (state->past)
+		return fp_layer_check_past(layer, state, workspace);
 	return fp_model_check_length(layer->model, state->length);
 }
 
@@ -325,7 +332,8 @@ fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp
 		if (parallel)
 			FP_TRY(add_to_residual(layer, FP_OUTPUT, state->context, state, workspace));
 		FP_TRY(add_to_residual(layer, FP_DOWN, input, state, workspace));
-		FP_TRY(check_finite(layer, state->hidden));
+		if (!state->past) /* a wait in every layer for one token's worth of work; its logits are checked */
+			FP_TRY(check_finite(layer, state->hidden));
 		break;
 	}
 cleanup:

@@ -53,10 +53,27 @@ typedef struct fp_packing {
 	fp_matrix workspace; /* the caller's; (sequences · length) × fp_packing_width() */
 } fp_packing;
 
+/*
+ * Sequences that go on, as when text is generated: the keys and values of their tokens so far are kept. A layer appends
+ * those of the new tokens behind them; the caller then counts these.
+ */
+typedef struct fp_past_sequence {
+	int64_t slot;  /* its rows in the cache are slot·capacity and on */
+	int64_t count; /* tokens that are there already */
+	int64_t whole; /* tokens when all that are being added are there: rotary angles may depend on it (longrope) */
+} fp_past_sequence;
+typedef struct fp_past {
+	fp_matrix keys,
+		values; /* the caller's, for this layer: slots·capacity × kv_heads·head_dim, of the workspace's type */
+	int64_t capacity;
+	const fp_past_sequence *sequences; /* one for each of the state's; slots differ */
+} fp_past;
+
 typedef struct fp_layer_state {
 	int64_t sequences, length;
 	fp_matrix hidden, context; /* the caller's; fp_layer_forward() accepts an absent context */
 	const fp_packing *packing; /* NULL: every sequence has `length` rows of its own */
+	const fp_past *past;       /* NULL: sequences begin with these tokens; not with a packing */
 } fp_layer_state;
 
 /* Width of a packing's workspace: unpacked queries, keys, values and context. */
@@ -68,10 +85,14 @@ fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t to
 /* The same with activations in `type`: F32, or BF16 if fp_backend_rounds() activations. The state's
  * context must have that type. */
 fp_status fp_workspace_new_as(fp_workspace **out, const fp_model *model, int64_t tokens, fp_dtype type);
+/* The same for sequences that have up to `positions` tokens in a cache. */
+fp_status fp_workspace_new_past(fp_workspace **out, const fp_model *model, int64_t tokens, int64_t positions,
+								fp_dtype type);
 void fp_workspace_free(fp_workspace *workspace); /* NULL is allowed */
-/* Bytes that the two allocate, for planning. */
+/* Bytes that the three allocate, for planning. */
 int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens);
 int64_t fp_workspace_bytes_as(const fp_model *model, int64_t tokens, fp_dtype type);
+int64_t fp_workspace_bytes_past(const fp_model *model, int64_t tokens, int64_t positions, fp_dtype type);
 
 /* Includes this layer's sliding window. */
 fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t sequences, int64_t length);

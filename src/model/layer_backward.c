@@ -77,8 +77,8 @@ static fp_status prepare_heads(const fp_layer *layer, fp_tape *tape, fp_matrix n
 		FP_TRY(be->memory->copy(be, raw, X));
 		FP_TRY(fp_layer_normalise_heads(layer, norm, heads, raw, X));
 	}
-	FP_TRY(fp_rotate_heads(be, fp_model_get_config(layer->model), &tape->positions, layer->index, tape->length, false,
-						   heads, X));
+	FP_TRY(fp_rotate_heads(be, fp_model_get_config(layer->model), &tape->positions, layer->index,
+						   (fp_token_range){.length = tape->length, .whole = tape->length}, false, heads, X));
 cleanup:
 	return status;
 }
@@ -89,7 +89,8 @@ static fp_status prepare_heads_backward(const fp_layer *layer, fp_tape *tape, fp
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	FP_TRY(fp_rotate_heads(be, c, &tape->positions, layer->index, tape->length, true, heads, gradient));
+	FP_TRY(fp_rotate_heads(be, c, &tape->positions, layer->index,
+						   (fp_token_range){.length = tape->length, .whole = tape->length}, true, heads, gradient));
 	if (fp_matrix_is_absent(norm))
 		goto cleanup;
 	if (c->head_norm == FP_HEADS_NORM_EACH) {

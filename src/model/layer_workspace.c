@@ -24,11 +24,16 @@ int64_t fp_workspace_bytes(const fp_model *model, int64_t tokens)
 
 int64_t fp_workspace_bytes_as(const fp_model *model, int64_t tokens, fp_dtype type)
 {
+	return fp_workspace_bytes_past(model, tokens, tokens, type);
+}
+
+int64_t fp_workspace_bytes_past(const fp_model *model, int64_t tokens, int64_t positions, fp_dtype type)
+{
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t row = (c->pre_norm ? c->hidden : 0) + scratch_width(c) + c->heads * c->head_dim;
 	int64_t rounded = needs_rounded(model, type) ? tokens * c->hidden * 2 : 0;
 	int64_t branch = fp_config_has_branches(c) ? tokens * c->hidden * (int64_t)sizeof(float) : 0;
-	return tokens * row * fp_dtype_size(type) + rounded + branch + fp_position_tables_bytes(c, tokens, false);
+	return tokens * row * fp_dtype_size(type) + rounded + branch + fp_position_tables_bytes(c, positions, false);
 }
 
 fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens)
@@ -37,6 +42,12 @@ fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t to
 }
 
 fp_status fp_workspace_new_as(fp_workspace **out, const fp_model *model, int64_t tokens, fp_dtype type)
+{
+	return fp_workspace_new_past(out, model, tokens, tokens, type);
+}
+
+fp_status fp_workspace_new_past(fp_workspace **out, const fp_model *model, int64_t tokens, int64_t positions,
+								fp_dtype type)
 {
 	fp_status status;
 	fp_backend *be = fp_model_backend(model);
@@ -56,7 +67,7 @@ fp_status fp_workspace_new_as(fp_workspace **out, const fp_model *model, int64_t
 		FP_TRY(fp_matrix_new(be, &workspace->rounded, tokens, c->hidden, FP_BF16));
 	if (fp_config_has_branches(c))
 		FP_TRY(fp_matrix_new(be, &workspace->branch, tokens, c->hidden, FP_F32));
-	FP_TRY(fp_position_tables_new(&workspace->positions, be, c, tokens, false));
+	FP_TRY(fp_position_tables_new(&workspace->positions, be, c, positions, false));
 	*out = workspace;
 	workspace = NULL;
 cleanup:

@@ -18,4 +18,13 @@ struct fp_workspace {
 	fp_position_tables positions;
 };
 
+/* Normalises the heads of queries or keys and turns them by their positions, if the model does. */
+fp_status fp_layer_prepare_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, fp_token_range tokens,
+								 fp_workspace *workspace, fp_matrix X);
+/* Appends K and V to the state's past, and context ← attention(Q, keys, values). */
+fp_status fp_layer_past_attention(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace,
+								  fp_matrix Q, fp_matrix K, fp_matrix V, fp_matrix context);
+/* Fails unless the state's past has room for its new tokens. */
+fp_status fp_layer_check_past(const fp_layer *layer, const fp_layer_state *state, const fp_workspace *workspace);
+
 #endif

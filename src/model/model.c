@@ -225,6 +225,28 @@ cleanup:
 
 fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out)
 {
+	return fp_model_embed_at(model, ids, sequences, length, NULL, out);
+}
+
+/* Adds the learned positions of sequence s, from first[s] on. */
+static fp_status add_positions(fp_model *model, int64_t sequences, int64_t length, const int64_t *first, fp_matrix out)
+{
+	fp_backend *be = model->be;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(model->position_rows))
+		FP_TRY(fp_model_upload(model, model->positions, &model->position_rows));
+	for (int64_t s = 0; s < sequences; s++) {
+		int64_t begin = model->config.position_offset + (first ? first[s] : 0);
+		FP_TRY(be->linear->axpby(be, 1, fp_matrix_rows(model->position_rows, begin, length), 1,
+								 fp_matrix_rows(out, s * length, length)));
+	}
+cleanup:
+	return status;
+}
+
+fp_status fp_model_embed_at(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length,
+							const int64_t *first, fp_matrix out)
+{
 	fp_backend *be = model->be;
 	const fp_model_config *c = &model->config;
 	int64_t total = sequences * length;
@@ -236,6 +258,8 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 	fp_status status;
 	FP_REQUIRE(be, out.rows == total && out.cols == c->hidden);
 	FP_TRY(fp_model_check_length(model, length));
+	for (int64_t s = 0; first && s < sequences; s++)
+		FP_TRY(fp_model_check_length(model, first[s] + length));
 	FP_TRY(check_ids(model, ids, total));
 	FP_TRY(FP_NEW(be->ctx, &rows, block * c->embedding * fp_dtype_size(model->embedding->dtype)));
 	if (model->project_in) {
@@ -244,23 +268,18 @@ fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences,
 		FP_TRY(fp_matrix_new(be, &unprojected, block, c->embedding, FP_F32));
 	}
 	FP_TRY(fp_checkpoint_read(&table, &own, be->ctx, model->checkpoint, model->embedding));
-	for (int64_t first = 0; first < total; first += block) {
-		int64_t count = total - first < block ? total - first : block;
-		fp_matrix part = fp_matrix_rows(out, first, count);
+	for (int64_t row = 0; row < total; row += block) {
+		int64_t count = total - row < block ? total - row : block;
+		fp_matrix part = fp_matrix_rows(out, row, count);
 		fp_matrix gathered = model->project_in ? fp_matrix_rows(unprojected, 0, count) : part;
-		FP_TRY(gather(model, table, ids + first, count, rows, gathered));
+		FP_TRY(gather(model, table, ids + row, count, rows, gathered));
 		if (model->project_in)
 			FP_TRY(fp_linear(be, gathered, model->input_projection, (fp_matrix){0}, false, part));
 		FP_TRY(finish_embedding(model, part));
 	}
 	fp_checkpoint_forget(model->checkpoint, model->embedding);
-	if (model->positions) {
-		if (fp_matrix_is_absent(model->position_rows))
-			FP_TRY(fp_model_upload(model, model->positions, &model->position_rows));
-		fp_matrix position_rows = fp_matrix_rows(model->position_rows, c->position_offset, length);
-		for (int64_t s = 0; s < sequences; s++)
-			FP_TRY(be->linear->axpby(be, 1, position_rows, 1, fp_matrix_rows(out, s * length, length)));
-	}
+	if (model->positions)
+		FP_TRY(add_positions(model, sequences, length, first, out));
 	if (model->basis)
 		FP_TRY(fp_turn_rows(model->basis, out));
 cleanup:

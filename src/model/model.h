@@ -141,12 +141,19 @@ fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t seque
 
 /* out [sequences·length × hidden] ← the hidden states before the first layer; positions are 0…length−1. */
 fp_status fp_model_embed(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length, fp_matrix out);
+/* The same for positions first[s] and on of sequence s; NULL: 0 and on. */
+fp_status fp_model_embed_at(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length,
+							const int64_t *first, fp_matrix out);
 /* Bytes that it leaves on the device for later calls, for planning. */
 int64_t fp_model_embedding_bytes(const fp_model *model);
 
 /* losses[i] (host) ← −log p(targets[i]) from the hidden states after the last layer; target −1 gives 0.
  * argmax (host) may be NULL. The head is loaded on first use and kept until fp_model_drop_head(). */
 fp_status fp_model_loss(fp_model *model, fp_matrix hidden, const int32_t *targets, float *losses, int32_t *argmax);
+/* *logits ← a view [rows × vocabulary] of the logits of up to fp_model_logit_rows() hidden states after the last layer,
+ * valid until the head is used again. Loads and keeps the head, as fp_model_loss() does. */
+fp_status fp_model_logits(fp_model *model, fp_matrix hidden, fp_matrix *logits);
+int64_t fp_model_logit_rows(const fp_model *model);
 /* What two models predict for the same tokens: [0] the dense model, [1] the pruned one. On the host. */
 typedef struct fp_divergence_rows {
 	float *kl;          /* KL(dense‖pruned) of the distributions of the next token */

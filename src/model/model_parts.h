@@ -73,6 +73,8 @@ void fp_layer_list_parts(fp_layer *layer, fp_layer_part parts[FP_LAYER_PARTS]);
 
 /* Y ← X Wᵀ + b, plus Y with `add`; b may be absent. */
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y);
+/* Y ← the operator of X, plus Y with `add`. Every operator of the forward pass goes through this function. */
+fp_status fp_layer_apply(const fp_layer *layer, fp_role role, fp_matrix X, bool add, fp_matrix Y);
 /* Y ← a norm of X; `which` is one of FP_NORM_… */
 fp_status fp_layer_normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y);
 /* Y ← the norm of queries or keys, X, with the weights `norm`. In place is allowed. */

@@ -139,13 +139,14 @@ void fp_position_tables_free(fp_backend *be, fp_position_tables *tables)
 }
 
 fp_status fp_rotate_heads(fp_backend *be, const fp_model_config *config, const fp_position_tables *tables,
-						  int64_t layer, int64_t length, bool back, int64_t heads, fp_matrix X)
+						  int64_t layer, fp_token_range tokens, bool back, int64_t heads, fp_matrix X)
 {
 	if (!fp_config_rotates(config, layer))
 		return FP_OK;
 	int rope = config->local_rope && fp_config_window(config, layer) > 0;
-	int longer = config->rope[rope].original > 0 && length > config->rope[rope].original;
+	int longer = config->rope[rope].original > 0 && tokens.whole > config->rope[rope].original;
 	fp_matrix sine = (back ? tables->negative_sine : tables->sine)[rope][longer];
-	return be->transformer->rotate(be, config->rope_pairing, fp_matrix_rows(tables->cosine[rope][longer], 0, length),
-								   fp_matrix_rows(sine, 0, length), heads, X);
+	return be->transformer->rotate(be, config->rope_pairing,
+								   fp_matrix_rows(tables->cosine[rope][longer], tokens.first, tokens.length),
+								   fp_matrix_rows(sine, tokens.first, tokens.length), heads, X);
 }

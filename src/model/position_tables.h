@@ -13,16 +13,20 @@ typedef struct fp_position_tables {
 	fp_matrix key_bias; /* heads × rows */
 } fp_position_tables;
 
-/* For batches of `tokens` tokens. backward: negative sines too. Freed with fp_position_tables_free(). */
+/* For positions up to `tokens`, which no sequence of a batch of so many tokens exceeds. backward: negative sines too. Freed with fp_position_tables_free(). */
 fp_status fp_position_tables_new(fp_position_tables *out, fp_backend *be, const fp_model_config *config, int64_t tokens,
 								 bool backward);
 void fp_position_tables_free(fp_backend *be, fp_position_tables *tables);
 /* Bytes that it allocates, for planning. */
 int64_t fp_position_tables_bytes(const fp_model_config *config, int64_t tokens, bool backward);
 
-/* X ← the heads of X turned by their positions in sequences of `length`, or turned back; nothing if those
- * of the layer do not turn. */
+/* Tokens [first, first + length) of a sequence that has `whole` of them, on which its angles may depend. */
+typedef struct fp_token_range {
+	int64_t first, length, whole;
+} fp_token_range;
+/* X ← the heads of X, sequences of such tokens, turned by their positions, or turned back; nothing if those of the layer
+ * do not turn. */
 fp_status fp_rotate_heads(fp_backend *be, const fp_model_config *config, const fp_position_tables *tables,
-						  int64_t layer, int64_t length, bool back, int64_t heads, fp_matrix X);
+						  int64_t layer, fp_token_range tokens, bool back, int64_t heads, fp_matrix X);
 
 #endif
