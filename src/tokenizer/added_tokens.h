@@ -9,6 +9,7 @@ typedef struct fp_added_token {
 	int32_t id;
 	bool left_strip, right_strip; /* also takes the white space on that side */
 	bool single_word;             /* not matched next to a word character */
+	bool special;                 /* has no text of its own: BOS and the like */
 } fp_added_token;
 
 typedef struct fp_added_tokens { /* all zero at first */

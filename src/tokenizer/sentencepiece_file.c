@@ -276,7 +276,7 @@ static fp_status fill_tokenizer(fp_tokenizer *tokenizer, sentencepiece_model *mo
 		FP_TRY(fp_vocabulary_put(ctx, &bpe->vocabulary, model->pieces[i].text, model->pieces[i].length, i));
 	for (int64_t i = 0; i < model->count; i++) {
 		const piece *one = &model->pieces[i];
-		const fp_added_token token = {.id = (int32_t)i};
+		const fp_added_token token = {.id = (int32_t)i, .special = one->type != PIECE_USER_DEFINED};
 		if (one->type == PIECE_NORMAL)
 			FP_TRY(put_merges(ctx, bpe, model, (int32_t)i));
 		if (one->type == PIECE_UNKNOWN)

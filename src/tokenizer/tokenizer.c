@@ -116,7 +116,8 @@ fp_status fp_tokenizer_add_token(fp_tokenizer *tokenizer, const char *content, i
 	fp_added_token token = {.id = known,
 							.left_strip = settings.left_strip,
 							.right_strip = settings.right_strip,
-							.single_word = settings.single_word};
+							.single_word = settings.single_word,
+							.special = settings.special};
 	if (!settings.normalized)
 		return fp_added_tokens_put(ctx, &tokenizer->raw_added, content, length, token);
 	const char *normalized;

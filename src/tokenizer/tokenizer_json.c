@@ -94,6 +94,7 @@ static fp_status read_added_tokens(fp_tokenizer *tokenizer, const json_t *list)
 			.left_strip = json_is_true(json_object_get(token, "lstrip")),
 			.right_strip = json_is_true(json_object_get(token, "rstrip")),
 			.single_word = json_is_true(json_object_get(token, "single_word")),
+			.special = json_is_true(json_object_get(token, "special")),
 			.normalized = normalized ? json_is_true(normalized) : !json_is_true(json_object_get(token, "special")),
 		};
 		fp_status status = fp_tokenizer_add_token(tokenizer, content, json_integer_value(id), how);

@@ -28,7 +28,7 @@ struct fp_tokenizer {
 };
 
 typedef struct fp_added_settings {
-	bool left_strip, right_strip, single_word, normalized;
+	bool left_strip, right_strip, single_word, normalized, special;
 } fp_added_settings;
 
 /* Adds a token to search for. If it is not in the vocabulary, it gets `id`, or the next free id if that is −1. */

@@ -52,7 +52,8 @@ static const char *content_of(const json_t *token)
 	return json_is_string(token) ? json_string_value(token) : json_string_value(json_object_get(token, "content"));
 }
 
-static fp_status add_token(fp_tokenizer *tokenizer, const json_t *token, int64_t id)
+/* named: one of special_names, which are special whatever their entry says. */
+static fp_status add_token(fp_tokenizer *tokenizer, const json_t *token, int64_t id, bool named)
 {
 	const char *content = content_of(token);
 	if (!content)
@@ -62,6 +63,7 @@ static fp_status add_token(fp_tokenizer *tokenizer, const json_t *token, int64_t
 		.right_strip = json_is_true(json_object_get(token, "rstrip")),
 		.single_word = json_is_true(json_object_get(token, "single_word")),
 		.normalized = json_is_true(json_object_get(token, "normalized")),
+		.special = named || json_is_true(json_object_get(token, "special")),
 	};
 	int64_t length = (int64_t)strlen(content);
 	int32_t known = fp_vocabulary_get(&tokenizer->bpe.vocabulary, content, length);
@@ -92,7 +94,7 @@ static fp_status add_named_tokens(const fp_tokenizer_settings *settings, fp_toke
 			if (only_new && content &&
 				fp_vocabulary_get(&tokenizer->bpe.vocabulary, content, (int64_t)strlen(content)) >= 0)
 				continue;
-			FP_TRY(add_token(tokenizer, token, -1));
+			FP_TRY(add_token(tokenizer, token, -1, true));
 		}
 	}
 cleanup:
@@ -119,7 +121,7 @@ static fp_status add_listed_tokens(const fp_tokenizer_settings *settings, fp_tok
 							 "tokenizer_config.json: added_tokens_decoder: '%.80s' is not an id", key);
 			goto cleanup;
 		}
-		FP_TRY(add_token(tokenizer, value, id));
+		FP_TRY(add_token(tokenizer, value, id, false));
 	}
 	json_object_foreach(settings->added, key, value)
 	{

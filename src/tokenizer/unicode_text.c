@@ -95,6 +95,16 @@ int64_t fp_utf8_valid_prefix(const char *text, int64_t length)
 	return i;
 }
 
+int64_t fp_utf8_unfinished(const char *text, int64_t length)
+{
+	for (int64_t size = 1; size <= 3 && size <= length; size++) {
+		const unsigned char *first = (const unsigned char *)text + length - size;
+		if (form_of(*first).further >= size && measure(first, size) == -size)
+			return size;
+	}
+	return 0;
+}
+
 fp_status fp_utf8_repair(fp_context *ctx, const char *text, int64_t length, fp_text_buffer *out)
 {
 	fp_status status = FP_OK;

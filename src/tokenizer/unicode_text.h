@@ -23,6 +23,9 @@ int64_t fp_utf8_valid_prefix(const char *text, int64_t length);
 /* Appends the text with invalid parts replaced by U+FFFD, as Python's bytes.decode("utf-8", errors="replace"). */
 fp_status fp_utf8_repair(fp_context *ctx, const char *text, int64_t length, fp_text_buffer *out);
 
+/* The number of bytes at the end that begin a character which further bytes can complete: 0…3. */
+int64_t fp_utf8_unfinished(const char *text, int64_t length);
+
 bool fp_is_white_space(uint32_t code); /* Unicode's White_Space: Rust's \s */
 bool fp_is_word(uint32_t code);        /* Rust's \w */
 
