@@ -122,6 +122,27 @@ FP_API fp_status fp_tokenize(char **json, fp_context *ctx, const char *model, co
 							 int64_t size);
 
 /*
+ * Continues a prompt, or with `batch` each of the prompts in a file of JSON lines ("prompt" or "text"), with the whole
+ * model in memory. The settings have max_tokens, temperature, top_k, top_p, seed and batch_size. text (may be NULL) is
+ * called with the text behind a prompt as it comes, whole characters of UTF-8; finished (may be NULL) with one JSON line
+ * per prompt of a batch, in their order.
+ */
+typedef void (*fp_text_function)(void *data, const char *bytes, int64_t size);
+typedef struct fp_generate_request {
+	const char *model;
+	const char *prompt; /* prompt_size bytes; ignored with `batch` */
+	int64_t prompt_size;
+	const char *batch; /* NULL: one prompt */
+	fp_text_function text;
+	void *text_data;
+	fp_metrics_function finished;
+	void *finished_data;
+} fp_generate_request;
+/* Runs the request; *json: results[] with text, ids, tokens and stop, and tokens_per_second. */
+FP_API fp_status fp_generate(char **json, fp_context *ctx, const fp_generate_request *request,
+							 const fp_settings *settings);
+
+/*
  * Prunes one matrix:  min ‖V X* − W X‖²_F over V with the pattern of the settings, in Gram form.
  *   weights   W, rows × cols, row-major
  *   gram      A = X* X*ᵀ, cols × cols, symmetric

@@ -24,7 +24,7 @@ extern "C" {
  *   name      field of fp_settings; its flag is --name with '-' for '_'; --set name=value accepts all of them
  *   default   used where no preset sets it; --help shows what the default preset uses
  *   choices   CHOICE: the words, '|' between them; TEXT, INT, REAL: the placeholder for the value in --help
- *   commands  letters of the commands that have the flag: p prune, e eval, c compare; "" : --set only
+ *   commands  letters of the commands that have the flag: p prune, e eval, c compare, g generate; "" : --set only
  */
 #define FP_SETTINGS_TABLE(X)                                                                                           \
 	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M|REGEX=PATTERN", "p",                                                    \
@@ -53,18 +53,26 @@ extern "C" {
 	  "scripts draw them")                                                                                             \
 	X(INT, samples, 128, 0, 1000000, "N", "pc", "number of calibration windows; 0: as many as the text has")           \
 	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens per window; 0: the model's own length, at most 8192")   \
-	X(INT, seed, 0, 0, 9007199254740991, "N", "pc",                                                                    \
-	  "seed of the calibration sample; 0 with packed: the first windows of the text")                                  \
+	X(INT, seed, 0, 0, 9007199254740991, "N", "pcg",                                                                   \
+	  "seed of what is drawn: the calibration sample, where 0 with packed means the first windows of the text, or "    \
+	  "the tokens of generate")                                                                                        \
 	X(TEXT, layers, "", 0, 0, "A-B", "p", "prune only these decoder layers, counted from 0; empty: all")               \
-	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pec", "where to compute")                                      \
-	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pec",                                            \
-	  "arithmetic of a GPU's matrix products where rounding is harmless; auto: bf16 in prune, tf32 in eval, and "      \
-	  "fp32 for models with a hidden size of 512 or less")                                                             \
-	X(INT, threads, 0, 0, 4096, "N", "pec", "CPU threads; 0: as many as this process may use")                         \
-	X(TEXT, memory, "", 0, 0, "SIZE", "pec",                                                                           \
+	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pecg", "where to compute")                                     \
+	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pecg",                                           \
+	  "arithmetic of a GPU's matrix products where rounding is harmless; auto: bf16 in prune and generate, tf32 in "   \
+	  "eval, and fp32 for models with a hidden size of 512 or less")                                                   \
+	X(INT, threads, 0, 0, 4096, "N", "pecg", "CPU threads; 0: as many as this process may use")                        \
+	X(TEXT, memory, "", 0, 0, "SIZE", "pecg",                                                                          \
 	  "upper limit for memory, such as 2G; with a GPU, for its memory; empty: what is free")                           \
 	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text is cut into windows")     \
 	X(INT, limit, 0, 0, 1000000000, "N", "e", "with --task: only the first N examples of each file; 0: all")           \
+	X(INT, max_tokens, 256, 1, 1048576, "N", "g", "the most tokens to write behind a prompt")                          \
+	X(REAL, temperature, 0, 0, 100, "T", "g",                                                                          \
+	  "0: always the most likely token; else tokens are drawn, by their logits divided by T: 1 as the model "          \
+	  "predicts them")                                                                                                 \
+	X(INT, top_k, 0, 0, 100000000, "K", "g", "draw from the K most likely tokens only; 0: from all")                   \
+	X(REAL, top_p, 1, 0, 1, "P", "g", "draw from the fewest tokens that have the probability P together; 1: from all") \
+	X(INT, batch_size, 8, 1, 65536, "N", "g", "with --batch: prompts that are continued at a time")                    \
 	X(TEXT, pattern_rules, "", 0, 0, "REGEX=PATTERN", "", "what --pattern REGEX=PATTERN adds to: one on each line")    \
 	/* the published algorithm */                                                                                      \
 	X(INT, iterations, 20, 0, 100000, "K", "", "FISTA steps for one lambda; 0: no FISTA")                              \

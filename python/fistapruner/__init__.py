@@ -3,7 +3,8 @@
 
     prune_matrix()       one weight matrix, from the Gram matrix of its inputs
     prune_checkpoint()   a whole Hugging Face checkpoint
-    perplexity(), evaluate(), evaluate_tasks(), compare(), report_page(), inspect(), tokenize()
+    perplexity(), evaluate(), evaluate_tasks(), compare(), report_page(), inspect(), tokenize(),
+    generate()
 
 Settings are keyword arguments named like the flags of the command line and the names of --set, with
 '_' for '-': method="wanda", preset="paper", samples=64, threads=4, refit_steps=50. settings() lists
@@ -21,7 +22,7 @@ from . import _library
 from ._session import (CheckError, Error, InputError, Interrupted, Log, Progress, Session, UsageError, encode, library, text_list)
 
 __all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "compare", "report_page", "inspect", "tokenize",
-           "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
+           "generate", "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
 __version__: str = library.fp_version().decode()
 
 Path = Union[str, "os.PathLike[str]"]
@@ -193,6 +194,28 @@ def tokenize(model: Path, text: str) -> List[int]:
     with Session() as session:
         ids: List[int] = session.document(library.fp_tokenize, encode(model), None, content, len(content))["ids"]
         return ids
+
+
+def generate(model: Path, prompt: Optional[str] = None, *, batch: Optional[Path] = None,
+             text: Optional[Callable[[str], None]] = None, progress: Optional[Progress] = None, log: Optional[Log] = None,
+             **settings: Any) -> Dict[str, Any]:
+    """Continues a prompt, or with `batch` the prompts of a file of JSON lines ({"prompt": …}). Returns the
+    document that `fistapruner generate --json` prints: results[] with text, ids, tokens and stop, and
+    tokens_per_second.
+
+    text   called with the parts of the text as they come; not with a batch
+
+    generate("pruned", "Once upon a time", max_tokens=100, temperature=0.8, top_p=0.95, seed=1)
+    """
+    if (prompt is None) == (batch is None):
+        raise UsageError("generate() needs either a prompt or a batch")
+    content = (prompt or "").encode()
+    with Session(settings, progress, log) as session:
+        listener = _library.TextFunction(session.guarded(
+            lambda _, place, size: text(ctypes.string_at(place, size).decode()))) if text else _library.TextFunction()
+        request = _library.GenerateRequest(encode(model), content, len(content), None if batch is None else encode(batch), listener, None,
+                                           _library.MetricsFunction(), None)
+        return session.document(library.fp_generate, ctypes.byref(request), session.settings)
 
 
 def settings() -> List[Setting]:

@@ -11,6 +11,7 @@ NAME = "libfistapruner.so.0"
 LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 ProgressFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_int64, c_int64)
 MetricsFunction = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
+TextFunction = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int64)  # bytes and their number, without a NUL
 
 
 class PruneRequest(Structure):
@@ -28,6 +29,11 @@ class CompareRequest(Structure):
     _fields_ = [("model", c_char_p), ("calibration", POINTER(c_char_p)), ("calibration_count", c_int), ("text", c_char_p),
                 ("recipe", c_char_p), ("methods", c_char_p), ("presets", c_char_p), ("corrections", c_char_p), ("patterns", c_char_p),
                 ("samples", c_char_p), ("seeds", c_char_p), ("journal", c_char_p)]
+
+
+class GenerateRequest(Structure):
+    _fields_ = [("model", c_char_p), ("prompt", c_char_p), ("prompt_size", c_int64), ("batch", c_char_p), ("text", TextFunction),
+                ("text_data", c_void_p), ("finished", MetricsFunction), ("finished_data", c_void_p)]
 
 
 class MatrixProblem(Structure):
@@ -54,6 +60,7 @@ class MethodInfo(Structure):
 
 
 STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_compare_request": CompareRequest,
+              "fp_generate_request": GenerateRequest,
               "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo,
               "fp_preset_info": PresetInfo, "fp_method_info": MethodInfo}
 
@@ -92,6 +99,7 @@ FUNCTIONS = {
     "fp_report_page": (c_int, [POINTER(c_void_p), c_void_p, c_char_p]),
     "fp_inspect": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p]),
     "fp_tokenize": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_char_p, c_int64]),
+    "fp_generate": (c_int, [POINTER(c_void_p), c_void_p, POINTER(GenerateRequest), c_void_p]),
     "fp_prune_matrix": (c_int, [POINTER(c_float), POINTER(MatrixReport), c_void_p, POINTER(MatrixProblem), c_void_p]),
 }
 

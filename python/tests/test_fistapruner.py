@@ -157,6 +157,26 @@ class Checkpoint(unittest.TestCase):
         self.assertIn("wanda", rows["method"].choices)
         self.assertIn(fistapruner.__version__, subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout)
 
+    def test_generate(self):
+        request = {"max_tokens": 12, "temperature": 1.0, "seed": 5, "threads": 1}
+        parts = []
+        document = fistapruner.generate(MATERIAL / "good", "ab", text=parts.append, **request)
+        command = [PROGRAM, "generate", str(MATERIAL / "good"), "--prompt", "ab", "--json", "--max-tokens", "12", "--temperature", "1",
+                   "--seed", "5", "--threads", "1"]
+        alone = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        self.assertEqual(document["results"], alone["results"])
+        self.assertEqual("".join(parts), document["results"][0]["text"])
+        prompts = self.work / "prompts.jsonl"
+        prompts.write_text('{"prompt": "ab"}\n{"prompt": "c"}\n')
+        batch = fistapruner.generate(MATERIAL / "good", batch=prompts, **request)["results"]
+        self.assertEqual((batch[0], len(batch)), (document["results"][0], 2))
+        with self.assertRaisesRegex(fistapruner.UsageError, "prompt is empty"):
+            fistapruner.generate(MATERIAL / "good", "")
+        with self.assertRaises(fistapruner.UsageError):
+            fistapruner.generate(MATERIAL / "good")
+        with self.assertRaises(ZeroDivisionError):
+            fistapruner.generate(MATERIAL / "good", "ab", text=lambda part: 1 // 0, max_tokens=50)
+
     def test_dry_run_writes_nothing(self):
         document = fistapruner.prune_checkpoint(MATERIAL / "good", None, [MATERIAL / "documents.jsonl"], dry_run=True, **CALIBRATION)
         self.assertTrue(document)

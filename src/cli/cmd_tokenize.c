@@ -2,10 +2,9 @@
 /* cmd_tokenize.c: fistapruner tokenize MODEL [--text FILE] */
 #include "cli/commands.h"
 #include "cli/result.h"
+#include "cli/standard_input.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void print_ids(const json_t *ids)
 {
@@ -25,24 +24,6 @@ static void render(const json_t *result, const fp_cli_options *options)
 		print_ids(json_object_get(json_array_get(documents, i), "ids"));
 }
 
-/* All of standard input; the caller frees *bytes with free(). */
-static fp_status read_input(char **bytes, size_t *size)
-{
-	char block[65536];
-	size_t got;
-	FILE *memory = open_memstream(bytes, size);
-	if (!memory)
-		return fp_cli_error(FP_ERROR_MEMORY, "out of memory");
-	bool whole = true;
-	while (whole && (got = fread(block, 1, sizeof block, stdin)) > 0)
-		whole = fwrite(block, 1, got, memory) == got;
-	if (fclose(memory) != 0 || !whole)
-		return fp_cli_error(FP_ERROR_MEMORY, "out of memory for standard input");
-	if (ferror(stdin))
-		return fp_cli_error(FP_ERROR_INPUT, "standard input: %s", strerror(errno));
-	return FP_OK;
-}
-
 fp_status fp_cli_tokenize(fp_context *ctx, const fp_cli_options *options)
 {
 	char *bytes = NULL;
@@ -50,7 +31,7 @@ fp_status fp_cli_tokenize(fp_context *ctx, const fp_cli_options *options)
 	size_t size = 0;
 	fp_status status = FP_OK;
 	if (!options->text)
-		status = read_input(&bytes, &size);
+		status = fp_cli_read_input(&bytes, &size);
 	if (status == FP_OK) {
 		status = fp_tokenize(&json, ctx, options->operands[0], options->text, bytes, (int64_t)size);
 		if (status == FP_OK)

@@ -10,6 +10,7 @@ fp_status fp_cli_eval(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_compare(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_inspect(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_tokenize(fp_context *ctx, const fp_cli_options *options);
+fp_status fp_cli_generate(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options);
 

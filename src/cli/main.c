@@ -74,6 +74,20 @@ static const fp_cli_command command_table[] = {
 		.run = fp_cli_tokenize,
 	},
 	{
+		.name = "generate",
+		.letter = 'g',
+		.operands = 1,
+		.usage = "MODEL [--prompt TEXT | --batch FILE] [flags]",
+		.summary = "text that continues a prompt, to see what a pruned model writes",
+		.detail =
+			"Prints the text with which MODEL continues a prompt, as it comes, and behind it on stderr the tokens per "
+			"second. It ends at a stop token of the model's files (eos_token_id of generation_config.json or "
+			"config.json), at --max-tokens, or where the model has no more positions. The whole model must fit "
+			"into memory. Without --temperature the most likely token is always taken; the same --seed draws the "
+			"same text again.",
+		.run = fp_cli_generate,
+	},
+	{
 		.name = "demo",
 		.letter = 'd',
 		.operands = 0,

@@ -9,7 +9,7 @@
 typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_TASK, FLAG_ASSIGNMENT } flag_kind;
 
 /* The flags that are not settings. `commands` has letters as in the settings table: p prune, e eval, c compare,
- * i inspect, t tokenize, d demo, h help. */
+ * i inspect, t tokenize, d demo, h help, g generate. */
 static const struct own_flag {
 	const char *name;
 	char letter;
@@ -34,6 +34,11 @@ static const struct own_flag {
 	{"text", 0, FLAG_TEXT, FIELD(text), "t", "FILE",
 	 "plain text or JSON lines with a \"text\" key, also .gz and .zst; without it standard input is read as plain "
 	 "text"},
+	{"prompt", 0, FLAG_TEXT, FIELD(prompt), "g", "TEXT",
+	 "the text to continue; without it standard input is read, less the newline at its end"},
+	{"batch", 0, FLAG_TEXT, FIELD(batch), "g", "FILE",
+	 "continue several prompts: JSON lines with a \"prompt\" key, or \"text\"; prints one JSON line for each, in "
+	 "order"},
 	{"pattern", 0, FLAG_TEXT, FIELD(pattern), "i", "50%|2:4|N:M",
 	 "check every linear operator of the decoder layers against this pattern; N:M means N kept of M consecutive "
 	 "entries of a row"},
@@ -66,15 +71,15 @@ static const struct own_flag {
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL,
 	 "write nothing; print what would be done, with time and memory"},
 	/* help prints these last (COMMON_FLAGS) */
-	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecd", "auto|always|never",
+	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecdg", "auto|always|never",
 	 "progress bar on stderr; auto: on a terminal only, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
 	{"completion", 0, FLAG_TEXT, FIELD(completion), "h", "bash|zsh|fish", "print a completion script for this shell"},
-	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitd", NULL, "print the result as one JSON document"},
-	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitd", NULL, "print only errors on stderr"},
+	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitdg", NULL, "print the result as one JSON document"},
+	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitdg", NULL, "print only errors on stderr"},
 	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "p", NULL, "print more on stderr, and every operator in the result"},
-	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitd", NULL, "print more on stderr"},
-	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdh", NULL, "print this text"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitdg", NULL, "print more on stderr"},
+	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdhg", NULL, "print this text"},
 #undef FIELD
 };
 enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 8, MAX_FLAGS = 128 };

@@ -30,6 +30,7 @@ struct fp_cli_options {
 	const char *operands[FP_CLI_MAX_OPERANDS];
 	int operand_count;
 	const char *output, *text, *reference, *pattern, *metrics, *progress, *report, *work, *completion;
+	const char *prompt, *batch;                                                             /* of generate */
 	const char *recipe, *methods, *presets, *corrections, *patterns, *samples_list, *seeds; /* of compare */
 	const char *calibration[FP_CLI_MAX_FILES];
 	int calibration_count;
