@@ -116,6 +116,13 @@ FP_API fp_status fp_report_page(char **html, fp_context *ctx, const char *json);
  */
 FP_API fp_status fp_inspect(char **json, fp_context *ctx, const char *model, const char *pattern);
 
+/* Writes the safetensors checkpoint `model` as the directory `output`, which must not exist, with every sparse matrix
+ * stored without its zeros (docs/packed.md); all calls read it like `model`. The document has by_mask and as_2_4, the
+ * numbers of packed matrices, and their bytes. */
+FP_API fp_status fp_pack(char **json, fp_context *ctx, const char *model, const char *output);
+/* Writes the files of a packed checkpoint as they were before, to the byte. Damaged ones are refused. */
+FP_API fp_status fp_unpack(char **json, fp_context *ctx, const char *model, const char *output);
+
 /* Token ids of a text file: ids[] for plain text; documents[].ids for JSON lines. Text NULL: `size` bytes at `bytes`
  * instead. */
 FP_API fp_status fp_tokenize(char **json, fp_context *ctx, const char *model, const char *text, const char *bytes,

@@ -5,6 +5,7 @@
     prune_checkpoint()   a whole Hugging Face checkpoint
     perplexity(), evaluate(), evaluate_tasks(), compare(), report_page(), inspect(), tokenize(),
     generate()
+    pack(), unpack()     a checkpoint without its zeros, and back
 
 Settings are keyword arguments named like the flags of the command line and the names of --set, with
 '_' for '-': method="wanda", preset="paper", samples=64, threads=4, refit_steps=50. settings() lists
@@ -22,7 +23,8 @@ from . import _library
 from ._session import (CheckError, Error, InputError, Interrupted, Log, Progress, Session, UsageError, encode, library, text_list)
 
 __all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "compare", "report_page", "inspect", "tokenize",
-           "generate", "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
+           "generate", "pack", "unpack", "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError",
+           "Interrupted"]
 __version__: str = library.fp_version().decode()
 
 Path = Union[str, "os.PathLike[str]"]
@@ -186,6 +188,20 @@ def inspect(model: Path, pattern: Optional[str] = None) -> Dict[str, Any]:
     violates it."""
     with Session() as session:
         return session.document(library.fp_inspect, encode(model), None if pattern is None else encode(pattern))
+
+
+def pack(model: Path, output: Path, *, progress: Optional[Progress] = None) -> Dict[str, Any]:
+    """Writes the safetensors checkpoint `model` as the directory `output`, which must not exist, with
+    every sparse matrix stored without its zeros. All functions read it like `model`. Returns the
+    document that `fistapruner pack --json` prints."""
+    with Session({}, progress) as session:
+        return session.document(library.fp_pack, encode(model), encode(output))
+
+
+def unpack(model: Path, output: Path, *, progress: Optional[Progress] = None) -> Dict[str, Any]:
+    """The files of a packed checkpoint as they were before pack(), to the byte."""
+    with Session({}, progress) as session:
+        return session.document(library.fp_unpack, encode(model), encode(output))
 
 
 def tokenize(model: Path, text: str) -> List[int]:

@@ -115,6 +115,18 @@ class Checkpoint(unittest.TestCase):
         self.assertTrue(stages and all(isinstance(stage, str) and 0 <= done <= total for stage, done, total in stages))
         self.assertEqual(fistapruner.inspect(self.work / "ours", "2:4")["violations"], 0)
 
+    def test_pack_and_back(self):
+        stages = []
+        document = fistapruner.pack(MATERIAL / "pruned", self.work / "packed", progress=lambda *step: stages.append(step))
+        self.assertEqual((document["by_mask"], document["as_2_4"]), (0, 14))
+        self.assertTrue(stages)
+        self.assertEqual(fistapruner.inspect(self.work / "packed", "2:4")["violations"], 0)
+        fistapruner.unpack(self.work / "packed", self.work / "again")
+        for name in ["model.safetensors", "config.json", "tokenizer.json"]:
+            self.assertEqual((MATERIAL / "pruned" / name).read_bytes(), (self.work / "again" / name).read_bytes())
+        with self.assertRaises(fistapruner.UsageError):
+            fistapruner.unpack(MATERIAL / "pruned", self.work / "other")
+
     def test_same_perplexity_as_the_program(self):
         text = MATERIAL / "documents.jsonl"
         ours = fistapruner.perplexity(MATERIAL / "good", text, sequence_length=32, threads=1)

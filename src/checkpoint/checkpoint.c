@@ -4,20 +4,16 @@
 #include "base/memory.h"
 #include "base/name_list.h"
 #include "checkpoint/checkpoint_files.h"
-#include "checkpoint/fp8_tensors.h"
 #include "checkpoint/hub_cache.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_JSON_FILE = 100000000 };
 
 fp_status fp_read_json_object(json_t **out, fp_context *ctx, const char *path)
 {
 	*out = NULL;
 	char *text;
 	int64_t size;
-	fp_status status = fp_read_file(&text, &size, ctx, path, MAX_JSON_FILE);
+	fp_status status = fp_read_file(&text, &size, ctx, path, FP_MAX_JSON_FILE);
 	if (status != FP_OK)
 		return status;
 	json_error_t error;
@@ -64,7 +60,7 @@ static fp_status read_index(fp_checkpoint *checkpoint, fp_context *ctx, const ch
 	fp_status status;
 	char *text = NULL;
 	int64_t size;
-	FP_TRY(fp_read_file(&text, &size, ctx, path, MAX_JSON_FILE));
+	FP_TRY(fp_read_file(&text, &size, ctx, path, FP_MAX_JSON_FILE));
 	FP_TRY(fp_shard_index_parse(&checkpoint->index, ctx, text, size, checkpoint->format->ending, path));
 	checkpoint->index_name = checkpoint->format->index;
 	FP_TRY(FP_NEW(ctx, &checkpoint->shards, checkpoint->index.shard_count));
@@ -157,67 +153,7 @@ static fp_status check_index(const fp_checkpoint *checkpoint, fp_context *ctx)
 	return FP_OK;
 }
 
-/* Says how the scales of FP8 weights lie, by the first of them. */
-static void describe_fp8(fp_checkpoint *checkpoint)
-{
-	const fp_tensor_coding *first = &checkpoint->codings[0];
-	const int64_t *shape = first->values->shape, *block = first->block;
-	char scale[64] = "matrix";
-	if (block[0] == 1 && block[1] >= shape[1])
-		snprintf(scale, sizeof scale, "row");
-	else if (block[0] < shape[0] || block[1] < shape[1] || checkpoint->quantisation.block[0] > 0)
-		snprintf(scale, sizeof scale, "block of %lld x %lld", (long long)block[0], (long long)block[1]);
-	snprintf(checkpoint->coding, sizeof checkpoint->coding, "FP8 (%s) with a scale for each %s, read as BF16",
-			 first->values->dtype_name, scale);
-}
-
-/* Replaces the tensors of the files by those that readers see. */
-static fp_status decode_fp8(fp_checkpoint *checkpoint, fp_context *ctx)
-{
-	fp_status status;
-	FP_TRY(FP_NEW(ctx, &checkpoint->codings, checkpoint->tensors.count + 1));
-	checkpoint->stored = checkpoint->tensors;
-	checkpoint->tensors = (fp_tensor_list){0};
-	FP_TRY(fp_fp8_present(&checkpoint->tensors, checkpoint->codings, ctx, &checkpoint->stored,
-						  &checkpoint->quantisation, checkpoint->directory));
-	FP_TRY(fp_tensor_list_sort(&checkpoint->tensors, ctx, checkpoint->shards));
-	if (checkpoint->codings[0].values)
-		describe_fp8(checkpoint);
-	else
-		snprintf(checkpoint->coding, sizeof checkpoint->coding, "FP8 by its config, but no tensor is");
-	json_object_del(checkpoint->config, "quantization_config");
-cleanup:
-	return status;
-}
-
-static fp_status read_quantisation(fp_checkpoint *checkpoint, fp_context *ctx)
-{
-	char *path = NULL;
-	fp_status status;
-	FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, "config.json"));
-	checkpoint->quantisation_object = json_incref(json_object_get(checkpoint->config, "quantization_config"));
-	FP_TRY(fp_quantisation_read(&checkpoint->quantisation, ctx, checkpoint->config, path));
-	if (checkpoint->quantisation.kind == FP_QUANTISED_FP8)
-		FP_TRY(decode_fp8(checkpoint, ctx));
-cleanup:
-	fp_free(path);
-	return status;
-}
-
-fp_status fp_checkpoint_check_weights(const fp_checkpoint *checkpoint, fp_context *ctx)
-{
-	char *path = NULL;
-	fp_status status = FP_OK;
-	if (checkpoint->quantisation.kind != FP_QUANTISED_OTHER)
-		return FP_OK;
-	FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, "config.json"));
-	status = fp_quantisation_refuse(&checkpoint->quantisation, ctx, path);
-cleanup:
-	fp_free(path);
-	return status;
-}
-
-fp_status fp_checkpoint_open(fp_checkpoint **out, fp_context *ctx, const char *model)
+static fp_status open_files(fp_checkpoint **out, fp_context *ctx, const char *model, bool as_stored)
 {
 	fp_status status;
 	char *found = NULL;
@@ -233,14 +169,27 @@ fp_status fp_checkpoint_open(fp_checkpoint **out, fp_context *ctx, const char *m
 	FP_TRY(load_config(checkpoint, ctx));
 	FP_TRY(list_shards(checkpoint, ctx));
 	FP_TRY(read_shards(checkpoint, ctx));
+	if (checkpoint->format->is_packed)
+		FP_TRY(fp_checkpoint_present_packed(checkpoint, ctx));
 	FP_TRY(check_index(checkpoint, ctx));
-	FP_TRY(read_quantisation(checkpoint, ctx));
+	if (!as_stored)
+		FP_TRY(fp_checkpoint_present_quantised(checkpoint, ctx));
 	*out = checkpoint;
 	checkpoint = NULL;
 cleanup:
 	fp_free(found);
 	fp_checkpoint_close(checkpoint);
 	return status;
+}
+
+fp_status fp_checkpoint_open(fp_checkpoint **out, fp_context *ctx, const char *model)
+{
+	return open_files(out, ctx, model, false);
+}
+
+fp_status fp_checkpoint_open_as_stored(fp_checkpoint **out, fp_context *ctx, const char *model)
+{
+	return open_files(out, ctx, model, true);
 }
 
 void fp_checkpoint_close(fp_checkpoint *checkpoint)
@@ -255,9 +204,7 @@ void fp_checkpoint_close(fp_checkpoint *checkpoint)
 	fp_free(checkpoint->files);
 	fp_free(checkpoint->shards);
 	fp_tensor_list_free(&checkpoint->tensors);
-	fp_tensor_list_free(&checkpoint->stored);
-	fp_free(checkpoint->codings);
-	json_decref(checkpoint->quantisation_object);
+	fp_checkpoint_free_codings(checkpoint);
 	fp_shard_index_free(&checkpoint->index);
 	json_decref(checkpoint->config);
 	fp_free(checkpoint->directory);
@@ -299,40 +246,11 @@ const fp_tensor_info *fp_checkpoint_find(const fp_checkpoint *checkpoint, const 
 	return fp_tensor_list_find(&checkpoint->tensors, name);
 }
 
-const char *fp_checkpoint_coding(const fp_checkpoint *checkpoint)
-{
-	return checkpoint->coding[0] ? checkpoint->coding : NULL;
-}
-
 const void *fp_checkpoint_data(const fp_checkpoint *checkpoint, const fp_tensor_info *tensor)
 {
 	if (tensor->coding)
 		return NULL;
 	return checkpoint->files[tensor->shard].bytes + tensor->offset;
-}
-
-fp_status fp_checkpoint_read(const void **bytes, void **own, fp_context *ctx, const fp_checkpoint *checkpoint,
-							 const fp_tensor_info *tensor)
-{
-	const fp_tensor_coding *coding = tensor->coding;
-	char *decoded = NULL;
-	fp_status status;
-	*own = NULL;
-	*bytes = fp_checkpoint_data(checkpoint, tensor);
-	if (!coding)
-		return FP_OK;
-	FP_TRY(FP_NEW(ctx, &decoded, tensor->bytes));
-	status = fp_tensor_decode(decoded, ctx, tensor, fp_checkpoint_data(checkpoint, coding->values),
-							  fp_checkpoint_data(checkpoint, coding->guide));
-	if (status != FP_OK) {
-		fp_fail_in(ctx, status, "%s", checkpoint->directory);
-		goto cleanup;
-	}
-	*bytes = *own = decoded;
-	decoded = NULL;
-cleanup:
-	fp_free(decoded);
-	return status;
 }
 
 void fp_checkpoint_forget(const fp_checkpoint *checkpoint, const fp_tensor_info *tensor)

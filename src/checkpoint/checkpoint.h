@@ -41,7 +41,7 @@ void fp_checkpoint_close(fp_checkpoint *checkpoint); /* NULL is allowed */
 const char *fp_checkpoint_directory(const fp_checkpoint *checkpoint); /* without symbolic links. Borrowed */
 /* config.json, an object, without what only says how tensors are coded. Borrowed. */
 const json_t *fp_checkpoint_config(const fp_checkpoint *checkpoint);
-/* How tensors are coded, for people: "FP8 with a scale for 128 x 128 entries, read as BF16". NULL: they are not. Borrowed.
+/* How tensors are coded, for people: "FP8 with …, read and written as BF16". NULL: they are not. Borrowed.
  */
 const char *fp_checkpoint_coding(const fp_checkpoint *checkpoint);
 /* Fails if the weights are quantised in a form that is not read. Such a checkpoint can be listed, but not run. */

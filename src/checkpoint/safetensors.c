@@ -48,6 +48,19 @@ int64_t fp_safetensors_data_start(fp_mapping file)
 	return FP_SAFETENSORS_PREFIX + (int64_t)read_length(file.bytes);
 }
 
+static fp_status parse_header(json_t **out, fp_context *ctx, const char *text, int64_t length, const char *path)
+{
+	if (length == 0 || text[0] != '{')
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the header does not start with '{'", path);
+	json_error_t error;
+	json_t *header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &error);
+	if (!header)
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the header is not valid: %s (byte %d)", path, error.text,
+					   FP_SAFETENSORS_PREFIX + error.position);
+	*out = header;
+	return FP_OK;
+}
+
 static fp_status load_header(json_t **out, fp_context *ctx, fp_mapping file, const char *path)
 {
 	if (file.size < FP_SAFETENSORS_PREFIX)
@@ -62,16 +75,7 @@ static fp_status load_header(json_t **out, fp_context *ctx, fp_mapping file, con
 	if ((int64_t)length > file.size - FP_SAFETENSORS_PREFIX)
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is truncated: a header of %llu bytes does not fit in a file of %lld",
 					   path, (unsigned long long)length, (long long)file.size);
-	const char *text = (const char *)file.bytes + FP_SAFETENSORS_PREFIX;
-	if (length == 0 || text[0] != '{')
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the header does not start with '{'", path);
-	json_error_t error;
-	json_t *header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &error);
-	if (!header)
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: the header is not valid: %s (byte %d)", path, error.text,
-					   FP_SAFETENSORS_PREFIX + error.position);
-	*out = header;
-	return FP_OK;
+	return parse_header(out, ctx, (const char *)file.bytes + FP_SAFETENSORS_PREFIX, (int64_t)length, path);
 }
 
 static fp_status check_metadata(fp_context *ctx, const json_t *metadata, const char *path)
@@ -172,14 +176,13 @@ static fp_status check_cover(fp_context *ctx, const fp_tensor_info *tensors, int
 	return FP_OK;
 }
 
-fp_status fp_safetensors_read(fp_tensor_list *list, fp_context *ctx, fp_mapping file, int shard, const char *path)
+/* Appends the tensors of a header, sorted, with offsets behind it. */
+static fp_status read_entries(fp_tensor_list *list, fp_context *ctx, json_t *header, int shard, const char *path)
 {
-	fp_status status;
-	json_t *header = NULL;
+	fp_status status = FP_OK;
 	const char *name;
 	const json_t *entry;
 	const int64_t first = list->count;
-	FP_TRY(load_header(&header, ctx, file, path));
 	json_object_foreach(header, name, entry)
 	{
 		if (strcmp(name, "__metadata__") == 0) {
@@ -190,13 +193,59 @@ fp_status fp_safetensors_read(fp_tensor_list *list, fp_context *ctx, fp_mapping 
 		FP_TRY(read_entry(&tensor, ctx, entry, name, path));
 		FP_TRY(fp_tensor_list_add(list, ctx, &tensor, name, (int64_t)strlen(name)));
 	}
+	if (list->count > first)
+		qsort(list->items + first, (size_t)(list->count - first), sizeof *list->items, compare_offsets);
+cleanup:
+	return status;
+}
+
+fp_status fp_safetensors_read(fp_tensor_list *list, fp_context *ctx, fp_mapping file, int shard, const char *path)
+{
+	fp_status status;
+	json_t *header = NULL;
+	const int64_t first = list->count;
+	FP_TRY(load_header(&header, ctx, file, path));
+	FP_TRY(read_entries(list, ctx, header, shard, path));
 	const int64_t count = list->count - first, start = fp_safetensors_data_start(file);
 	fp_tensor_info *own = count > 0 ? list->items + first : NULL;
-	if (own)
-		qsort(own, (size_t)count, sizeof *own, compare_offsets);
 	FP_TRY(check_cover(ctx, own, count, file.size - start, path));
 	for (int64_t i = 0; own && i < count; i++)
 		own[i].offset += start;
+cleanup:
+	json_decref(header);
+	return status;
+}
+
+fp_status fp_safetensors_read_header(fp_tensor_list *list, int64_t *size, fp_context *ctx, const char *text,
+									 int64_t length, int shard, const char *path)
+{
+	fp_status status;
+	json_t *header = NULL;
+	const int64_t first = list->count;
+	int64_t end = 0;
+	FP_TRY(parse_header(&header, ctx, text, length, path));
+	FP_TRY(read_entries(list, ctx, header, shard, path));
+	const int64_t count = list->count - first;
+	const fp_tensor_info *own = count > 0 ? list->items + first : NULL;
+	for (int64_t i = 0; own && i < count; i++)
+		if (!fp_add_checked(end, own[i].bytes, &end))
+			FP_TRY(fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large in total", path));
+	FP_TRY(check_cover(ctx, own, count, end, path));
+	*size = end;
+cleanup:
+	json_decref(header);
+	return status;
+}
+
+fp_status fp_safetensors_metadata(char **out, fp_context *ctx, fp_mapping file, const char *key)
+{
+	json_t *header = NULL;
+	fp_status status;
+	*out = NULL;
+	FP_TRY(load_header(&header, ctx, file, "safetensors"));
+	const char *text = json_string_value(json_object_get(json_object_get(header, "__metadata__"), key));
+	if (text)
+		FP_TRY(fp_copy_text(ctx, out, text));
 cleanup:
 	json_decref(header);
 	return status;

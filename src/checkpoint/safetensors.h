@@ -17,6 +17,13 @@ enum {
 /* Appends the tensors of a file to the list, in the order of their bytes. `path` is for messages. */
 fp_status fp_safetensors_read(fp_tensor_list *list, fp_context *ctx, fp_mapping file, int shard, const char *path);
 
+/* The same for a header alone: the tensors' offsets count from its end, and *size is the number of bytes that they cover. */
+fp_status fp_safetensors_read_header(fp_tensor_list *list, int64_t *size, fp_context *ctx, const char *text,
+									 int64_t length, int shard, const char *path);
+/* *out ← a text of __metadata__ of a file that fp_safetensors_read() accepted, or NULL. The caller frees it with
+ * fp_free(). */
+fp_status fp_safetensors_metadata(char **out, fp_context *ctx, fp_mapping file, const char *key);
+
 /* Whether the header of a file that fp_safetensors_read() accepted has __metadata__.format. */
 fp_status fp_safetensors_has_format(bool *out, fp_context *ctx, fp_mapping file);
 

@@ -2,6 +2,7 @@
 #include "checkpoint/tensor_coding.h"
 
 #include "checkpoint/fp8_tensors.h"
+#include "checkpoint/packed_tensor.h"
 
 fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tensor, const void *values,
 						   const void *guide)
@@ -9,6 +10,9 @@ fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *t
 	switch (tensor->coding->kind) {
 	case FP_CODED_FP8:
 		return fp_fp8_decode(bytes, ctx, tensor, values, guide);
+	case FP_CODED_MASK:
+	case FP_CODED_TWO_OF_FOUR:
+		return fp_packed_decode(bytes, ctx, tensor, values, guide);
 	}
 	return fp_fail(ctx, FP_ERROR_INTERNAL, "tensor '%s' has an unknown coding", tensor->name);
 }

@@ -9,7 +9,9 @@
 #include "checkpoint/checkpoint.h"
 
 typedef enum fp_coding_kind {
-	FP_CODED_FP8, /* values: FP8, of the tensor's shape; guide: scales, one for each block of rows and columns */
+	FP_CODED_FP8,         /* values: FP8, of the tensor's shape; guide: scales, one for each block */
+	FP_CODED_MASK,        /* values: the entries that are not zero; guide: a bit for each entry (packed_tensor.h) */
+	FP_CODED_TWO_OF_FOUR, /* values: two of four entries; guide: their positions */
 } fp_coding_kind;
 
 typedef struct fp_tensor_coding {

@@ -15,6 +15,16 @@ static const fp_weight_format formats[] = {
 		.read = fp_safetensors_read,
 	},
 	{
+		.name = "packed safetensors",
+		.file = "model.packed.safetensors",
+		.index = "model.packed.safetensors.index.json",
+		.ending = ".safetensors",
+		.prefix = "",
+		.is_output = true,
+		.is_packed = true,
+		.read = fp_safetensors_read,
+	},
+	{
 		.name = "PyTorch archive",
 		.file = "pytorch_model.bin",
 		.index = "pytorch_model.bin.index.json",

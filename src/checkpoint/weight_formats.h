@@ -15,6 +15,7 @@ typedef struct fp_weight_format {
 	const char *index;  /* or by this index of shards */
 	const char *ending; /* that every shard's name must have */
 	const char *prefix; /* left out of the name when a file is converted to safetensors; may be "" */
+	bool is_packed;     /* sparse tensors are packed (packed_files.h) */
 	bool is_output;     /* files keep their names, headers and offsets; other formats are converted */
 	/* Appends the tensors of a mapped file to the list; `path` is for messages. */
 	fp_status (*read)(fp_tensor_list *list, fp_context *ctx, fp_mapping file, int shard, const char *path);

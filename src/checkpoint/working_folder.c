@@ -14,6 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Disk space for the report and for the file system itself. */
+enum { SPARE_SPACE = 16 << 20 };
+
 /* Splits the requested directory into its real parent and its name, without trailing slashes. */
 static fp_status resolve_target(fp_working_folder *folder, const char *directory)
 {
@@ -61,6 +64,54 @@ fp_status fp_working_folder_resolve(fp_working_folder *out, fp_context *ctx, con
 	FP_TRY(fp_join_path(&out->lock_path, ctx, out->path, "lock"));
 cleanup:
 	return status;
+}
+
+static bool is_empty_directory(const char *path)
+{
+	DIR *folder = opendir(path);
+	if (!folder)
+		return false;
+	bool empty = true;
+	for (const struct dirent *entry = readdir(folder); entry && empty; entry = readdir(folder))
+		empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
+	closedir(folder);
+	return empty;
+}
+
+static bool is_inside(const char *path, const char *directory)
+{
+	size_t length = strlen(directory);
+	return strncmp(path, directory, length) == 0 && (path[length] == '/' || path[length] == '\0');
+}
+
+fp_status fp_working_folder_check(const fp_working_folder *folder, const char *source)
+{
+	struct stat about;
+	if (strcmp(folder->target, source) == 0)
+		return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: is the input; give another directory for the output",
+					   folder->target);
+	if (is_inside(folder->target, source))
+		return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: is inside the input %s; give a directory outside it",
+					   folder->target, source);
+	if (lstat(folder->target, &about) == 0 && !is_empty_directory(folder->target))
+		return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: exists already; remove it or name a new directory",
+					   folder->target);
+	return FP_OK;
+}
+
+fp_status fp_working_folder_check_space(const fp_working_folder *folder, int64_t bytes)
+{
+	int64_t wanted = INT64_MAX, available = 0;
+	fp_status status = fp_free_space(&available, folder->ctx, folder->parent);
+	if (status != FP_OK)
+		return status;
+	if (!fp_add_checked(bytes, SPARE_SPACE, &wanted) || wanted > available)
+		return fp_fail(
+			folder->ctx, FP_ERROR_IO,
+			"%s: the output needs %.1f MiB and its disk has %.1f MiB free; free some space or choose another "
+			"disk",
+			folder->target, (double)wanted / 1048576.0, (double)available / 1048576.0);
+	return FP_OK;
 }
 
 /* Creates the folder, or accepts an existing directory of the same user. */

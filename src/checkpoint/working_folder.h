@@ -25,6 +25,10 @@ typedef struct fp_working_folder {
 
 /* Only fills in the names. The caller frees them with fp_working_folder_close(), also after a failure. */
 fp_status fp_working_folder_resolve(fp_working_folder *out, fp_context *ctx, const char *directory);
+/* Fails if the target is the source or inside it, or if it exists and is not empty. */
+fp_status fp_working_folder_check(const fp_working_folder *folder, const char *source);
+/* Fails if the target's disk has no room for this many bytes. */
+fp_status fp_working_folder_check_space(const fp_working_folder *folder, int64_t bytes);
 /* Creates and locks the folder. If an earlier run left finished parts, they are kept with `resume` (then *begun is set)
  * and are an error without. Otherwise the folder is emptied. */
 fp_status fp_working_folder_take(fp_working_folder *folder, bool resume, bool *begun);

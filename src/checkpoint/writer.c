@@ -6,7 +6,6 @@
 #include "checkpoint/companion_files.h"
 #include "checkpoint/working_folder.h"
 #include "checkpoint/writer_layout.h"
-#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@ struct fp_writer {
 	const fp_checkpoint *source;
 	fp_working_folder folder;
 	bool keep;      /* finished parts are recorded: the folder stays when the writer is closed */
+	bool exact;     /* files are as they were before they were packed, to the byte */
 	bool joined;    /* the folder is another process's, which also commits */
 	bool committed; /* the target is there */
 	fp_output_layout layout;
@@ -26,59 +26,15 @@ struct fp_writer {
 	bool *written; /* for each tensor: has new bytes */
 };
 
-/* Disk space for the report and for the file system itself. */
-enum { SPARE_SPACE = 16 << 20, COPY_BLOCK = 64 << 20 };
-
-static bool is_empty_directory(const char *path)
-{
-	DIR *folder = opendir(path);
-	if (!folder)
-		return false;
-	bool empty = true;
-	for (const struct dirent *entry = readdir(folder); entry && empty; entry = readdir(folder))
-		empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-	closedir(folder);
-	return empty;
-}
-
-static bool is_inside(const char *path, const char *directory)
-{
-	size_t length = strlen(directory);
-	return strncmp(path, directory, length) == 0 && (path[length] == '/' || path[length] == '\0');
-}
-
-static fp_status check_target(const fp_writer *writer)
-{
-	struct stat about;
-	const char *source = writer->source->directory;
-	if (strcmp(writer->folder.target, source) == 0)
-		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: is the input; give another directory for the output",
-					   writer->folder.target);
-	if (is_inside(writer->folder.target, source))
-		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: is inside the input %s; give a directory outside it",
-					   writer->folder.target, source);
-	if (lstat(writer->folder.target, &about) == 0 && !is_empty_directory(writer->folder.target))
-		return fp_fail(writer->ctx, FP_ERROR_USAGE, "%s: exists already; remove it or name a new directory",
-					   writer->folder.target);
-	return FP_OK;
-}
+enum { COPY_BLOCK = 64 << 20 };
 
 static fp_status check_space(const fp_writer *writer, int64_t companion_bytes)
 {
-	int64_t wanted = SPARE_SPACE, available = 0;
-	bool fits = fp_add_checked(wanted, companion_bytes, &wanted);
+	int64_t wanted = companion_bytes;
+	bool fits = true;
 	for (int i = 0; i < writer->layout.file_count; i++)
 		fits = fits && fp_add_checked(wanted, writer->layout.files[i].size, &wanted);
-	fp_status status = fp_free_space(&available, writer->ctx, writer->folder.parent);
-	if (status != FP_OK)
-		return status;
-	if (!fits || wanted > available)
-		return fp_fail(
-			writer->ctx, FP_ERROR_IO,
-			"%s: the output needs %.1f MiB and its disk has %.1f MiB free; free some space or choose another "
-			"disk",
-			writer->folder.target, (double)wanted / 1048576.0, (double)available / 1048576.0);
-	return FP_OK;
+	return fp_working_folder_check_space(&writer->folder, fits ? wanted : INT64_MAX);
 }
 
 /* Opens the shards, or creates them. Headers are always written: of an earlier run only the recorded tensors are known
@@ -115,10 +71,34 @@ static fp_status set_sizes(fp_writer *writer)
 	return FP_OK;
 }
 
+/* The config of a packed source, as it was before. */
+static fp_status restore_config(fp_writer *writer)
+{
+	char *path = NULL, *text = NULL, *restored = NULL;
+	int64_t size;
+	fp_status status;
+	FP_TRY(fp_join_path(&path, writer->ctx, writer->source->directory, "config.json"));
+	FP_TRY(fp_read_file(&text, &size, writer->ctx, path, FP_MAX_JSON_FILE));
+	FP_TRY(fp_packed_config_restore(&restored, writer->ctx, text, path));
+	FP_TRY(fp_writer_add_file(writer, "config.json", restored, (int64_t)strlen(restored)));
+cleanup:
+	fp_free(path);
+	fp_free(text);
+	fp_free(restored);
+	return status;
+}
+
 /* The config of a source with coded tensors, without what says so. */
 static fp_status write_plain_config(fp_writer *writer)
 {
-	char *text = json_dumps(writer->source->config, JSON_INDENT(2));
+	const fp_checkpoint *source = writer->source;
+	if (source->packed && !source->codings) {
+		fp_status restored = restore_config(writer);
+		if (restored != FP_ERROR_INPUT || writer->exact)
+			return restored;
+		fp_clear_message(writer->ctx); /* someone has edited it: then only its text is another one */
+	}
+	char *text = json_dumps(source->config, JSON_INDENT(2));
 	fp_status status = text ? fp_writer_add_file(writer, "config.json", text, (int64_t)strlen(text))
 							: fp_fail(writer->ctx, FP_ERROR_MEMORY, "out of memory for config.json");
 	free(text);
@@ -131,7 +111,7 @@ static fp_status prepare(fp_writer *writer, const fp_companion_files *companions
 	fp_context *ctx = writer->ctx;
 	fp_status status;
 	FP_TRY(fp_companion_files_copy(companions, ctx, writer->source->directory, writer->folder.output));
-	if (writer->source->codings)
+	if (writer->source->codings || writer->source->packed)
 		FP_TRY(write_plain_config(writer));
 	FP_TRY(open_shards(writer, existing));
 	FP_TRY(set_sizes(writer));
@@ -146,7 +126,7 @@ cleanup:
 }
 
 static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-							const fp_tensor_info *added)
+							const fp_tensor_info *added, bool exact)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
@@ -155,9 +135,10 @@ static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoin
 	*out = writer;
 	writer->ctx = ctx;
 	writer->source = source;
+	writer->exact = exact;
 	FP_TRY(fp_working_folder_resolve(&writer->folder, ctx, directory));
-	FP_TRY(check_target(writer));
-	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source, added));
+	FP_TRY(fp_working_folder_check(&writer->folder, source->directory));
+	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source, added, exact));
 	FP_TRY(FP_NEW(ctx, &writer->written, source->tensors.count + 1));
 	FP_TRY(FP_NEW(ctx, &writer->changed, writer->layout.file_count));
 	FP_TRY(FP_NEW(ctx, &writer->files, writer->layout.file_count));
@@ -168,16 +149,16 @@ cleanup:
 }
 
 static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-							 const fp_tensor_info *added, bool resume, bool *begun)
+							 const fp_tensor_info *added, bool exact, bool resume, bool *begun)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
 	fp_companion_files companions = {0};
 	*out = NULL;
 	*begun = false;
-	FP_TRY(writer_new(&writer, ctx, source, directory, added));
-	FP_TRY(fp_companion_files_list(&companions, ctx, source->directory,
-								   source->format->is_output && !source->codings ? source->index_name : NULL));
+	FP_TRY(writer_new(&writer, ctx, source, directory, added, exact));
+	bool same_index = source->format->is_output && !source->codings && !source->packed;
+	FP_TRY(fp_companion_files_list(&companions, ctx, source->directory, same_index ? source->index_name : NULL));
 	FP_TRY(fp_working_folder_take(&writer->folder, resume, begun));
 	writer->keep = *begun;
 	if (!*begun)
@@ -199,13 +180,19 @@ fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *
 						 const fp_tensor_info *added)
 {
 	bool begun;
-	return writer_open(out, ctx, source, directory, added, false, &begun);
+	return writer_open(out, ctx, source, directory, added, false, false, &begun);
+}
+
+fp_status fp_writer_open_exact(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
+{
+	bool begun;
+	return writer_open(out, ctx, source, directory, NULL, true, false, &begun);
 }
 
 fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
 						   const fp_tensor_info *added, bool *begun)
 {
-	return writer_open(out, ctx, source, directory, added, true, begun);
+	return writer_open(out, ctx, source, directory, added, false, true, begun);
 }
 
 fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
@@ -214,7 +201,7 @@ fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *
 	fp_status status;
 	fp_writer *writer = NULL;
 	*out = NULL;
-	FP_TRY(writer_new(&writer, ctx, source, directory, added));
+	FP_TRY(writer_new(&writer, ctx, source, directory, added, false));
 	writer->joined = true;
 	FP_TRY(open_shards(writer, true));
 	*out = writer;

@@ -24,7 +24,9 @@ typedef struct fp_writer fp_writer;
  * none. Its name must live as long as the writer. */
 fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
 						 const fp_tensor_info *added);
-/* The same, but continues an unfinished output that has finished parts, and then sets *begun. */
+/* The files of a packed source as they were before it was packed, to the byte. */
+fp_status fp_writer_open_exact(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory);
+/* The same as fp_writer_open(), but continues an unfinished output that has finished parts, and then sets *begun. */
 fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
 						   const fp_tensor_info *added, bool *begun);
 /* A second writer, of another process, into the output that the first one has open. It must not commit. */

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_header.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,40 +12,6 @@
 static fp_status no_memory(fp_context *ctx)
 {
 	return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory for the header of an output file");
-}
-
-/* The length and the JSON text, padded with spaces so that the tensors start at a multiple of 8, as the reference
- * library does. */
-static fp_status set_header(fp_output_file *file, fp_context *ctx, const json_t *header)
-{
-	char *text = json_dumps(header, JSON_COMPACT);
-	if (!text)
-		return no_memory(ctx);
-	int64_t length = (int64_t)strlen(text), padded = (length + 7) / 8 * 8;
-	fp_status status = FP_OK;
-	if (padded > FP_SAFETENSORS_MAX_HEADER)
-		status = fp_fail(ctx, FP_ERROR_RUN, "%s: its header would have %lld bytes; the format allows %d", file->name,
-						 (long long)padded, FP_SAFETENSORS_MAX_HEADER);
-	if (status == FP_OK)
-		status = FP_NEW(ctx, &file->header, FP_SAFETENSORS_PREFIX + padded + 1);
-	if (status == FP_OK) {
-		for (int i = 0; i < FP_SAFETENSORS_PREFIX; i++)
-			file->header[i] = (char)((uint64_t)padded >> (8 * i) & 0xFF);
-		memcpy(file->header + FP_SAFETENSORS_PREFIX, text, (size_t)length);
-		memset(file->header + FP_SAFETENSORS_PREFIX + length, ' ', (size_t)(padded - length));
-		file->header_size = FP_SAFETENSORS_PREFIX + padded;
-	}
-	free(text);
-	return status;
-}
-
-static json_t *describe(const fp_tensor_info *tensor, int64_t offset)
-{
-	json_t *shape = json_array();
-	for (int i = 0; i < tensor->rank; i++)
-		json_array_append_new(shape, json_integer(tensor->shape[i]));
-	return json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->dtype_name, "shape", shape, "data_offsets",
-					 (json_int_t)offset, (json_int_t)(offset + tensor->bytes));
 }
 
 /* The source's header with __metadata__.format = "pt", because loaders refuse a file without it, and with the added
@@ -66,13 +33,13 @@ static fp_status extend_header(fp_output_file *file, fp_context *ctx, const char
 			if (strcmp(key, "__metadata__") != 0 && json_object_set(after, key, value) != 0)
 				status = no_memory(ctx);
 		}
-		if (added && json_object_set_new(after, added->name, describe(added, end)) != 0)
+		if (added && json_object_set_new(after, added->name, fp_safetensors_describe(added, end)) != 0)
 			status = no_memory(ctx);
 	} else {
 		status = no_memory(ctx);
 	}
 	if (status == FP_OK)
-		status = set_header(file, ctx, after);
+		status = fp_safetensors_header(&file->header, &file->header_size, ctx, after, file->name);
 	json_decref(before);
 	json_decref(after);
 	json_decref(metadata);
@@ -85,35 +52,47 @@ static const fp_tensor_info *added_to(const fp_output_layout *layout, int file)
 	return layout->added.name && file == layout->file_count - 1 ? &layout->added : NULL;
 }
 
-static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard)
+/* The name of a shard before it was packed. */
+static const char *plain_name(const fp_checkpoint *source, int shard)
+{
+	bool renamed = source->packed && strcmp(source->shards[shard], source->format->file) == 0;
+	return renamed ? fp_weight_format_at(0)->file : source->shards[shard];
+}
+
+/* Keeps the header of a file, or of that which was packed. */
+static fp_status keep_shard(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int shard,
+							bool exact)
 {
 	fp_output_file *file = &layout->files[shard];
-	const fp_mapping from = source->files[shard];
-	const int64_t start = fp_safetensors_data_start(from);
+	const fp_packed_file *packed = source->packed ? &source->packed[shard] : NULL;
+	const fp_mapping mapped = source->files[shard];
+	const int64_t start = packed ? packed->header_size : fp_safetensors_data_start(mapped);
+	const int64_t data = packed ? packed->data_size : mapped.size - start;
+	const char *header = packed ? packed->header : (const char *)mapped.bytes;
+	const fp_tensor_list *placed = packed ? &source->originals : &source->tensors;
 	const fp_tensor_info *added = added_to(layout, shard);
-	bool has_format = false;
-	fp_status status = fp_copy_text(ctx, &file->name, source->shards[shard]);
-	if (status == FP_OK)
-		status = fp_safetensors_has_format(&has_format, ctx, from);
+	bool has_format = exact;
+	fp_status status = fp_copy_text(ctx, &file->name, plain_name(source, shard));
+	if (status == FP_OK && !exact)
+		status = fp_safetensors_has_format(&has_format, ctx, (fp_mapping){(const unsigned char *)header, start});
 	if (status == FP_OK && (!has_format || added)) {
-		status = extend_header(file, ctx, (const char *)from.bytes + FP_SAFETENSORS_PREFIX,
-							   start - FP_SAFETENSORS_PREFIX, added, from.size - start);
+		status = extend_header(file, ctx, header + FP_SAFETENSORS_PREFIX, start - FP_SAFETENSORS_PREFIX, added, data);
 	} else if (status == FP_OK) {
 		status = FP_NEW(ctx, &file->header, start);
 		if (status == FP_OK)
-			memcpy(file->header, from.bytes, (size_t)start);
+			memcpy(file->header, header, (size_t)start);
 		file->header_size = start;
 	}
 	if (status != FP_OK)
 		return status;
-	file->size = file->header_size + from.size - start;
+	file->size = file->header_size + data;
 	if (added) {
 		layout->offsets[source->tensors.count] = file->size;
 		file->size += added->bytes;
 	}
-	for (int64_t i = 0; i < source->tensors.count; i++)
-		if (source->tensors.items[i].shard == shard)
-			layout->offsets[i] = source->tensors.items[i].offset - start + file->header_size;
+	for (int64_t i = 0; i < placed->count; i++)
+		if (placed->items[i].shard == shard) /* offsets of originals count from the end of the header */
+			layout->offsets[i] = placed->items[i].offset - (packed ? 0 : start) + file->header_size;
 	return FP_OK;
 }
 
@@ -195,7 +174,7 @@ static fp_status fill_file(fp_output_layout *layout, fp_context *ctx, const fp_c
 			if (layout->file_of[i] != index || element_size(tensor) != width || is_tied_head(layout, source, tensor))
 				continue;
 			layout->offsets[i] = end; /* the header's size is added below */
-			if (json_object_set_new(header, tensor->name, describe(tensor, end)) != 0 ||
+			if (json_object_set_new(header, tensor->name, fp_safetensors_describe(tensor, end)) != 0 ||
 				json_object_set_new(map, tensor->name, json_string(file->name)) != 0) {
 				status = no_memory(ctx);
 				goto cleanup;
@@ -211,13 +190,13 @@ static fp_status fill_file(fp_output_layout *layout, fp_context *ctx, const fp_c
 	const fp_tensor_info *added = added_to(layout, index);
 	if (status == FP_OK && added) {
 		layout->offsets[source->tensors.count] = end;
-		if (json_object_set_new(header, added->name, describe(added, end)) != 0 ||
+		if (json_object_set_new(header, added->name, fp_safetensors_describe(added, end)) != 0 ||
 			json_object_set_new(map, added->name, json_string(file->name)) != 0)
 			status = no_memory(ctx);
 		end += added->bytes;
 	}
 	if (status == FP_OK)
-		status = set_header(file, ctx, header);
+		status = fp_safetensors_header(&file->header, &file->header_size, ctx, header, file->name);
 	for (int64_t i = 0; i < source->tensors.count; i++)
 		if (layout->file_of[i] == index && layout->offsets[i] >= 0)
 			layout->offsets[i] += file->header_size;
@@ -262,7 +241,7 @@ static fp_status recode_shards(fp_output_layout *layout, fp_context *ctx, const 
 	for (int i = 0; i < count; i++) {
 		char name[64];
 		snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", i + 1, count);
-		FP_TRY(fp_copy_text(ctx, &layout->files[i].name, same ? source->shards[i] : name));
+		FP_TRY(fp_copy_text(ctx, &layout->files[i].name, same ? plain_name(source, i) : name));
 		FP_TRY(fill_file(layout, ctx, source, i, map));
 	}
 cleanup:
@@ -295,14 +274,15 @@ static fp_status map_tensors(const fp_output_layout *layout, fp_context *ctx, co
 }
 
 /* One file for each shard: as it is, or converted from another format. */
-static fp_status lay_out_shards(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map)
+static fp_status lay_out_shards(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map,
+								bool exact)
 {
 	fp_status status;
 	FP_TRY(FP_NEW(ctx, &layout->files, source->shard_count));
 	layout->file_count = source->shard_count;
 	for (int i = 0; i < source->shard_count; i++) {
 		if (source->format->is_output) {
-			FP_TRY(keep_shard(layout, ctx, source, i));
+			FP_TRY(keep_shard(layout, ctx, source, i, exact));
 			continue;
 		}
 		FP_TRY(rename_shard(&layout->files[i].name, ctx, source->shards[i], source->format));
@@ -312,8 +292,21 @@ cleanup:
 	return status;
 }
 
+/* The index of a packed checkpoint is that of the files before. */
+static fp_status keep_index(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source)
+{
+	char *path = NULL;
+	int64_t size;
+	fp_status status;
+	FP_TRY(fp_join_path(&path, ctx, source->directory, source->index_name));
+	FP_TRY(fp_read_file(&layout->index, &size, ctx, path, FP_MAX_JSON_FILE));
+cleanup:
+	fp_free(path);
+	return status;
+}
+
 fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,
-								const fp_tensor_info *added)
+								const fp_tensor_info *added, bool exact)
 {
 	fp_status status;
 	json_t *map = json_object();
@@ -339,13 +332,15 @@ fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp
 	if (source->codings)
 		FP_TRY(recode_shards(out, ctx, source, map));
 	else
-		FP_TRY(lay_out_shards(out, ctx, source, map));
+		FP_TRY(lay_out_shards(out, ctx, source, map, exact));
 	if (!source->format->is_output)
 		FP_TRY(check_names(out, ctx, source));
 	if (kept && out->added.name)
 		FP_TRY(map_tensors(out, ctx, source, map));
 	if (source->index_name && (out->added.name || !kept))
 		FP_TRY(make_index(out, ctx, source, map));
+	else if (source->index_name && source->packed)
+		FP_TRY(keep_index(out, ctx, source));
 cleanup:
 	json_decref(map);
 	if (status != FP_OK)

@@ -11,6 +11,8 @@ fp_status fp_cli_compare(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_inspect(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_tokenize(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_generate(fp_context *ctx, const fp_cli_options *options);
+fp_status fp_cli_pack(fp_context *ctx, const fp_cli_options *options);
+fp_status fp_cli_unpack(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options);
 

@@ -88,6 +88,26 @@ static const fp_cli_command command_table[] = {
 		.run = fp_cli_generate,
 	},
 	{
+		.name = "pack",
+		.letter = 'k',
+		.operands = 1,
+		.usage = "MODEL -o DIR [flags]",
+		.summary = "the same checkpoint with its zeros left out: a bit for each entry, or 2:4 pairs",
+		.detail =
+			"Writes DIR: the files of MODEL with every sparse matrix stored without its zeros, about 0.56 of its "
+			"size at 50% and at 2:4. All commands read DIR like MODEL, and unpack gives MODEL's files back to the "
+			"byte. Other programs do not read it.",
+		.run = fp_cli_pack,
+	},
+	{
+		.name = "unpack",
+		.letter = 'u',
+		.operands = 1,
+		.usage = "MODEL -o DIR [flags]",
+		.summary = "a packed checkpoint as it was before, to the byte",
+		.run = fp_cli_unpack,
+	},
+	{
 		.name = "demo",
 		.letter = 'd',
 		.operands = 0,

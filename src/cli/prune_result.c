@@ -146,7 +146,7 @@ void fp_cli_prune_render(const json_t *result, const fp_cli_options *options)
 		print_kinds(operators);
 	printf("output          %s\n", fp_cli_text_at(result, "output"));
 	if (json_object_get(result, "stored_as"))
-		printf("input           %s; the output has that type\n", fp_cli_text_at(result, "stored_as"));
+		printf("input           %s\n", fp_cli_text_at(result, "stored_as"));
 	if (options->metrics)
 		printf("every operator  %s\n", options->metrics);
 	printf("method          %s\n", fp_method_title(fp_cli_text_at(result, "method"), fp_cli_text_at(result, "preset")));

@@ -32,7 +32,7 @@ PYTHON
 if ! ${FP_PYTHON:-python3} -c "import torch, transformers" 2>/dev/null; then
 	! part transformers || skip "FP_PYTHON, an interpreter with torch and transformers, is not there"
 fi
-said="d['stored_as'].startswith('FP8 (F8_E4M3) with a scale for each ') and d['stored_as'].endswith(', read as BF16')"
+said="d['stored_as'].startswith('FP8 (F8_E4M3) with a scale for each ') and d['stored_as'].endswith(', read and written as BF16')"
 run="--calibration words.txt --samples 8 --sequence-length 24 --threads 1"
 for model in $models; do
 	expect_json "$said and d['dtype'] == 'BF16' and not any('scale' in t['name'] for t in d['tensors'])" inspect "$model"

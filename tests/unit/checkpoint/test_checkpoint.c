@@ -138,7 +138,8 @@ static void what_is_not_a_model_is_told_so(void **state)
 	write_text("config.json", "[1]");
 	refused(folder, "is not a JSON object");
 	write_text("config.json", "{}");
-	refused(folder, "has no weights: none of model.safetensors, model.safetensors.index.json, pytorch_model.bin, "
+	refused(folder, "has no weights: none of model.safetensors, model.safetensors.index.json, "
+					"model.packed.safetensors, model.packed.safetensors.index.json, pytorch_model.bin, "
 					"pytorch_model.bin.index.json");
 	snprintf(path, sizeof path, "%s/config.json", folder);
 	refused(path, "is a file");

@@ -110,7 +110,7 @@ static void assert_decoded(int exponent_bits, int mantissa_bits, int64_t block_r
 	assert_int_equal(tensor->bytes, 2 * ROWS * COLS);
 	assert_null(fp_checkpoint_data(checkpoint, tensor));
 	assert_null(json_object_get(fp_checkpoint_config(checkpoint), "quantization_config"));
-	assert_non_null(strstr(fp_checkpoint_coding(checkpoint), "read as BF16"));
+	assert_non_null(strstr(fp_checkpoint_coding(checkpoint), "read and written as BF16"));
 	assert_ok(ctx, fp_checkpoint_read(&bytes, &own, ctx, checkpoint, tensor));
 	assert_non_null(own);
 	for (int64_t i = 0; i < ROWS * COLS; i++) {
@@ -209,6 +209,23 @@ static void a_scale_that_is_not_finite_is_named(void **state)
 	assert_fails(ctx, FP_ERROR_INPUT, "tensor 'a.weight_scale_inv' contains NaN or infinity",
 				 fp_checkpoint_read(&bytes, &own, ctx, checkpoint, fp_checkpoint_find(checkpoint, "a.weight")));
 	assert_null(own);
+	fp_checkpoint_close(checkpoint);
+}
+
+static void a_matrix_without_columns_has_any_number_of_rows(void **state)
+{
+	(void)state;
+	fp_checkpoint *checkpoint;
+	const void *bytes;
+	void *own;
+	write_text("config.json", FP8(", \"weight_block_size\": [1, 1]"));
+	write_tensors("model.safetensors",
+				  "{\"a.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[4000000000000,0],\"data_offsets\":[0,0]},"
+				  "\"a.weight_scale\":{\"dtype\":\"F32\",\"shape\":[4000000000000,0],\"data_offsets\":[0,0]}}",
+				  "", 0);
+	assert_ok(ctx, fp_checkpoint_open(&checkpoint, ctx, in));
+	assert_ok(ctx, fp_checkpoint_read(&bytes, &own, ctx, checkpoint, fp_checkpoint_find(checkpoint, "a.weight")));
+	fp_free(own);
 	fp_checkpoint_close(checkpoint);
 }
 
@@ -341,6 +358,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(readers_see_bf16, set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(broken_ones_are_refused, set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(a_scale_that_is_not_finite_is_named, set_up, folder_tear_down),
+		cmocka_unit_test_setup_teardown(a_matrix_without_columns_has_any_number_of_rows, set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(other_methods_can_be_listed_only, set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(the_writer_decodes, set_up, folder_tear_down),
 		cmocka_unit_test_setup_teardown(shards_stay_small, set_up, folder_tear_down),
