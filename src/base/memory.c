@@ -3,8 +3,25 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { ALIGNMENT = 64 }; /* a cache line, and the widest SIMD register */
+enum { LARGE_PAGE = 2 << 20 };
+
+/* Asks for large pages where a block has whole ones: loops that read a matrix once miss the TLB less often. A wish; the
+ * kernel may refuse it. */
+static void prefer_large_pages(char *block, int64_t bytes)
+{
+#if defined(MADV_HUGEPAGE)
+	uintptr_t first = ((uintptr_t)block + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+	uintptr_t end = ((uintptr_t)block + (uintptr_t)bytes) / LARGE_PAGE * LARGE_PAGE;
+	if (end > first)
+		(void)madvise(block + (first - (uintptr_t)block), end - first, MADV_HUGEPAGE);
+#else
+	(void)block;
+	(void)bytes;
+#endif
+}
 
 bool fp_multiply_checked(int64_t a, int64_t b, int64_t *out)
 {
@@ -39,6 +56,7 @@ fp_status fp_allocate(fp_context *ctx, void **out, int64_t count, int64_t size)
 		pointer = aligned_alloc(ALIGNMENT, (size_t)padded);
 	if (!pointer)
 		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory: %.1f MiB more were needed", (double)padded / 1048576.0);
+	prefer_large_pages(pointer, padded);
 	memset(pointer, 0, (size_t)padded);
 	*out = pointer;
 	return FP_OK;

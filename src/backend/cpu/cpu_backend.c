@@ -75,6 +75,13 @@ static const fp_pruning_operations cpu_pruning = {
 	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
 };
 
+static const fp_decode_operations cpu_decode = {
+	.hold = fp_cpu_hold,
+	.expand = fp_cpu_expand,
+	.multiply = fp_cpu_multiply_held,
+	.read_time = fp_cpu_read_time,
+};
+
 static const fp_gradient_operations cpu_gradients = {
 	.norm_backward = fp_cpu_norm_backward,
 	.cross_entropy_backward = fp_cpu_cross_entropy_backward,
@@ -99,12 +106,14 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	FP_TRY(FP_NEW(ctx, &be, 1));
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	state->loops = fp_cpu_loops_best();
+	state->decode = fp_cpu_decode_loops_best();
 	be->name = "cpu";
 	be->close = cpu_close;
 	be->memory = &cpu_memory;
 	be->linear = &cpu_linear;
 	be->transformer = &cpu_transformer;
 	be->pruning = &cpu_pruning;
+	be->decode = &cpu_decode;
 	be->gradients = &cpu_gradients;
 	be->capabilities = FP_CAN_DIFFERENTIATE;
 	be->ctx = ctx;

@@ -4,6 +4,7 @@
 #define FP_BACKEND_CPU_BACKEND_H
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_decode.h"
 #include "backend/cpu/cpu_simd.h"
 
 struct fp_buffer {
@@ -12,7 +13,8 @@ struct fp_buffer {
 };
 
 typedef struct fp_cpu_state {
-	const fp_cpu_loops *loops; /* the inner loops for this processor */
+	const fp_cpu_loops *loops;         /* the inner loops for this processor */
+	const fp_cpu_decode_loops *decode; /* those of products with held weights */
 } fp_cpu_state;
 
 /* Opens the CPU backend; the caller closes it with fp_backend_close(). threads 0: one per usable processor. */
@@ -176,6 +178,12 @@ fp_status fp_cpu_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t
 /* cpu_sparsegpt.c */
 fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
 								 fp_matrix mask);
+/* cpu_decode_pack.c */
+fp_status fp_cpu_hold(fp_backend *be, fp_held *out, fp_matrix W, fp_dtype dtype, fp_held_form form);
+fp_status fp_cpu_expand(fp_backend *be, const fp_held *W, fp_matrix out);
+/* cpu_decode.c */
+fp_status fp_cpu_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, const fp_matrix *Y);
+fp_status fp_cpu_read_time(fp_backend *be, int64_t bytes, double *seconds);
 /* cpu_gradients.c */
 fp_status fp_cpu_cross_entropy_backward(fp_backend *be, const int32_t *targets, fp_matrix logits);
 fp_status fp_cpu_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, float epsilon,

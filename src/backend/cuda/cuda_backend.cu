@@ -141,6 +141,16 @@ static fp_pruning_operations make_pruning(void)
 	return ops;
 }
 
+static fp_decode_operations make_decode(void)
+{
+	fp_decode_operations ops = {};
+	ops.hold = fp_cuda_hold;
+	ops.expand = fp_cuda_expand;
+	ops.multiply = fp_cuda_multiply_held;
+	ops.read_time = fp_cuda_read_time;
+	return ops;
+}
+
 static fp_delta_operations make_delta(void)
 {
 	fp_delta_operations ops = {};
@@ -184,6 +194,7 @@ static const fp_memory_operations cuda_memory = make_memory();
 static const fp_linear_operations cuda_linear = make_linear();
 static const fp_transformer_operations cuda_transformer = make_transformer();
 static const fp_pruning_operations cuda_pruning = make_pruning();
+static const fp_decode_operations cuda_decode = make_decode();
 static const fp_delta_operations cuda_delta = make_delta();
 static const fp_transfer_operations cuda_transfer = make_transfer();
 static const fp_gradient_operations cuda_gradients = make_gradients();
@@ -291,6 +302,7 @@ static fp_status open_device(fp_backend *be, const char *device)
 	FP_CUDA(be, cudaGetDeviceProperties(&properties, state->device));
 	FP_OR_RETURN(check_architecture(be, &properties));
 	state->processors = properties.multiProcessorCount;
+	state->begins_early = properties.major >= 9;
 	snprintf(be->description, sizeof be->description, "cuda:%d: %.60s, sm_%d%d, %.0f GiB", state->device,
 			 properties.name, properties.major, properties.minor, (double)properties.totalGlobalMem / 1073741824.0);
 	return make_state(be);
@@ -310,6 +322,7 @@ extern "C" __attribute__((visibility("default"))) fp_status fp_backend_module_op
 	be->linear = &cuda_linear;
 	be->transformer = &cuda_transformer;
 	be->pruning = &cuda_pruning;
+	be->decode = &cuda_decode;
 	be->delta = &cuda_delta;
 	be->transfer = &cuda_transfer;
 	be->gradients = &cuda_gradients;

@@ -31,7 +31,8 @@ enum { FP_CUDA_PARTS = 1024 }; /* partial sums of a reduction; constant, so that
 
 struct fp_cuda_state {
 	int device;
-	int processors; /* multiprocessors */
+	int processors;    /* multiprocessors */
+	bool begins_early; /* a kernel may begin before the one before it has ended (sm_90 and newer) */
 	cudaStream_t stream;
 	cudaMemPool_t pool;
 	cublasHandle_t blas;
@@ -356,6 +357,12 @@ fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp
 /* cuda_select.cu */
 fp_status fp_cuda_mask_smallest(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 fp_status fp_cuda_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
+/* cuda_decode_pack.cu */
+fp_status fp_cuda_hold(fp_backend *be, fp_held *out, fp_matrix W, fp_dtype dtype, fp_held_form form);
+/* cuda_decode.cu */
+fp_status fp_cuda_expand(fp_backend *be, const fp_held *W, fp_matrix out);
+fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, const fp_matrix *Y);
+fp_status fp_cuda_read_time(fp_backend *be, int64_t bytes, double *seconds);
 /* cuda_sparsegpt.cu */
 fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
 								  fp_matrix mask);

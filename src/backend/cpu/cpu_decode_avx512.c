@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_decode_avx512.c: the loops of cpu_decode.h with AVX-512.
+ *
+ * VBMI2 puts zeros back in one instruction. A BF16 is the upper half of a float: of a register of 32, the odd entries
+ * are floats once the other halves are cleared, and the even ones after a shift, so that x has the even columns of each
+ * piece first.
+ */
+#include "backend/cpu/cpu_decode.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <string.h>
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,fma,f16c,popcnt")))
+#define TARGET_INLINE static inline __attribute__((always_inline)) TARGET
+
+/* A piece of a row of W in the order of x. */
+typedef struct piece {
+	__m512 first, second;
+} piece;
+
+TARGET_INLINE piece widen(__m512i packed, fp_dtype dtype)
+{
+	if (dtype == FP_BF16)
+		return (piece){
+			_mm512_castsi512_ps(_mm512_slli_epi32(packed, 16)),
+			_mm512_castsi512_ps(_mm512_and_si512(packed, _mm512_set1_epi32((int)0xffff0000U))),
+		};
+	return (piece){
+		_mm512_cvtph_ps(_mm512_castsi512_si256(packed)),
+		_mm512_cvtph_ps(_mm512_extracti64x4_epi64(packed, 1)),
+	};
+}
+
+/* The piece whose values begin at `values`, which moves behind them. */
+TARGET_INLINE piece expand(fp_held_form form, fp_dtype dtype, const char **values, uint32_t mask)
+{
+	const char *at = *values;
+	if (dtype == FP_F32) {
+		int low = form == FP_HELD_MASK ? _mm_popcnt_u32(mask & 0xffff) : 8;
+		int high = form == FP_HELD_MASK ? _mm_popcnt_u32(mask >> 16) : 8;
+		*values = at + (low + high) * 4;
+		return (piece){
+			_mm512_maskz_expand_ps((__mmask16)mask, _mm512_loadu_ps(at)),
+			_mm512_maskz_expand_ps((__mmask16)(mask >> 16), _mm512_loadu_ps(at + low * 4)),
+		};
+	}
+	*values = at + (form == FP_HELD_MASK ? _mm_popcnt_u32(mask) : 16) * 2;
+	return widen(_mm512_maskz_expand_epi16(mask, _mm512_loadu_si512(at)), dtype);
+}
+
+TARGET_INLINE piece load(fp_dtype dtype, const char *at)
+{
+	if (dtype == FP_F32)
+		return (piece){_mm512_loadu_ps(at), _mm512_loadu_ps(at + 64)};
+	return widen(_mm512_loadu_si512(at), dtype);
+}
+
+/* The masks of the four rows of a piece. */
+TARGET_INLINE void masks_at(fp_held_form form, const uint8_t *positions, uint32_t masks[FP_CPU_BLOCK])
+{
+	__m128i raw = _mm_loadu_si128((const __m128i *)(const void *)positions);
+	if (form == FP_HELD_TWO_OF_FOUR) {
+#define PAIRS(n) FP_CPU_PAIR_MASK(n), FP_CPU_PAIR_MASK((n) + 1), FP_CPU_PAIR_MASK((n) + 2), FP_CPU_PAIR_MASK((n) + 3)
+		const __m128i table = _mm_setr_epi8(PAIRS(0), PAIRS(4), PAIRS(8), PAIRS(12));
+		const __m128i nibble = _mm_set1_epi8(15);
+		__m128i low = _mm_shuffle_epi8(table, _mm_and_si128(raw, nibble));
+		__m128i high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(raw, 4), nibble));
+		raw = _mm_or_si128(low, _mm_slli_epi16(high, 4));
+	}
+	_mm_storeu_si128((__m128i *)(void *)masks, raw);
+}
+
+TARGET_INLINE void multiply(fp_held_form form, fp_dtype dtype, int batch, const fp_cpu_block *block, const float *x,
+							int64_t x_stride, float y[][FP_CPU_BLOCK])
+{
+	__m512 sums[FP_CPU_TOGETHER][FP_CPU_BLOCK];
+	const char *values = block->values;
+	const uint8_t *positions = block->positions;
+	int64_t piece_bytes = FP_CPU_PIECE * (dtype == FP_F32 ? 4 : 2);
+	for (int b = 0; b < batch; b++)
+		for (int r = 0; r < FP_CPU_BLOCK; r++)
+			sums[b][r] = _mm512_setzero_ps();
+	for (int64_t i = 0; i < block->pieces; i++) {
+		uint32_t masks[FP_CPU_BLOCK];
+		if (form != FP_HELD_DENSE) {
+			masks_at(form, positions, masks);
+			positions += 4 * FP_CPU_BLOCK;
+			for (int64_t line = 0; line < piece_bytes * FP_CPU_BLOCK / 2; line += 64)
+				_mm_prefetch(values + FP_CPU_AHEAD + line, _MM_HINT_T0);
+		}
+#pragma GCC unroll 4
+		for (int r = 0; r < FP_CPU_BLOCK; r++) {
+			piece w;
+			if (form == FP_HELD_DENSE) {
+				const char *at = values + r * block->stride + i * piece_bytes;
+				for (int64_t line = 0; line < piece_bytes; line += 64)
+					_mm_prefetch(at + FP_CPU_NEAR + line, _MM_HINT_T0);
+				w = load(dtype, at);
+			} else {
+				w = expand(form, dtype, &values, masks[r]);
+			}
+#pragma GCC unroll 4
+			for (int b = 0; b < batch; b++) {
+				const float *at = x + b * x_stride + i * FP_CPU_PIECE;
+				sums[b][r] = _mm512_fmadd_ps(w.first, _mm512_loadu_ps(at), sums[b][r]);
+				sums[b][r] = _mm512_fmadd_ps(w.second, _mm512_loadu_ps(at + 16), sums[b][r]);
+			}
+		}
+	}
+	for (int b = 0; b < batch; b++)
+		for (int r = 0; r < FP_CPU_BLOCK; r++)
+			y[b][r] = _mm512_reduce_add_ps(sums[b][r]);
+}
+
+#define LOOP(name, form, dtype)                                                                                        \
+	TARGET static void name(const fp_cpu_block *block, const float *x, int64_t x_stride, int batch,                    \
+							float y[][FP_CPU_BLOCK])                                                                   \
+	{                                                                                                                  \
+		switch (batch) {                                                                                               \
+		case 1:                                                                                                        \
+			multiply(form, dtype, 1, block, x, x_stride, y);                                                           \
+			return;                                                                                                    \
+		case 2:                                                                                                        \
+			multiply(form, dtype, 2, block, x, x_stride, y);                                                           \
+			return;                                                                                                    \
+		case 3:                                                                                                        \
+			multiply(form, dtype, 3, block, x, x_stride, y);                                                           \
+			return;                                                                                                    \
+		default:                                                                                                       \
+			multiply(form, dtype, 4, block, x, x_stride, y);                                                           \
+			return;                                                                                                    \
+		}                                                                                                              \
+	}
+LOOP(dense_f32, FP_HELD_DENSE, FP_F32)
+LOOP(dense_f16, FP_HELD_DENSE, FP_F16)
+LOOP(dense_bf16, FP_HELD_DENSE, FP_BF16)
+LOOP(mask_f32, FP_HELD_MASK, FP_F32)
+LOOP(mask_f16, FP_HELD_MASK, FP_F16)
+LOOP(mask_bf16, FP_HELD_MASK, FP_BF16)
+LOOP(pairs_f32, FP_HELD_TWO_OF_FOUR, FP_F32)
+LOOP(pairs_f16, FP_HELD_TWO_OF_FOUR, FP_F16)
+LOOP(pairs_bf16, FP_HELD_TWO_OF_FOUR, FP_BF16)
+
+const fp_cpu_decode_loops fp_cpu_decode_avx512 = {
+	"avx512",
+	true,
+	{{dense_f32, dense_f16, dense_bf16}, {mask_f32, mask_f16, mask_bf16}, {pairs_f32, pairs_f16, pairs_bf16}},
+};
+#endif
