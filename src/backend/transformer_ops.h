@@ -68,6 +68,11 @@ typedef struct fp_transformer_operations {
 							   int32_t *argmax);
 	/* out[i] ← Σ p (log p − log q) ≥ 0 with p = softmax(P[i,:]), q = softmax(Q[i,:]); 0 for equal rows; out 1×rows. */
 	fp_status (*divergence)(fp_backend *be, fp_matrix P, fp_matrix Q, fp_matrix out);
+	/* Y[i,:] ← s[i]·X[rows[i],:]. rows: Y.rows numbers on the host; NULL: row i itself, and Y may be X. s: 1 × Y.rows;
+	 * absent: 1. Narrow is allowed, BF16 is allowed. */
+	fp_status (*gather_rows)(fp_backend *be, const int32_t *rows, fp_matrix s, fp_matrix X, fp_matrix Y);
+	/* Y[i,:] ← β Y[i,:] + Σ X[rows[i·count + k],:] over k < count, in this order; rows on the host */
+	fp_status (*add_rows)(fp_backend *be, const int32_t *rows, int64_t count, fp_matrix X, float beta, fp_matrix Y);
 } fp_transformer_operations;
 
 #endif

@@ -289,6 +289,13 @@ static void check_bf16(contract *c, int64_t rows, int64_t cols)
 	assert_ok(c->ctx, c->be->transformer->add_bias(c->be, w.view, X.view));
 	assert_ok(c->ctx, c->be->transformer->add_bias(c->be, w.view, x));
 	expect_rounded(c, &X, x, "add_bias to bf16");
+	sample s = sample_normal(c, 1, rows);
+	assert_ok(c->ctx, c->be->transformer->gather_rows(c->be, NULL, s.view, Y.view, wide.view));
+	assert_ok(c->ctx, c->be->transformer->gather_rows(c->be, NULL, s.view, y, out));
+	expect_rounded(c, &wide, out, "gather_rows of bf16");
+	assert_ok(c->ctx, c->be->transformer->gather_rows(c->be, NULL, s.view, Y.view, out));
+	expect_rounded(c, &wide, out, "gather_rows to bf16");
+	sample_free(c, &s);
 	sample *all[] = {&X, &Y, &wide, &w};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		sample_free(c, all[i]);

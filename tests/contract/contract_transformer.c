@@ -309,7 +309,87 @@ static void test_divergence(void **state)
 	}
 }
 
+/* Row numbers below `limit`, some of them more than once. */
+static int32_t *random_rows(contract *c, int64_t count, int64_t limit)
+{
+	int32_t *rows = malloc((size_t)(count + 1) * sizeof *rows);
+	for (int64_t i = 0; i < count; i++)
+		rows[i] = (int32_t)contract_random(c, 0, limit - 1);
+	return rows;
+}
+
+static void check_gather(contract *c, int64_t rows, int64_t cols, bool scaled)
+{
+	int64_t taken = rows > 0 ? 2 * rows + 1 : 0;
+	int32_t *from = random_rows(c, taken, rows);
+	sample X = sample_normal(c, rows, cols), Y = sample_normal(c, taken, cols), s = sample_normal(c, 1, taken);
+	double *want = new_doubles(taken * cols);
+	for (int64_t i = 0; i < taken * cols; i++)
+		want[i] = (scaled ? s.value[i / cols] : 1) * X.value[from[i / cols] * cols + i % cols];
+	assert_ok(c->ctx, c->be->transformer->gather_rows(c->be, from, scaled ? s.view : (fp_matrix){0}, X.view, Y.view));
+	sample_expect(c, &Y, want, 0, FLOAT_EPSILON, "gather_rows");
+	sample_expect(c, &X, X.value, 0, 0, "what is gathered");
+	sample_free(c, &s);
+	if (scaled) { /* each row stays where it is */
+		s = sample_normal(c, 1, rows);
+		for (int64_t i = 0; i < rows * cols; i++)
+			X.value[i] *= s.value[i / cols];
+		assert_ok(c->ctx, c->be->transformer->gather_rows(c->be, NULL, s.view, X.view, X.view));
+		sample_expect(c, &X, X.value, 0, FLOAT_EPSILON, "gather_rows in place");
+		sample_free(c, &s);
+	}
+	sample_free(c, &X);
+	sample_free(c, &Y);
+	free(want);
+	free(from);
+}
+
+static void check_add_rows(contract *c, int64_t rows, int64_t cols, int64_t count, bool adds)
+{
+	int32_t *from = random_rows(c, rows * count, rows);
+	sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols);
+	double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols);
+	for (int64_t i = 0; i < rows * cols; i++) {
+		double sizes = want[i] = adds ? 0.5 * Y.value[i] : 0;
+		sizes = fabs(sizes);
+		for (int64_t k = 0; k < count; k++) {
+			double value = X.value[from[i / cols * count + k] * cols + i % cols];
+			want[i] += value;
+			sizes += fabs(value);
+		}
+		bound[i] = (double)(count + 1) * FLOAT_EPSILON * sizes;
+	}
+	assert_ok(c->ctx, c->be->transformer->add_rows(c->be, from, count, X.view, adds ? 0.5F : 0.0F, Y.view));
+	sample_expect_within(c, &Y, want, bound, "add_rows");
+	sample_free(c, &X);
+	sample_free(c, &Y);
+	free(want);
+	free(bound);
+	free(from);
+}
+
+static void test_gather_rows(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++)
+		for (int scaled = 0; scaled < 2; scaled++)
+			check_gather(c, contract_shapes[i].rows, contract_shapes[i].cols, scaled);
+	sample X = sample_normal(c, 3, 4), Y = sample_normal(c, 3, 5);
+	const int32_t rows[] = {0, 1, 2};
+	assert_int_not_equal(c->be->transformer->gather_rows(c->be, rows, (fp_matrix){0}, X.view, Y.view), FP_OK);
+	sample_free(c, &X);
+	sample_free(c, &Y);
+}
+
+static void test_add_rows(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++)
+		for (int64_t count = 1; count < 4; count++)
+			check_add_rows(c, contract_shapes[i].rows, contract_shapes[i].cols, count, count % 2);
+}
+
 CONTRACT_TESTS(transformer, cmocka_unit_test(test_norm), cmocka_unit_test(test_add_bias),
 			   cmocka_unit_test(test_activate), cmocka_unit_test(test_activate_gated), cmocka_unit_test(test_rotate),
-			   cmocka_unit_test(test_soft_cap), cmocka_unit_test(test_cross_entropy),
-			   cmocka_unit_test(test_divergence));
+			   cmocka_unit_test(test_soft_cap), cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_divergence),
+			   cmocka_unit_test(test_gather_rows), cmocka_unit_test(test_add_rows));

@@ -62,6 +62,8 @@ static const fp_transformer_operations cpu_transformer = {
 	.attention = fp_cpu_attention,
 	.cross_entropy = fp_cpu_cross_entropy,
 	.divergence = fp_cpu_divergence,
+	.gather_rows = fp_cpu_gather_rows,
+	.add_rows = fp_cpu_add_rows,
 };
 
 static const fp_pruning_operations cpu_pruning = {

@@ -139,6 +139,9 @@ fp_status fp_cpu_diagonal(fp_backend *be, fp_matrix A, fp_matrix out);
 fp_status fp_cpu_add_diagonal(fp_backend *be, fp_matrix A, fp_matrix d);
 fp_status fp_cpu_max_abs(fp_backend *be, fp_matrix X, double *out);
 fp_status fp_cpu_finite(fp_backend *be, fp_matrix X, int *out);
+/* cpu_gather.c */
+fp_status fp_cpu_gather_rows(fp_backend *be, const int32_t *rows, fp_matrix scale, fp_matrix X, fp_matrix Y);
+fp_status fp_cpu_add_rows(fp_backend *be, const int32_t *rows, int64_t count, fp_matrix X, float beta, fp_matrix Y);
 /* cpu_transformer.c */
 fp_status fp_cpu_norm(fp_backend *be, fp_norm_kind kind, fp_matrix X, fp_matrix weight, fp_matrix bias, float epsilon,
 					  fp_matrix Y);

@@ -124,6 +124,8 @@ static fp_transformer_operations make_transformer(void)
 	ops.attention = fp_cuda_attention;
 	ops.cross_entropy = fp_cuda_cross_entropy;
 	ops.divergence = fp_cuda_divergence;
+	ops.gather_rows = fp_cuda_gather_rows;
+	ops.add_rows = fp_cuda_add_rows;
 	return ops;
 }
 
