@@ -37,18 +37,24 @@ struct shape {
 	int64_t embedding; /* OPT: width of the token embedding */
 	bool post_norm;    /* OPT-350M */
 	double rope_theta;
+	/* Mixtures of experts: `inner` is the width of each. */
+	int64_t experts, active;
+	int64_t head_dim; /* 0: hidden / heads */
+	bool qwen3;       /* Qwen3's names and norms of heads, else Mixtral's */
 };
 
 static const struct shape shapes[] = {
-	{"opt-125m", true, 12, 768, 3072, 12, 12, 50272, 2048, 768, false, 0},
-	{"opt-350m", true, 24, 1024, 4096, 16, 16, 50272, 2048, 512, true, 0},
-	{"opt-1.3b", true, 24, 2048, 8192, 32, 32, 50272, 2048, 2048, false, 0},
-	{"tinyllama-1.1b", false, 22, 2048, 5632, 32, 4, 32000, 2048, 2048, false, 10000},
-	{"llama-15m", false, 6, 288, 768, 6, 6, 32000, 256, 288, false, 10000},
-	{"llama-60m", false, 8, 512, 1376, 8, 8, 32000, 1024, 512, false, 10000},
-	{"llama-2-7b", false, 32, 4096, 11008, 32, 32, 32000, 4096, 4096, false, 10000},
-	{"llama-3-8b", false, 32, 4096, 14336, 32, 8, 128256, 8192, 4096, false, 500000},
-	{"llama-3-70b", false, 80, 8192, 28672, 64, 8, 128256, 8192, 8192, false, 500000},
+	{"opt-125m", true, 12, 768, 3072, 12, 12, 50272, 2048, 768, false, 0, 0, 0, 0, false},
+	{"opt-350m", true, 24, 1024, 4096, 16, 16, 50272, 2048, 512, true, 0, 0, 0, 0, false},
+	{"opt-1.3b", true, 24, 2048, 8192, 32, 32, 50272, 2048, 2048, false, 0, 0, 0, 0, false},
+	{"tinyllama-1.1b", false, 22, 2048, 5632, 32, 4, 32000, 2048, 2048, false, 10000, 0, 0, 0, false},
+	{"llama-15m", false, 6, 288, 768, 6, 6, 32000, 256, 288, false, 10000, 0, 0, 0, false},
+	{"llama-60m", false, 8, 512, 1376, 8, 8, 32000, 1024, 512, false, 10000, 0, 0, 0, false},
+	{"llama-2-7b", false, 32, 4096, 11008, 32, 32, 32000, 4096, 4096, false, 10000, 0, 0, 0, false},
+	{"llama-3-8b", false, 32, 4096, 14336, 32, 8, 128256, 8192, 4096, false, 500000, 0, 0, 0, false},
+	{"llama-3-70b", false, 80, 8192, 28672, 64, 8, 128256, 8192, 8192, false, 500000, 0, 0, 0, false},
+	{"mixtral-8x7b", false, 32, 4096, 14336, 32, 8, 32000, 32768, 4096, false, 1e6, 8, 2, 0, false},
+	{"qwen3-30b-a3b", false, 48, 2048, 768, 32, 4, 151936, 40960, 2048, false, 1e6, 128, 8, 128, true},
 };
 
 enum kind { WEIGHT, RESIDUAL, NORM, BIAS };
@@ -137,21 +143,49 @@ cleanup:
 	return status;
 }
 
+/* The router and the experts of a layer. */
+static fp_status list_experts(struct model *model, int layer)
+{
+	const struct shape *s = &model->shape;
+	const char *part = s->qwen3 ? "mlp" : "block_sparse_moe", *down = s->qwen3 ? "down_proj" : "w2",
+			   *gate = s->qwen3 ? "gate_proj" : "w1", *up = s->qwen3 ? "up_proj" : "w3";
+	fp_status status;
+	FP_TRY(add(model, WEIGHT, s->experts, s->hidden, "model.layers.%d.%s.gate.weight", layer, part));
+	for (int e = 0; e < (int)s->experts; e++) {
+		FP_TRY(
+			add(model, RESIDUAL, s->hidden, s->inner, "model.layers.%d.%s.experts.%d.%s.weight", layer, part, e, down));
+		FP_TRY(
+			add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.%s.experts.%d.%s.weight", layer, part, e, gate));
+		FP_TRY(add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.%s.experts.%d.%s.weight", layer, part, e, up));
+	}
+	if (s->qwen3) {
+		FP_TRY(add(model, NORM, s->head_dim, 0, "model.layers.%d.self_attn.q_norm.weight", layer));
+		FP_TRY(add(model, NORM, s->head_dim, 0, "model.layers.%d.self_attn.k_norm.weight", layer));
+	}
+cleanup:
+	return status;
+}
+
 static fp_status list_llama(struct model *model)
 {
 	const struct shape *s = &model->shape;
-	const int64_t keys = s->hidden / s->heads * s->kv_heads;
+	const int64_t head = s->head_dim ? s->head_dim : s->hidden / s->heads;
+	const int64_t keys = head * s->kv_heads, queries = head * s->heads;
 	fp_status status;
 	FP_TRY(add(model, WEIGHT, s->vocabulary, s->hidden, "model.embed_tokens.weight"));
 	for (int i = 0; i < (int)s->layers; i++) {
 		FP_TRY(add(model, NORM, s->hidden, 0, "model.layers.%d.input_layernorm.weight", i));
-		FP_TRY(add(model, RESIDUAL, s->hidden, s->inner, "model.layers.%d.mlp.down_proj.weight", i));
-		FP_TRY(add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.mlp.gate_proj.weight", i));
-		FP_TRY(add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.mlp.up_proj.weight", i));
+		if (s->experts > 0) {
+			FP_TRY(list_experts(model, i));
+		} else {
+			FP_TRY(add(model, RESIDUAL, s->hidden, s->inner, "model.layers.%d.mlp.down_proj.weight", i));
+			FP_TRY(add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.mlp.gate_proj.weight", i));
+			FP_TRY(add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.mlp.up_proj.weight", i));
+		}
 		FP_TRY(add(model, NORM, s->hidden, 0, "model.layers.%d.post_attention_layernorm.weight", i));
 		FP_TRY(add(model, WEIGHT, keys, s->hidden, "model.layers.%d.self_attn.k_proj.weight", i));
-		FP_TRY(add(model, RESIDUAL, s->hidden, s->hidden, "model.layers.%d.self_attn.o_proj.weight", i));
-		FP_TRY(add(model, WEIGHT, s->hidden, s->hidden, "model.layers.%d.self_attn.q_proj.weight", i));
+		FP_TRY(add(model, RESIDUAL, s->hidden, queries, "model.layers.%d.self_attn.o_proj.weight", i));
+		FP_TRY(add(model, WEIGHT, queries, s->hidden, "model.layers.%d.self_attn.q_proj.weight", i));
 		FP_TRY(add(model, WEIGHT, keys, s->hidden, "model.layers.%d.self_attn.v_proj.weight", i));
 	}
 	FP_TRY(add(model, NORM, s->hidden, 0, "model.norm.weight"));
@@ -409,12 +443,17 @@ static fp_status write_config(const struct model *model)
 {
 	const struct shape *s = &model->shape;
 	const char *type = model->dtype == FP_F32 ? "float32" : model->dtype == FP_F16 ? "float16" : "bfloat16";
-	json_t *config = json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b}", "architectures",
-							   s->opt ? "OPTForCausalLM" : "LlamaForCausalLM", "model_type", s->opt ? "opt" : "llama",
-							   "vocab_size", (json_int_t)s->vocabulary, "hidden_size", (json_int_t)s->hidden,
-							   "num_hidden_layers", (json_int_t)s->layers, "num_attention_heads", (json_int_t)s->heads,
-							   "max_position_embeddings", (json_int_t)s->positions, "pad_token_id", 1, "bos_token_id",
-							   2, "eos_token_id", 2, "torch_dtype", type, "tie_word_embeddings", s->opt);
+	const char *name = s->opt       ? "OPTForCausalLM"
+					   : s->qwen3   ? "Qwen3MoeForCausalLM"
+					   : s->experts ? "MixtralForCausalLM"
+									: "LlamaForCausalLM";
+	const char *kind = s->opt ? "opt" : s->qwen3 ? "qwen3_moe" : s->experts ? "mixtral" : "llama";
+	json_t *config =
+		json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b}", "architectures", name, "model_type",
+				  kind, "vocab_size", (json_int_t)s->vocabulary, "hidden_size", (json_int_t)s->hidden,
+				  "num_hidden_layers", (json_int_t)s->layers, "num_attention_heads", (json_int_t)s->heads,
+				  "max_position_embeddings", (json_int_t)s->positions, "pad_token_id", 1, "bos_token_id", 2,
+				  "eos_token_id", 2, "torch_dtype", type, "tie_word_embeddings", s->opt);
 	json_t *more = s->opt ? json_pack("{s:I, s:I, s:b, s:s, s:b, s:b, s:b}", "ffn_dim", (json_int_t)s->inner,
 									  "word_embed_proj_dim", (json_int_t)s->embedding, "do_layer_norm_before",
 									  !s->post_norm, "activation_function", "relu", "enable_bias", 1,
@@ -424,6 +463,15 @@ static fp_status write_config(const struct model *model)
 									  "rms_norm_eps", 1e-5, "hidden_act", "silu", "attention_bias", 0, "mlp_bias", 0);
 	json_object_update(config, more);
 	json_decref(more);
+	if (s->experts > 0) {
+		json_object_set_new(config, s->qwen3 ? "num_experts" : "num_local_experts", json_integer(s->experts));
+		json_object_set_new(config, "num_experts_per_tok", json_integer(s->active));
+	}
+	if (s->qwen3) {
+		json_object_set_new(config, "moe_intermediate_size", json_integer(s->inner));
+		json_object_set_new(config, "head_dim", json_integer(s->head_dim));
+		json_object_set_new(config, "norm_topk_prob", json_true());
+	}
 	return write_json(model, "config.json", config);
 }
 

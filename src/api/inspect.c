@@ -29,9 +29,9 @@ static void mark_operators(inspection *in, const fp_model *model)
 {
 	int64_t count = fp_checkpoint_tensor_count(in->checkpoint);
 	for (int64_t layer = 0; layer < fp_model_get_config(model)->layers; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++) {
-			const fp_tensor_info *tensor = fp_model_operator(model, layer, (fp_role)role);
-			const fp_tensor_info *bias = fp_model_operator_bias(model, layer, (fp_role)role);
+		for (int number = 0; number < fp_model_operators(model); number++) {
+			const fp_tensor_info *tensor = fp_model_operator(model, layer, number);
+			const fp_tensor_info *bias = fp_model_operator_bias(model, layer, number);
 			const fp_tensor_info *stored = tensor && tensor->whole ? tensor->whole : tensor;
 			const fp_tensor_info *stored_bias = bias && bias->whole ? bias->whole : bias;
 			for (int64_t i = 0; tensor && i < count; i++) {
@@ -72,8 +72,8 @@ static fp_status audit_operator(inspection *in, const fp_tensor_info *tensor, in
 	fp_audit_result all = {.counted = true};
 	bool parts = false;
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *part = fp_model_operator(in->model, layer, (fp_role)role);
+	for (int role = 0; role < FP_ROLE_COUNT; role++) { /* experts have tensors of their own */
+		const fp_tensor_info *part = fp_model_operator(in->model, layer, role);
 		if (!part || part->whole != tensor)
 			continue;
 		FP_TRY(fp_audit_tensor(out, in->ctx, in->checkpoint, part, in->rule));

@@ -9,12 +9,12 @@ static json_t *list_operators(const fp_model *model, const fp_selection *selecti
 {
 	json_t *list = json_array();
 	for (int64_t layer = 0; list && layer < fp_model_get_config(model)->layers; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			if (fp_selection_has(selection, layer, (fp_role)role))
+		for (int i = 0; i < fp_model_operators(model); i++)
+			if (fp_selection_has(selection, layer, i))
 				json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:s}", "name",
-													  fp_model_operator(model, layer, (fp_role)role)->name, "layer",
-													  (json_int_t)layer, "operator", fp_role_name((fp_role)role),
-													  "pattern", fp_selection_text(selection, layer, (fp_role)role)));
+													  fp_model_operator(model, layer, i)->name, "layer",
+													  (json_int_t)layer, "operator", fp_role_name(i), "pattern",
+													  fp_selection_text(selection, layer, i)));
 	return list;
 }
 

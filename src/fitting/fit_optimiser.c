@@ -1,40 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fitting/fit_optimiser.h"
 
+#include "base/memory.h"
 #include "base/numbers.h"
 #include "fitting/matrix_parts.h"
 
 #include <math.h>
-#include <string.h>
 
-enum { WARM_UP_SHARE = 20, FLOAT_SETS = 4, MOST_PARTS = FP_ROLE_COUNT * (2 * FLOAT_SETS + 3) };
+enum { WARM_UP_SHARE = 20, FLOAT_SETS = 4, MOST_PARTS = 2 * FLOAT_SETS + 3 };
 static const float BETA1 = 0.9F;
 static const float BETA2 = 0.999F;
 static const float EPSILON = 1e-12F; /* only avoids 0/0: the gradients of a relative loss are small */
 
-/* All matrices of the optimiser; returns how many. */
-static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer, fp_matrix_part parts[MOST_PARTS])
+/* All matrices of the optimiser for one operator; returns how many. The sets have arrays. */
+static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer, int number,
+					  fp_matrix_part parts[MOST_PARTS])
 {
 	fp_layer_matrices *sets[FLOAT_SETS] = {&o->weights, &o->gradients, &o->mean, &o->square};
 	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
+	const fp_tensor_info *weight = fp_model_operator(model, layer, number);
+	const fp_tensor_info *bias = fp_model_operator_bias(model, layer, number);
 	int count = 0;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *weight = fp_model_operator(model, layer, (fp_role)role);
-		const fp_tensor_info *bias = fp_model_operator_bias(model, layer, (fp_role)role);
-		if (!weight)
-			continue;
-		int64_t rows = weight->shape[0], cols = weight->shape[1];
-		for (int i = 0; i < FLOAT_SETS; i++) {
-			parts[count++] = (fp_matrix_part){&sets[i]->weight[role], rows, cols, FP_F32};
-			if (bias)
-				parts[count++] = (fp_matrix_part){&sets[i]->bias[role], 1, rows, FP_F32};
-		}
-		if (rounds)
-			parts[count++] = (fp_matrix_part){&o->narrow.weight[role], rows, cols, FP_BF16};
-		parts[count++] = (fp_matrix_part){&o->rounded.weight[role], rows, cols, fp_model_held_type(model, weight)};
+	if (!weight)
+		return 0;
+	int64_t rows = weight->shape[0], cols = weight->shape[1];
+	for (int i = 0; i < FLOAT_SETS; i++) {
+		parts[count++] = (fp_matrix_part){&sets[i]->weight[number], rows, cols, FP_F32};
 		if (bias)
-			parts[count++] = (fp_matrix_part){&o->rounded.bias[role], 1, rows, FP_F32};
+			parts[count++] = (fp_matrix_part){&sets[i]->bias[number], 1, rows, FP_F32};
 	}
+	if (rounds)
+		parts[count++] = (fp_matrix_part){&o->narrow.weight[number], rows, cols, FP_BF16};
+	parts[count++] = (fp_matrix_part){&o->rounded.weight[number], rows, cols, fp_model_held_type(model, weight)};
+	if (bias)
+		parts[count++] = (fp_matrix_part){&o->rounded.bias[number], 1, rows, FP_F32};
 	return count;
 }
 
@@ -46,25 +45,36 @@ static bool rounds_through(const fp_tensor_info *tensor, fp_dtype held)
 
 int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer)
 {
-	fp_fit_optimiser o = {0};
-	fp_matrix_part parts[MOST_PARTS];
-	int64_t largest = 0;
-	int count = list_parts(&o, model, layer, parts);
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *weight = fp_model_operator(model, layer, (fp_role)role);
-		if (weight && rounds_through(weight, fp_model_held_type(model, weight)))
+	int64_t largest = 0, bytes = 0, sets = FLOAT_SETS * (int64_t)sizeof(float);
+	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
+	for (int i = 0; i < fp_model_operators(model); i++) {
+		const fp_tensor_info *weight = fp_model_operator(model, layer, i);
+		if (!weight)
+			continue;
+		fp_dtype held = fp_model_held_type(model, weight);
+		bytes += weight->elements * (sets + (rounds ? 2 : 0) + fp_dtype_size(held));
+		if (fp_model_operator_bias(model, layer, i))
+			bytes += weight->shape[0] * (sets + (int64_t)sizeof(float));
+		if (rounds_through(weight, held))
 			largest = fp_larger(largest, weight->bytes);
 	}
-	return fp_matrix_parts_bytes(parts, count) + largest;
+	return bytes + largest;
 }
 
 fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task)
 {
+	const fp_model *model = task->layer->model;
 	fp_matrix_part parts[MOST_PARTS];
-	fp_status status;
+	fp_status status = FP_OK;
 	*out = (fp_fit_optimiser){.task = task};
-	int count = list_parts(out, task->layer->model, task->layer->index, parts);
-	FP_TRY(fp_matrix_parts_new(task->be, parts, count));
+	fp_layer_matrices *all[] = {&out->weights, &out->narrow, &out->rounded, &out->gradients, &out->mean, &out->square};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		FP_TRY(fp_layer_matrices_empty(all[i], model));
+	FP_TRY(FP_NEW(task->ctx, &out->rate, fp_model_operators(model)));
+	for (int i = 0; i < fp_model_operators(model); i++) {
+		int count = list_parts(out, model, task->layer->index, i, parts);
+		FP_TRY(fp_matrix_parts_new(task->be, parts, count));
+	}
 cleanup:
 	if (status != FP_OK)
 		fp_fit_optimiser_free(out);
@@ -79,6 +89,7 @@ void fp_fit_optimiser_free(fp_fit_optimiser *optimiser)
 		return;
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_layer_matrices_free(o->task->be, all[i]);
+	fp_free(o->rate);
 	*o = (fp_fit_optimiser){0};
 }
 
@@ -96,24 +107,24 @@ static fp_status root_mean_square(fp_backend *be, fp_matrix W, double *out)
 	return status;
 }
 
-static fp_status start_operator(fp_fit_optimiser *o, int role, double factor)
+static fp_status start_operator(fp_fit_optimiser *o, int i, double factor)
 {
 	fp_backend *be = o->task->be;
-	fp_matrix weight = o->task->layer->weight[role], bias = o->task->layer->bias[role];
+	fp_matrix weight = o->task->layer->weight[i], bias = o->task->layer->bias[i];
 	fp_status status;
-	FP_TRY(be->memory->copy(be, o->weights.weight[role], weight));
-	if (!fp_matrix_is_absent(o->narrow.weight[role]))
-		FP_TRY(be->memory->copy(be, o->narrow.weight[role], weight));
-	FP_TRY(be->memory->fill(be, o->mean.weight[role], 0));
-	FP_TRY(be->memory->fill(be, o->square.weight[role], 0));
-	FP_TRY(root_mean_square(be, o->weights.weight[role], &o->rate[role]));
-	o->rate[role] *= relative_rate(o->task->settings, weight);
-	o->rate[role] *= factor;
+	FP_TRY(be->memory->copy(be, o->weights.weight[i], weight));
+	if (!fp_matrix_is_absent(o->narrow.weight[i]))
+		FP_TRY(be->memory->copy(be, o->narrow.weight[i], weight));
+	FP_TRY(be->memory->fill(be, o->mean.weight[i], 0));
+	FP_TRY(be->memory->fill(be, o->square.weight[i], 0));
+	FP_TRY(root_mean_square(be, o->weights.weight[i], &o->rate[i]));
+	o->rate[i] *= relative_rate(o->task->settings, weight);
+	o->rate[i] *= factor;
 	if (fp_matrix_is_absent(bias))
 		goto cleanup;
-	FP_TRY(be->memory->copy(be, o->weights.bias[role], bias));
-	FP_TRY(be->memory->fill(be, o->mean.bias[role], 0));
-	FP_TRY(be->memory->fill(be, o->square.bias[role], 0));
+	FP_TRY(be->memory->copy(be, o->weights.bias[i], bias));
+	FP_TRY(be->memory->fill(be, o->mean.bias[i], 0));
+	FP_TRY(be->memory->fill(be, o->square.bias[i], 0));
 cleanup:
 	return status;
 }
@@ -121,9 +132,9 @@ cleanup:
 fp_status fp_fit_optimiser_start(fp_fit_optimiser *o, double factor)
 {
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT && status == FP_OK; role++)
-		if (!fp_matrix_is_absent(o->weights.weight[role]))
-			status = start_operator(o, role, factor);
+	for (int i = 0; i < o->weights.count && status == FP_OK; i++)
+		if (!fp_matrix_is_absent(o->weights.weight[i]))
+			status = start_operator(o, i, factor);
 	return status;
 }
 
@@ -140,23 +151,23 @@ fp_status fp_fit_optimiser_step(fp_fit_optimiser *o, int64_t step, int64_t steps
 	fp_backend *be = o->task->be;
 	double share = schedule(step, steps);
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		fp_adam rule = {.rate = (float)(share * o->rate[role]),
+	for (int i = 0; i < o->weights.count; i++) {
+		fp_adam rule = {.rate = (float)(share * o->rate[i]),
 						.beta1 = BETA1,
 						.beta2 = BETA2,
 						.epsilon = EPSILON,
 						.step = step + 1,
 						.keep_zeros = true,
-						.narrow = o->narrow.weight[role]};
-		if (fp_matrix_is_absent(o->weights.weight[role]) || o->task->frozen[role])
+						.narrow = o->narrow.weight[i]};
+		if (fp_matrix_is_absent(o->weights.weight[i]) || (o->task->frozen && o->task->frozen[i]))
 			continue;
-		FP_TRY(be->gradients->adam_step(be, &rule, o->gradients.weight[role], o->mean.weight[role],
-										o->square.weight[role], o->weights.weight[role]));
+		FP_TRY(be->gradients->adam_step(be, &rule, o->gradients.weight[i], o->mean.weight[i], o->square.weight[i],
+										o->weights.weight[i]));
 		rule.keep_zeros = false;
 		rule.narrow = (fp_matrix){0};
-		if (!fp_matrix_is_absent(o->weights.bias[role]))
-			FP_TRY(be->gradients->adam_step(be, &rule, o->gradients.bias[role], o->mean.bias[role],
-											o->square.bias[role], o->weights.bias[role]));
+		if (!fp_matrix_is_absent(o->weights.bias[i]))
+			FP_TRY(be->gradients->adam_step(be, &rule, o->gradients.bias[i], o->mean.bias[i], o->square.bias[i],
+											o->weights.bias[i]));
 	}
 cleanup:
 	return status;
@@ -182,13 +193,13 @@ fp_status fp_fit_optimiser_round(fp_fit_optimiser *o)
 	fp_backend *be = o->task->be;
 	const fp_layer *layer = o->task->layer;
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		if (!fp_matrix_is_absent(layer->weight[role]))
-			FP_TRY(round_matrix(be, fp_model_operator(layer->model, layer->index, (fp_role)role),
-								o->weights.weight[role], o->rounded.weight[role]));
-		if (!fp_matrix_is_absent(layer->bias[role]))
-			FP_TRY(round_matrix(be, fp_model_operator_bias(layer->model, layer->index, (fp_role)role),
-								o->weights.bias[role], o->rounded.bias[role]));
+	for (int i = 0; i < o->weights.count; i++) {
+		if (!fp_matrix_is_absent(layer->weight[i]))
+			FP_TRY(round_matrix(be, fp_model_operator(layer->model, layer->index, i), o->weights.weight[i],
+								o->rounded.weight[i]));
+		if (!fp_matrix_is_absent(layer->bias[i]))
+			FP_TRY(round_matrix(be, fp_model_operator_bias(layer->model, layer->index, i), o->weights.bias[i],
+								o->rounded.bias[i]));
 	}
 cleanup:
 	return status;
@@ -199,11 +210,11 @@ fp_status fp_fit_optimiser_keep(fp_fit_optimiser *o)
 	fp_backend *be = o->task->be;
 	fp_layer *layer = o->task->layer;
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		if (!fp_matrix_is_absent(layer->weight[role]))
-			FP_TRY(be->memory->copy(be, layer->weight[role], o->rounded.weight[role]));
-		if (!fp_matrix_is_absent(layer->bias[role]))
-			FP_TRY(be->memory->copy(be, layer->bias[role], o->rounded.bias[role]));
+	for (int i = 0; i < o->weights.count; i++) {
+		if (!fp_matrix_is_absent(layer->weight[i]))
+			FP_TRY(be->memory->copy(be, layer->weight[i], o->rounded.weight[i]));
+		if (!fp_matrix_is_absent(layer->bias[i]))
+			FP_TRY(be->memory->copy(be, layer->bias[i], o->rounded.bias[i]));
 	}
 cleanup:
 	return status;
@@ -212,8 +223,8 @@ cleanup:
 static fp_layer with_matrices(const fp_layer *layer, const fp_layer_matrices *matrices)
 {
 	fp_layer other = *layer;
-	memcpy(other.weight, matrices->weight, sizeof other.weight);
-	memcpy(other.bias, matrices->bias, sizeof other.bias);
+	other.weight = matrices->weight;
+	other.bias = matrices->bias;
 	return other;
 }
 
@@ -221,7 +232,7 @@ fp_layer fp_fit_optimiser_layer(const fp_fit_optimiser *o)
 {
 	fp_layer layer = with_matrices(o->task->layer, &o->weights);
 	if (fp_backend_rounds(o->task->be, FP_USE_ACTIVATION))
-		memcpy(layer.weight, o->narrow.weight, sizeof layer.weight);
+		layer.weight = o->narrow.weight;
 	return layer;
 }
 

@@ -17,7 +17,7 @@ typedef struct fp_fit_optimiser { /* freed with fp_fit_optimiser_free() */
 	fp_layer_matrices rounded;    /* the same as the checkpoint would hold them, in the types of the layer */
 	fp_layer_matrices gradients;  /* the caller sets them before each step */
 	fp_layer_matrices mean, square;
-	double rate[FP_ROLE_COUNT]; /* of each operator, before the schedule */
+	double *rate; /* of each operator, before the schedule */
 } fp_fit_optimiser;
 
 fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task);

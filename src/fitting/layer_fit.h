@@ -32,8 +32,8 @@ typedef struct fp_fit_task {
 	fp_backend *be;
 	fp_context *ctx;
 	const fp_settings *settings;
-	fp_layer *layer;            /* pruned and rounded to the checkpoint's types; fitted in place. Zeros stay zeros. */
-	bool frozen[FP_ROLE_COUNT]; /* operators that stay as they are */
+	fp_layer *layer;    /* pruned and rounded to the checkpoint's types; fitted in place. Zeros stay zeros. */
+	const bool *frozen; /* operators that stay as they are, by number; NULL: none */
 	fp_fit_read read;
 	fp_fit_read_fisher read_fisher;       /* NULL: the metric is plain */
 	fp_fit_read_gradients read_gradients; /* for windows below gradient_windows; NULL: there are none */

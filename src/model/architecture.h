@@ -31,6 +31,9 @@ typedef struct fp_architecture {
 	const char *norms[FP_NORM_COUNT];     /* before attention, before the feed-forward part, behind each */
 	const char *embedding_norm;           /* outside the layers, as `embedding` */
 	const char *query_norm, *key_norm;
+	/* Of layers with experts: the router, the experts (each: experts + "." + index + "." + name), and the expert that
+	 * reads every token (shared + "." + name) with its gate. */
+	const char *router, *experts, *expert_operators[FP_EXPERT_ROLES], *shared, *shared_gate;
 } fp_architecture;
 
 /* The row for a config.json, or an error that lists the supported architectures. */
@@ -52,6 +55,11 @@ fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config 
 /* Marks a layer as one with full attention, or as one whose heads do not turn. */
 void fp_config_set_full(fp_model_config *config, int64_t layer);
 void fp_config_set_unrotated(fp_model_config *config, int64_t layer);
+/* Reads num_experts_per_tok, and for `count_key` the number of experts. */
+fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count, int64_t active,
+							fp_model_config *config);
+/* Reads mlp_only_layers and decoder_sparse_step: which layers have no experts (Qwen). */
+fp_status fp_config_sparse_layers(const fp_config_reader *reader, fp_model_config *config);
 /* config->head_dim ← hidden_size / num_attention_heads, which must divide. */
 fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key, fp_model_config *config);
 
@@ -78,7 +86,10 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(cohere)                                                                                                          \
 	X(cohere2)                                                                                                         \
 	X(smollm3)                                                                                                         \
-	X(olmo3)
+	X(olmo3)                                                                                                           \
+	X(mixtral)                                                                                                         \
+	X(qwen2_moe)                                                                                                       \
+	X(qwen3_moe)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

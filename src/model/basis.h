@@ -71,7 +71,7 @@ typedef fp_status (*fp_tensor_sink)(void *data, const fp_tensor_info *tensor, co
 fp_status fp_layer_give_vectors(const fp_layer *layer, fp_tensor_sink sink, void *data);
 /* Rounds them to the checkpoint's types: what follows a pruned layer must see it as a resumed run reads it. */
 fp_status fp_layer_round_vectors(fp_layer *layer);
-fp_status fp_layer_give_operator(const fp_layer *layer, fp_role role, fp_tensor_sink sink, void *data);
+fp_status fp_layer_give_operator(const fp_layer *layer, int number, fp_tensor_sink sink, void *data);
 /* Everything outside the layers that the basis changes: embeddings, positions, final norm and head. A tied head becomes
  * `head`. */
 fp_status fp_model_give_outer(fp_model *model, const fp_tensor_info *head, fp_tensor_sink sink, void *data);

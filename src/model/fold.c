@@ -269,35 +269,34 @@ cleanup:
 fp_status fp_layer_give_vectors(const fp_layer *layer, fp_tensor_sink sink, void *data)
 {
 	fp_layer source = *layer;
-	fp_layer_part parts[FP_LAYER_PARTS];
 	fp_status status = FP_OK;
-	fp_layer_list_parts(&source, parts);
-	for (int i = 0; i < FP_LAYER_PARTS && status == FP_OK; i++)
-		if (parts[i].tensor && !parts[i].is_operator)
-			status = give(layer->model, parts[i].tensor, parts[i].is_norm, *parts[i].matrix, sink, data);
+	for (int i = 0; i < fp_layer_part_count(layer->model) && status == FP_OK; i++) {
+		fp_layer_part part = fp_layer_part_at(&source, i);
+		if (part.tensor && !part.is_operator)
+			status = give(layer->model, part.tensor, part.is_norm, *part.matrix, sink, data);
+	}
 	return status;
 }
 
-fp_status fp_layer_give_operator(const fp_layer *layer, fp_role role, fp_tensor_sink sink, void *data)
+fp_status fp_layer_give_operator(const fp_layer *layer, int number, fp_tensor_sink sink, void *data)
 {
-	const fp_tensor_info *tensor = fp_model_operator(layer->model, layer->index, role);
-	return tensor ? give(layer->model, tensor, false, layer->weight[role], sink, data) : FP_OK;
+	const fp_tensor_info *tensor = fp_model_operator(layer->model, layer->index, number);
+	return tensor ? give(layer->model, tensor, false, layer->weight[number], sink, data) : FP_OK;
 }
 
 fp_status fp_layer_round_vectors(fp_layer *layer)
 {
 	fp_backend *be = layer->model->be;
 	fp_matrix narrow = {0};
-	fp_layer_part parts[FP_LAYER_PARTS];
 	fp_status status = FP_OK;
-	fp_layer_list_parts(layer, parts);
-	for (int i = 0; i < FP_LAYER_PARTS; i++) {
+	for (int i = 0; i < fp_layer_part_count(layer->model); i++) {
+		fp_layer_part part = fp_layer_part_at(layer, i);
 		/* the weights of norms are the checkpoint's, or all 1 */
-		if (!parts[i].tensor || parts[i].is_operator || parts[i].is_norm || parts[i].tensor->dtype == FP_F32)
+		if (!part.tensor || part.is_operator || part.is_norm || part.tensor->dtype == FP_F32)
 			continue;
-		FP_TRY(fp_matrix_new(be, &narrow, parts[i].matrix->rows, parts[i].matrix->cols, parts[i].tensor->dtype));
-		FP_TRY(be->memory->copy(be, narrow, *parts[i].matrix));
-		FP_TRY(be->memory->copy(be, *parts[i].matrix, narrow));
+		FP_TRY(fp_matrix_new(be, &narrow, part.matrix->rows, part.matrix->cols, part.tensor->dtype));
+		FP_TRY(be->memory->copy(be, narrow, *part.matrix));
+		FP_TRY(be->memory->copy(be, *part.matrix, narrow));
 		fp_matrix_free(be, &narrow);
 	}
 cleanup:

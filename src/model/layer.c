@@ -20,7 +20,8 @@
  *     sum_norm       hidden ← norm₀ or norm₁ of each sum
  *     parallel       y is of the layer's input too
  *
- * and residual_scale multiplies what is added.
+ * and residual_scale multiplies what is added. In layers with experts (experts.c), z and the operators around it are those
+ * of the expert that reads every token, and z is scaled by its weight.
  */
 #include "model/layer.h"
 
@@ -90,12 +91,13 @@ static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_wo
 	fp_status status;
 	fp_backend *be = workspace->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_matrix up = scratch_part(workspace, input.rows, 0, c->inner);
+	int64_t inner = layer->weight[FP_UP].rows;
+	fp_matrix up = scratch_part(workspace, input.rows, 0, inner);
 	if (c->gated || workspace->type == FP_BF16)
 		FP_TRY(round_once(workspace, input, &input));
 	FP_TRY(fp_layer_apply(layer, FP_UP, input, false, up));
 	if (c->gated) {
-		fp_matrix gate = scratch_part(workspace, input.rows, c->inner, c->inner);
+		fp_matrix gate = scratch_part(workspace, input.rows, inner, inner);
 		FP_TRY(fp_layer_apply(layer, FP_GATE, input, false, gate));
 		FP_TRY(be->transformer->activate_gated(be, c->activation, gate, up, up));
 	} else {
@@ -261,6 +263,67 @@ cleanup:
 	return status;
 }
 
+static bool has_experts(const fp_layer *layer)
+{
+	return !fp_matrix_is_absent(layer->router);
+}
+
+/* The same for a layer with experts, for all of them; `input` is absent unless one of them reads every token. */
+static fp_status add_experts(const fp_layer *layer, fp_matrix input, fp_layer_state *state, fp_workspace *workspace)
+{
+	fp_status status;
+	bool branches = fp_config_has_branches(fp_model_get_config(layer->model));
+	fp_matrix target = branches ? fp_matrix_rows(workspace->branch, 0, state->hidden.rows) : state->hidden;
+	FP_TRY(fp_experts_add(layer, &workspace->experts, branches ? 0.0F : 1.0F, target));
+	if (!fp_matrix_is_absent(input))
+		FP_TRY(fp_layer_apply(layer, FP_DOWN, input, true, target));
+	if (branches)
+		FP_TRY(fp_layer_add_branch(layer, FP_NORM_BEHIND_FEED, target, target, state->hidden));
+cleanup:
+	return status;
+}
+
+/* Inputs of group 2 or 3 of a layer with experts. */
+static fp_status experts_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
+							   fp_matrix *input)
+{
+	fp_status status;
+	fp_backend *be = workspace->be;
+	fp_expert_space *space = &workspace->experts;
+	fp_matrix y, own = fp_matrix_rows(workspace->normalised, 0, state->hidden.rows);
+	bool shared = !fp_matrix_is_absent(layer->shared_gate);
+	y = fp_matrix_is_absent(space->y) ? own : fp_matrix_rows(space->y, 0, state->hidden.rows);
+	FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, state->hidden, y));
+	FP_TRY(fp_experts_route(layer, space, y, state->routing));
+	if (!fp_matrix_is_absent(space->y))
+		FP_TRY(be->memory->copy(be, own, y));
+	FP_TRY(fp_experts_input(layer, group, space, own));
+	*input = (fp_matrix){0};
+	if (!shared)
+		goto cleanup;
+	*input = own;
+	if (group == fp_role_group(FP_DOWN))
+		FP_TRY(inner_activations(layer, own, workspace, input));
+	FP_TRY(be->transformer->gather_rows(be, NULL, space->routed->shared_weight, *input, *input));
+cleanup:
+	return status;
+}
+
+fp_expert_rows fp_layer_expert_rows(const fp_layer *layer, const fp_workspace *workspace)
+{
+	return has_experts(layer) ? (fp_expert_rows){workspace->experts.input, workspace->experts.routed}
+							  : (fp_expert_rows){0};
+}
+
+fp_status fp_layer_expert_errors(const fp_layer *layer, fp_workspace *workspace, fp_matrix E, fp_matrix *out)
+{
+	const fp_expert_space *space = &workspace->experts;
+	FP_REQUIRE(workspace->be, has_experts(layer) && space->routed->tokens == E.rows);
+	*out =
+		fp_matrix_rows(fp_matrix_is_absent(space->out) ? space->rows : space->out, 0, fp_routing_places(space->routed));
+	return workspace->be->transformer->gather_rows(workspace->be, space->routed->token, space->routed->share, E, *out);
+}
+
 static fp_status check_finite(const fp_layer *layer, fp_matrix hidden)
 {
 	fp_backend *be = fp_model_backend(layer->model);
@@ -291,6 +354,10 @@ fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state 
 	fp_status status;
 	FP_REQUIRE(workspace->be, group >= 0 && group < FP_GROUP_COUNT);
 	FP_TRY(check_state(layer, state, workspace));
+	if (has_experts(layer) && group >= fp_role_group(FP_UP)) {
+		FP_TRY(experts_input(layer, group, state, workspace, input));
+		goto cleanup;
+	}
 	switch (group) {
 	case 0:
 		FP_TRY(block_input(layer, FP_NORM_ATTENTION, state, workspace, input));
@@ -331,7 +398,8 @@ fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp
 	default:
 		if (parallel)
 			FP_TRY(add_to_residual(layer, FP_OUTPUT, state->context, state, workspace));
-		FP_TRY(add_to_residual(layer, FP_DOWN, input, state, workspace));
+		FP_TRY(has_experts(layer) ? add_experts(layer, input, state, workspace)
+								  : add_to_residual(layer, FP_DOWN, input, state, workspace));
 		if (!state->past) /* a wait in every layer for one token's worth of work; its logits are checked */
 			FP_TRY(check_finite(layer, state->hidden));
 		break;

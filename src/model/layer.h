@@ -15,19 +15,25 @@
  * Group 2 stores nothing because the inner activations are wide; group 3 recomputes them. If both blocks read the
  * layer's input (`parallel`), group 1 adds nothing, `context` must be valid until group 3, and that adds both: until
  * then `hidden` is the layer's input, from which everything can be computed again.
+ *
+ * In a layer with experts, groups 2 and 3 are those of the expert that reads every token, whose rows are scaled by its
+ * weight, if there is one; fp_layer_expert_rows() has the inputs of the others.
  */
 #ifndef FP_MODEL_LAYER_H
 #define FP_MODEL_LAYER_H
 
 #include "model/model.h"
+#include "model/routing.h"
 
 typedef struct fp_layer {
 	const fp_model *model; /* borrowed */
 	int64_t index;
-	fp_matrix weight[FP_ROLE_COUNT]; /* outputs × inputs, of fp_model_held_type(); absent: the model lacks the role */
-	fp_matrix bias[FP_ROLE_COUNT];   /* 1 × outputs or absent */
+	/* By the operators' numbers: outputs × inputs, of fp_model_held_type(), absent where the layer lacks one; and 1 ×
+	 * outputs or absent. */
+	fp_matrix *weight, *bias;
 	fp_matrix norm_weight[FP_NORM_COUNT], norm_bias[FP_NORM_COUNT];
 	fp_matrix query_norm, key_norm; /* 1 × head_dim, or 1 × the width of all heads, or absent */
+	fp_matrix router, shared_gate; /* F32: experts × hidden, 1 × hidden; absent without experts, without a shared one */
 } fp_layer;
 
 /* Reads one layer from the checkpoint to the device. Non-finite weights are an error that names the tensor. */
@@ -74,6 +80,7 @@ typedef struct fp_layer_state {
 	fp_matrix hidden, context; /* the caller's; fp_layer_forward() accepts an absent context */
 	const fp_packing *packing; /* NULL: every sequence has `length` rows of its own */
 	const fp_past *past;       /* NULL: sequences begin with these tokens; not with a packing */
+	const fp_routing *routing; /* how these tokens are routed; NULL: as the layer's router says */
 } fp_layer_state;
 
 /* Width of a packing's workspace: unpacked queries, keys, values and context. */
@@ -101,6 +108,16 @@ fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t seque
  * until the next call. */
 fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
 						 fp_matrix *input);
+/* What the experts read, after fp_layer_input() for group 2 (gate and up) or 3 (down). */
+typedef struct fp_expert_rows {
+	fp_matrix rows;            /* one for each place, scaled by its weight; absent: the layer has no experts */
+	const fp_routing *routing; /* which rows are whose */
+} fp_expert_rows;
+fp_expert_rows fp_layer_expert_rows(const fp_layer *layer, const fp_workspace *workspace);
+/* *out ← E for each place, by the share of its expert in what is added to the token, in memory that the next group's
+ * output overwrites. E: tokens × hidden. */
+fp_status fp_layer_expert_errors(const fp_layer *layer, fp_workspace *workspace, fp_matrix E, fp_matrix *out);
+
 /* Applies the group's operators to the input from fp_layer_input() and updates the state. */
 fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp_layer_state *state,
 						   fp_workspace *workspace);

@@ -36,16 +36,10 @@
 #include "model/layer_tape.h"
 #include "model/model_parts.h"
 
-/* The rows of a tape matrix that the current batch uses. */
-static fp_matrix used(const fp_tape *tape, fp_matrix part)
-{
-	return fp_matrix_rows(part, 0, tape->sequences * tape->length);
-}
-
 /* The BF16 copy if the tape has one, else X. */
 static fp_matrix rounded_or(const fp_tape *tape, fp_matrix rounded, fp_matrix X)
 {
-	return fp_matrix_is_absent(rounded) ? X : used(tape, rounded);
+	return fp_matrix_is_absent(rounded) ? X : fp_tape_used(tape, rounded);
 }
 
 /* *out ← a copy of X in `rounded` for products to read, or X itself if the tape has no such matrix. */
@@ -104,7 +98,7 @@ cleanup:
 
 static fp_matrix attention_input(const fp_layer *layer, const fp_tape *tape)
 {
-	return fp_model_get_config(layer->model)->pre_norm ? used(tape, tape->x) : tape->input;
+	return fp_model_get_config(layer->model)->pre_norm ? fp_tape_used(tape, tape->x) : tape->input;
 }
 
 /* y: the input of the feed-forward part. */
@@ -112,14 +106,14 @@ static fp_matrix inner_input(const fp_layer *layer, const fp_tape *tape)
 {
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	if (c->shared_norm)
-		return used(tape, tape->x);
-	return used(tape, c->pre_norm || c->sum_norm ? tape->y : tape->hidden1);
+		return fp_tape_used(tape, tape->x);
+	return fp_tape_used(tape, c->pre_norm || c->sum_norm ? tape->y : tape->hidden1);
 }
 
 /* Gradients of heads are computed in place, or from what was there before the norm. */
 static fp_matrix raw_heads(const fp_tape *tape, fp_matrix raw, fp_matrix heads)
 {
-	return fp_matrix_is_absent(raw) ? heads : used(tape, raw);
+	return fp_matrix_is_absent(raw) ? heads : fp_tape_used(tape, raw);
 }
 
 /* hidden ← hidden + what an operator at the end of a block gives; which: 0 for attention, 1 for the feed-forward part */
@@ -130,7 +124,8 @@ static fp_status add_block(const fp_layer *layer, fp_tape *tape, int which, fp_m
 	fp_role role = which == 0 ? FP_OUTPUT : FP_DOWN;
 	if (!fp_config_has_branches(c))
 		return fp_linear(tape->be, input, layer->weight[role], layer->bias[role], true, hidden);
-	fp_matrix work = used(tape, tape->dbranch), raw = c->branch_norm ? used(tape, tape->branch[which]) : work;
+	fp_matrix work = fp_tape_used(tape, tape->dbranch),
+			  raw = c->branch_norm ? fp_tape_used(tape, tape->branch[which]) : work;
 	FP_TRY(fp_linear(tape->be, input, layer->weight[role], layer->bias[role], false, raw));
 	FP_TRY(fp_layer_add_branch(layer, FP_NORM_BEHIND_ATTENTION + which, raw, work, hidden));
 cleanup:
@@ -142,8 +137,8 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_matrix Q = used(tape, tape->Q), K = used(tape, tape->K), V = used(tape, tape->V);
-	fp_matrix hidden1 = used(tape, tape->hidden1), context = used(tape, tape->context);
+	fp_matrix Q = fp_tape_used(tape, tape->Q), K = fp_tape_used(tape, tape->K), V = fp_tape_used(tape, tape->V);
+	fp_matrix hidden1 = fp_tape_used(tape, tape->hidden1), context = fp_tape_used(tape, tape->context);
 	fp_attention_shape shape = fp_layer_attention_shape(layer, tape->sequences, tape->length);
 	fp_matrix x = attention_input(layer, tape);
 	shape.key_bias = tape->positions.key_bias;
@@ -168,9 +163,10 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_matrix y = inner_input(layer, tape), up = used(tape, tape->up), z = used(tape, tape->z),
-			  hidden2 = used(tape, tape->hidden2);
-	fp_matrix hidden1 = used(tape, tape->hidden1), input;
+	int64_t width = layer->weight[FP_UP].rows;
+	fp_matrix y = inner_input(layer, tape), up = fp_tape_inner(tape, tape->up, width),
+			  z = fp_tape_inner(tape, tape->z, width), hidden2 = fp_tape_used(tape, tape->hidden2);
+	fp_matrix hidden1 = fp_tape_used(tape, tape->hidden1), input;
 	if (c->sum_norm)
 		FP_TRY(fp_layer_normalise(layer, FP_NORM_ATTENTION, hidden1, y));
 	else if (c->pre_norm && !c->shared_norm)
@@ -178,7 +174,7 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	FP_TRY(round_once(tape, y, tape->rounded_y, &input));
 	FP_TRY(fp_linear(be, input, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
 	if (c->gated) {
-		fp_matrix gate = used(tape, tape->gate);
+		fp_matrix gate = fp_tape_inner(tape, tape->gate, width);
 		FP_TRY(fp_linear(be, input, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
 		FP_TRY(be->transformer->activate_gated(be, c->activation, gate, up, z));
 	} else {
@@ -186,6 +182,47 @@ static fp_status forward_inner(const fp_layer *layer, fp_tape *tape)
 	}
 	FP_TRY(be->memory->copy(be, hidden2, c->sum_norm ? y : hidden1));
 	FP_TRY(add_block(layer, tape, 1, z, hidden2));
+cleanup:
+	return status;
+}
+
+/* The expert that reads every token: target ← target + what it adds. */
+static fp_status forward_shared(const fp_layer *layer, fp_tape *tape, fp_matrix y, fp_matrix target)
+{
+	fp_status status;
+	fp_backend *be = tape->be;
+	int64_t width = layer->weight[FP_UP].rows;
+	fp_matrix up = fp_tape_inner(tape, tape->up, width), gate = fp_tape_inner(tape, tape->gate, width),
+			  z = fp_tape_inner(tape, tape->experts.shared_z, width), scaled = fp_tape_inner(tape, tape->z, width);
+	FP_TRY(fp_linear(be, y, layer->weight[FP_UP], layer->bias[FP_UP], false, up));
+	FP_TRY(fp_linear(be, y, layer->weight[FP_GATE], layer->bias[FP_GATE], false, gate));
+	FP_TRY(be->transformer->activate_gated(be, fp_model_get_config(layer->model)->activation, gate, up, z));
+	FP_TRY(be->transformer->gather_rows(be, NULL, tape->experts.routing.shared_weight, z, scaled));
+	FP_TRY(fp_linear(be, scaled, layer->weight[FP_DOWN], layer->bias[FP_DOWN], true, target));
+cleanup:
+	return status;
+}
+
+/* forward_inner() of a layer with experts. */
+static fp_status forward_experts(const fp_layer *layer, fp_tape *tape)
+{
+	fp_status status;
+	fp_backend *be = tape->be;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	bool branches = fp_config_has_branches(c), narrow = !fp_matrix_is_absent(tape->experts.y);
+	fp_matrix hidden1 = fp_tape_used(tape, tape->hidden1), hidden2 = fp_tape_used(tape, tape->hidden2);
+	fp_matrix rounded_y = fp_tape_used(tape, tape->y), y = narrow ? fp_tape_used(tape, tape->experts.y) : rounded_y;
+	fp_matrix work = branches ? fp_tape_used(tape, tape->dbranch) : hidden2,
+			  target = c->branch_norm ? fp_tape_used(tape, tape->branch[1]) : work;
+	FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, hidden1, y));
+	if (narrow)
+		FP_TRY(be->memory->copy(be, rounded_y, y));
+	FP_TRY(be->memory->copy(be, hidden2, hidden1));
+	FP_TRY(fp_experts_forward_taped(layer, tape, y, rounded_y, branches ? 0.0F : 1.0F, target));
+	if (!fp_matrix_is_absent(layer->shared_gate))
+		FP_TRY(forward_shared(layer, tape, rounded_y, target));
+	if (branches)
+		FP_TRY(fp_layer_add_branch(layer, FP_NORM_BEHIND_FEED, target, work, hidden2));
 cleanup:
 	return status;
 }
@@ -209,46 +246,11 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 	tape->length = length;
 	tape->input = input;
 	FP_TRY(forward_attention(layer, tape));
-	FP_TRY(forward_inner(layer, tape));
+	FP_TRY(fp_matrix_is_absent(layer->router) ? forward_inner(layer, tape) : forward_experts(layer, tape));
 	if (sum_norm)
-		FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, used(tape, tape->hidden2), used(tape, tape->output)));
-	*output = used(tape, sum_norm ? tape->output : tape->hidden2);
-cleanup:
-	return status;
-}
-
-/* What a backward pass computes besides the gradient of the layer's input. */
-typedef struct wanted {
-	fp_layer_matrices *gradients; /* of weights and biases; may be NULL */
-	fp_matrix *energies;          /* per role, as in fp_layer_backward_energies(); may be NULL */
-	bool add;                     /* to the present values */
-} wanted;
-
-/* The gradients or energies of one operator, from the gradient of its output. */
-static fp_status operator_gradients(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient,
-									fp_matrix input, const wanted *want)
-{
-	fp_status status = FP_OK;
-	float beta = want->add ? 1.0F : 0.0F;
-	fp_layer_matrices *out = want->gradients;
-	if (want->energies)
-		FP_TRY(be->gradients->column_squares(be, gradient, beta, want->energies[role]));
-	if (!out)
-		goto cleanup;
-	FP_TRY(be->linear->gemm(be, 1, gradient, FP_TRANSPOSED, input, FP_PLAIN, beta, out->weight[role]));
-	if (!fp_matrix_is_absent(layer->bias[role]))
-		FP_TRY(be->gradients->column_sums(be, gradient, beta, out->bias[role]));
-cleanup:
-	return status;
-}
-
-/* The same, and the gradient of its input: dinput ← gradient·weight + β·dinput. */
-static fp_status operator_backward(const fp_layer *layer, fp_backend *be, fp_role role, fp_matrix gradient,
-								   fp_matrix input, const wanted *want, float beta, fp_matrix dinput)
-{
-	fp_status status;
-	FP_TRY(operator_gradients(layer, be, role, gradient, input, want));
-	FP_TRY(be->linear->gemm(be, 1, gradient, FP_PLAIN, layer->weight[role], FP_PLAIN, beta, dinput));
+		FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, fp_tape_used(tape, tape->hidden2),
+								  fp_tape_used(tape, tape->output)));
+	*output = fp_tape_used(tape, sum_norm ? tape->output : tape->hidden2);
 cleanup:
 	return status;
 }
@@ -261,11 +263,11 @@ static fp_status block_gradient(const fp_layer *layer, fp_tape *tape, int which,
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	if (fp_config_has_branches(c)) {
-		fp_matrix branch = used(tape, tape->dbranch);
+		fp_matrix branch = fp_tape_used(tape, tape->dbranch);
 		FP_TRY(be->linear->axpby(be, fp_config_residual_scale(c), d, 0, branch));
 		if (c->branch_norm)
-			FP_TRY(
-				normalise_backward(layer, FP_NORM_BEHIND_ATTENTION + which, used(tape, tape->branch[which]), branch));
+			FP_TRY(normalise_backward(layer, FP_NORM_BEHIND_ATTENTION + which, fp_tape_used(tape, tape->branch[which]),
+									  branch));
 		d = branch;
 	}
 	FP_TRY(round_once(tape, d, tape->rounded_d, out));
@@ -274,48 +276,54 @@ cleanup:
 }
 
 /* Computes dy from d = dhidden₂. */
-static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix d, const wanted *want)
+static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix d, const fp_wanted *want)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_matrix up = used(tape, tape->up), dz = used(tape, tape->dz), dy = used(tape, tape->dy);
-	fp_matrix y = rounded_or(tape, tape->rounded_y, inner_input(layer, tape)), dup = rounded_or(tape, tape->dup, up);
+	int64_t width = layer->weight[FP_UP].rows;
+	fp_matrix up = fp_tape_inner(tape, tape->up, width), dz = fp_tape_inner(tape, tape->dz, width),
+			  dy = fp_tape_used(tape, tape->dy), y = rounded_or(tape, tape->rounded_y, inner_input(layer, tape));
+	fp_matrix dup = fp_matrix_is_absent(tape->dup) ? up : fp_tape_inner(tape, tape->dup, width);
 	FP_TRY(block_gradient(layer, tape, 1, d, &d));
-	FP_TRY(operator_backward(layer, be, FP_DOWN, d, used(tape, tape->z), want, 0, dz));
+	if (!fp_matrix_is_absent(layer->router))
+		return fp_experts_backward(layer, tape, d, want, dy);
+	FP_TRY(fp_operator_backward(layer, FP_DOWN, d, fp_tape_inner(tape, tape->z, width), want, 0, dz));
 	if (c->gated) {
-		fp_matrix gate = used(tape, tape->gate), dgate = rounded_or(tape, tape->dgate, gate);
+		fp_matrix gate = fp_tape_inner(tape, tape->gate, width),
+				  dgate = fp_matrix_is_absent(tape->dgate) ? gate : fp_tape_inner(tape, tape->dgate, width);
 		FP_TRY(be->gradients->activate_gated_backward(be, c->activation, gate, up, dz, dgate, dup));
-		FP_TRY(operator_backward(layer, be, FP_GATE, dgate, y, want, 0, dy));
+		FP_TRY(fp_operator_backward(layer, FP_GATE, dgate, y, want, 0, dy));
 	} else {
 		FP_TRY(be->gradients->activate_backward(be, c->activation, up, dz, dup));
 	}
-	FP_TRY(operator_backward(layer, be, FP_UP, dup, y, want, c->gated ? 1.0F : 0.0F, dy));
+	FP_TRY(fp_operator_backward(layer, FP_UP, dup, y, want, c->gated ? 1.0F : 0.0F, dy));
 cleanup:
 	return status;
 }
 
 /* From d = dhidden₁. dx is computed unless absent. */
-static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_matrix d, const wanted *want, fp_matrix dx)
+static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_matrix d, const fp_wanted *want,
+									fp_matrix dx)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
 	fp_attention_shape shape = fp_layer_attention_shape(layer, tape->sequences, tape->length);
-	fp_matrix context = used(tape, tape->context), dcontext = used(tape, tape->dcontext);
-	fp_matrix dQ = used(tape, tape->dQ), dK = used(tape, tape->dK), dV = used(tape, tape->dV);
+	fp_matrix context = fp_tape_used(tape, tape->context), dcontext = fp_tape_used(tape, tape->dcontext);
+	fp_matrix dQ = fp_tape_used(tape, tape->dQ), dK = fp_tape_used(tape, tape->dK), dV = fp_tape_used(tape, tape->dV);
 	fp_matrix x = rounded_or(tape, tape->rounded_x, attention_input(layer, tape));
 	shape.key_bias = tape->positions.key_bias;
 	FP_TRY(block_gradient(layer, tape, 0, d, &d));
-	FP_TRY(operator_backward(layer, be, FP_OUTPUT, d, rounded_or(tape, tape->rounded_context, context), want, 0,
-							 dcontext));
-	FP_TRY(be->gradients->attention_backward(be, &shape, used(tape, tape->Q), used(tape, tape->K), used(tape, tape->V),
-											 context, dcontext, dQ, dK, dV));
+	FP_TRY(
+		fp_operator_backward(layer, FP_OUTPUT, d, rounded_or(tape, tape->rounded_context, context), want, 0, dcontext));
+	FP_TRY(be->gradients->attention_backward(be, &shape, fp_tape_used(tape, tape->Q), fp_tape_used(tape, tape->K),
+											 fp_tape_used(tape, tape->V), context, dcontext, dQ, dK, dV));
 	FP_TRY(prepare_heads_backward(layer, tape, layer->query_norm, c->heads, raw_heads(tape, tape->raw_Q, dQ), dQ));
 	FP_TRY(prepare_heads_backward(layer, tape, layer->key_norm, c->kv_heads, raw_heads(tape, tape->raw_K, dK), dK));
-	FP_TRY(operator_gradients(layer, be, FP_QUERY, dQ, x, want));
-	FP_TRY(operator_gradients(layer, be, FP_KEY, dK, x, want));
-	FP_TRY(operator_gradients(layer, be, FP_VALUE, dV, x, want));
+	FP_TRY(fp_operator_gradients(layer, FP_QUERY, dQ, x, want));
+	FP_TRY(fp_operator_gradients(layer, FP_KEY, dK, x, want));
+	FP_TRY(fp_operator_gradients(layer, FP_VALUE, dV, x, want));
 	if (fp_matrix_is_absent(dx))
 		goto cleanup;
 	FP_TRY(be->linear->gemm(be, 1, dQ, FP_PLAIN, layer->weight[FP_QUERY], FP_PLAIN, 0, dx));
@@ -326,15 +334,15 @@ cleanup:
 }
 
 /* *d ← dhidden₁, from the gradient of the layer's output; of parallel blocks dy remains to be added. */
-static fp_status backward_to_hidden1(const fp_layer *layer, fp_tape *tape, const wanted *want, fp_matrix *d)
+static fp_status backward_to_hidden1(const fp_layer *layer, fp_tape *tape, const fp_wanted *want, fp_matrix *d)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	fp_matrix dy = used(tape, tape->dy), hidden1 = used(tape, tape->hidden1);
-	*d = used(tape, c->sum_norm ? tape->output : tape->hidden2);
+	fp_matrix dy = fp_tape_used(tape, tape->dy), hidden1 = fp_tape_used(tape, tape->hidden1);
+	*d = fp_tape_used(tape, c->sum_norm ? tape->output : tape->hidden2);
 	if (c->sum_norm)
-		FP_TRY(normalise_backward(layer, FP_NORM_FEED, used(tape, tape->hidden2), *d));
+		FP_TRY(normalise_backward(layer, FP_NORM_FEED, fp_tape_used(tape, tape->hidden2), *d));
 	FP_TRY(backward_inner(layer, tape, *d, want));
 	if (c->parallel)
 		goto cleanup;
@@ -347,7 +355,7 @@ cleanup:
 	return status;
 }
 
-static fp_status backward(const fp_layer *layer, fp_tape *tape, const wanted *want)
+static fp_status backward(const fp_layer *layer, fp_tape *tape, const fp_wanted *want)
 {
 	fp_status status;
 	fp_matrix d;
@@ -360,12 +368,12 @@ cleanup:
 
 fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients)
 {
-	return backward(layer, tape, &(wanted){.gradients = gradients, .add = add});
+	return backward(layer, tape, &(fp_wanted){.gradients = gradients, .add = add});
 }
 
-fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool add, fp_matrix energies[FP_ROLE_COUNT])
+fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool add, fp_matrix *energies)
 {
-	return backward(layer, tape, &(wanted){.energies = energies, .add = add});
+	return backward(layer, tape, &(fp_wanted){.energies = energies, .add = add});
 }
 
 fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *energies, fp_matrix *dinput)
@@ -373,8 +381,8 @@ fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matri
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	const wanted want = {.energies = energies, .add = true};
-	fp_matrix d, dy = used(tape, tape->dy), dx = c->parallel ? used(tape, tape->dx) : dy;
+	const fp_wanted want = {.energies = energies, .add = true};
+	fp_matrix d, dy = fp_tape_used(tape, tape->dy), dx = c->parallel ? fp_tape_used(tape, tape->dx) : dy;
 	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
 	FP_TRY(backward_to_hidden1(layer, tape, &want, &d));
 	FP_TRY(backward_attention(layer, tape, d, &want, dx));

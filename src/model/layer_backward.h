@@ -8,11 +8,15 @@
 
 #include "model/layer.h"
 
-/* One matrix for each operator's weight and bias, shaped as the layer's. Freed with fp_layer_matrices_free(). */
+/* One matrix for each operator's weight and bias, by its number, shaped as the layer's. Freed with
+ * fp_layer_matrices_free(). */
 typedef struct fp_layer_matrices {
-	fp_matrix weight[FP_ROLE_COUNT], bias[FP_ROLE_COUNT];
+	int count;
+	fp_matrix *weight, *bias;
 } fp_layer_matrices;
 fp_status fp_layer_matrices_new(fp_layer_matrices *out, const fp_layer *layer);
+/* The same with all matrices absent. */
+fp_status fp_layer_matrices_empty(fp_layer_matrices *out, const fp_model *model);
 void fp_layer_matrices_free(fp_backend *be, fp_layer_matrices *matrices); /* all zero is allowed, and left behind */
 
 /* Storage of both passes for up to `tokens` tokens. Freed with fp_tape_free(), before the model. */
@@ -34,9 +38,10 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 /* The caller first overwrites *output of the last forward pass with its gradient. `add` adds the
  * gradients to the present values. A tape serves one backward pass per forward pass. */
 fp_status fp_layer_backward(const fp_layer *layer, fp_tape *tape, bool add, fp_layer_matrices *gradients);
-/* Computes only the squared gradients of the operators' outputs: energies[role] (1 × outputs) ← their
- * sum over the tokens, added to the present values with `add`. */
-fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool add, fp_matrix energies[FP_ROLE_COUNT]);
+/* Computes only the squared gradients of the operators' outputs: energies[number] (1 × outputs) ← their
+ * sum over the tokens, added to the present values with `add`. For experts these are outputs scaled by the tokens'
+ * weights, as their statistics are. */
+fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool add, fp_matrix *energies);
 /* Computes only the gradient of the layer's input: *dinput ← a view into the tape; and, unless NULL, the energies, which
  * are added to the present values. */
 fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *energies, fp_matrix *dinput);

@@ -5,6 +5,22 @@
 
 #include "model/layer_backward.h"
 #include "model/position_tables.h"
+#include "model/routing.h"
+
+/* Of a mixture of experts, with P = tokens · active places (experts.c). */
+typedef struct fp_expert_tape {
+	fp_routing routing;
+	fp_matrix y;              /* tokens × hidden in F32; absent where the tape's y has that type */
+	fp_matrix logits;         /* tokens × experts, and the shared expert's gate; then their gradients */
+	fp_matrix x, gate, up, z; /* of P rows; x in BF16 if products round */
+	fp_matrix scaled;         /* w z, in BF16 likewise */
+	fp_matrix out;            /* scaled Wdownᵀ; then dx */
+	fp_matrix d;              /* the gradients of `out` */
+	fp_matrix dz, dgate, dup;
+	fp_matrix dweight;  /* 1 × P */
+	fp_matrix shared_z; /* z of the expert that reads every token, whose scaled z is the tape's */
+	fp_matrix dshared;  /* 1 × tokens */
+} fp_expert_tape;
 
 /* The names are those of the formulas in layer_backward.c. */
 struct fp_tape {
@@ -29,6 +45,41 @@ struct fp_tape {
 	 * a product reads them. These are BF16 copies of what remains in F32, and BF16 gradients. */
 	fp_matrix rounded_x, rounded_y, rounded_context, rounded_d, dup, dgate;
 	fp_position_tables positions;
+	fp_expert_tape experts;
 };
+
+/* The rows of a tape matrix that the current batch uses. */
+static inline fp_matrix fp_tape_used(const fp_tape *tape, fp_matrix part)
+{
+	return fp_matrix_rows(part, 0, tape->sequences * tape->length);
+}
+/* The same of a matrix that is wide enough for every layer, in a layer where it has `width` columns. */
+static inline fp_matrix fp_tape_inner(const fp_tape *tape, fp_matrix part, int64_t width)
+{
+	return fp_matrix_reshape(part, tape->sequences * tape->length, width);
+}
+
+/* --- operator_backward.c ------------------------------------------------------------------------------------------ */
+
+/* What a backward pass computes besides the gradient of the layer's input. */
+typedef struct fp_wanted {
+	fp_layer_matrices *gradients; /* of weights and biases; may be NULL */
+	fp_matrix *energies;          /* by number, as in fp_layer_backward_energies(); may be NULL */
+	bool add;                     /* to the present values */
+} fp_wanted;
+/* The gradients or energies of one operator, from the gradient of its output. */
+fp_status fp_operator_gradients(const fp_layer *layer, int number, fp_matrix gradient, fp_matrix input,
+								const fp_wanted *want);
+/* The same, and the gradient of its input: dinput ← gradient·weight + β·dinput. */
+fp_status fp_operator_backward(const fp_layer *layer, int number, fp_matrix gradient, fp_matrix input,
+							   const fp_wanted *want, float beta, fp_matrix dinput);
+
+/* --- experts_backward.c ------------------------------------------------------------------------------------------- */
+
+/* target ← β·target + what the experts add. y: the feed-forward part's input in F32, and as products read it. */
+fp_status fp_experts_forward_taped(const fp_layer *layer, fp_tape *tape, fp_matrix y, fp_matrix rounded_y, float beta,
+								   fp_matrix target);
+/* dy ← its gradient, from d, that of `target`, as products read it. */
+fp_status fp_experts_backward(const fp_layer *layer, fp_tape *tape, fp_matrix d, const fp_wanted *want, fp_matrix dy);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef FP_MODEL_LAYER_WORKSPACE_H
 #define FP_MODEL_LAYER_WORKSPACE_H
 
-#include "model/layer.h"
+#include "model/experts.h"
 #include "model/position_tables.h"
 
 struct fp_workspace {
@@ -15,6 +15,7 @@ struct fp_workspace {
 	fp_matrix context;    /* T × q; for fp_layer_forward() */
 	fp_matrix rounded;    /* T × h in BF16: an F32 input that several products would each round */
 	fp_matrix branch;     /* T × h in F32: a block's output, if it is changed before it is added; else absent */
+	fp_expert_space experts;
 	fp_position_tables positions;
 };
 

@@ -20,6 +20,9 @@ static fp_status check_config(const fp_config_reader *reader, const fp_model_con
 	if (c->heads * c->head_dim > FP_MAX_DIMENSION)
 		return fp_config_fail(reader, "head_dim", "times num_attention_heads must be at most %lld, but is %lld",
 							  (long long)FP_MAX_DIMENSION, (long long)(c->heads * c->head_dim));
+	if (c->experts.active > c->experts.count)
+		return fp_config_fail(reader, "num_experts_per_tok", "must be at most the number of experts, %lld, but is %lld",
+							  (long long)c->experts.count, (long long)c->experts.active);
 	return FP_OK;
 }
 
@@ -60,7 +63,6 @@ void fp_model_close(fp_model *model)
 	fp_matrix_free(model->be, &model->input_projection);
 	fp_matrix_free(model->be, &model->embedding_norm[0]);
 	fp_matrix_free(model->be, &model->embedding_norm[1]);
-	fp_free(model->layers);
 	fp_free(model);
 }
 
@@ -101,18 +103,23 @@ const fp_checkpoint *fp_model_checkpoint(const fp_model *model)
 	return model->checkpoint;
 }
 
-const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp_role role)
+int fp_model_operators(const fp_model *model)
 {
-	if (layer < 0 || layer >= model->config.layers || (int)role < 0 || role >= FP_ROLE_COUNT)
-		return NULL;
-	return model->layers[layer].weight[role];
+	return FP_ROLE_COUNT + (int)(FP_EXPERT_ROLES * model->config.experts.count);
 }
 
-const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, fp_role role)
+const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, int number)
 {
-	if (layer < 0 || layer >= model->config.layers || (int)role < 0 || role >= FP_ROLE_COUNT)
+	if (layer < 0 || layer >= model->config.layers || number < 0 || number >= fp_model_operators(model))
 		return NULL;
-	return model->layers[layer].bias[role];
+	return model->layers[layer].weight[number];
+}
+
+const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, int number)
+{
+	if (layer < 0 || layer >= model->config.layers || number < 0 || number >= fp_model_operators(model))
+		return NULL;
+	return model->layers[layer].bias[number];
 }
 
 fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t sequences, int64_t length)
@@ -133,21 +140,21 @@ fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t seque
 								.key_bias = {.rows = c->alibi ? c->heads : 0, .cols = c->alibi ? c->positions : 0}};
 }
 
-int fp_role_group(fp_role role)
+int fp_role_group(int number)
 {
 	static const int groups[FP_ROLE_COUNT] = {
 		[FP_QUERY] = 0, [FP_KEY] = 0, [FP_VALUE] = 0, [FP_OUTPUT] = 1, [FP_GATE] = 2, [FP_UP] = 2, [FP_DOWN] = 3,
 	};
-	return groups[role];
+	return groups[fp_operator_role(number)];
 }
 
-const char *fp_role_name(fp_role role)
+const char *fp_role_name(int number)
 {
 	static const char *const names[FP_ROLE_COUNT] = {
 		[FP_QUERY] = "q",   [FP_KEY] = "k", [FP_VALUE] = "v",   [FP_OUTPUT] = "o",
 		[FP_GATE] = "gate", [FP_UP] = "up", [FP_DOWN] = "down",
 	};
-	return names[role];
+	return names[fp_operator_role(number)];
 }
 
 int64_t fp_model_default_length(const fp_model *model)

@@ -36,6 +36,20 @@ typedef enum fp_qkv_layout {
 
 #define FP_MAX_LAYERS ((int64_t)1 << 16)
 
+/* A feed-forward part of which a router chooses a few gated blocks, the experts, for each token:
+ *
+ *     p = softmax(y Wrouterᵀ)
+ *     what is added = Σ w_e expert_e(y) + σ(y·g) shared(y)    over the `active` experts of largest p
+ *
+ * with w_e = p_e, or p_e divided by the sum of the chosen. */
+typedef struct fp_experts_config {
+	int64_t count, active;            /* count 0: no layer has experts */
+	int64_t inner;                    /* width of an expert */
+	int64_t shared;                   /* width of the expert that reads every token; 0: there is none */
+	bool normalised;                  /* weights are divided by their sum */
+	uint8_t dense[FP_MAX_LAYERS / 8]; /* bit by layer: one block of fp_model_config.inner in place of experts */
+} fp_experts_config;
+
 /* The description of a decoder block that the forward pass, the backward pass, the statistics and the output read. What
  * is 0 or false by default is off. */
 typedef struct fp_model_config {
@@ -74,7 +88,8 @@ typedef struct fp_model_config {
 	float attention_scale;                              /* on the scores; 0: 1/√head_dim */
 	float score_cap, logit_cap;                         /* c·tanh(x/c) on scores and logits; 0: none */
 	float embedding_scale, residual_scale, logit_scale; /* multipliers; 0: 1 */
-	const char *norm_names[2];                          /* in place of the architecture's, if not NULL; borrowed */
+	fp_experts_config experts;
+	const char *norm_names[2]; /* in place of the architecture's, if not NULL; borrowed */
 } fp_model_config;
 
 /* The attention window of a layer; 0: none. */
@@ -87,6 +102,11 @@ static inline bool fp_config_rotates(const fp_model_config *config, int64_t laye
 {
 	return config->rotary && !(config->unrotated[layer / 8] >> (layer % 8) & 1);
 }
+/* Whether a layer has experts. */
+static inline bool fp_config_has_experts(const fp_model_config *config, int64_t layer)
+{
+	return config->experts.count > 0 && !(config->experts.dense[layer / 8] >> (layer % 8) & 1);
+}
 /* The factor of what a block adds to the residual stream. */
 static inline float fp_config_residual_scale(const fp_model_config *config)
 {
@@ -98,13 +118,31 @@ static inline bool fp_config_has_branches(const fp_model_config *config)
 	return config->branch_norm || fp_config_residual_scale(config) != 1.0F;
 }
 
-/* The operators of a layer in pruning order. Only gated models have FP_GATE. */
+/* The operators of a layer in pruning order. Only gated models have FP_GATE. In a layer with experts, FP_GATE, FP_UP and
+ * FP_DOWN are those of the expert that reads every token. */
 typedef enum fp_role { FP_QUERY, FP_KEY, FP_VALUE, FP_OUTPUT, FP_GATE, FP_UP, FP_DOWN, FP_ROLE_COUNT } fp_role;
+
+/* The number of an operator in its layer: an fp_role, then gate, up and down of each expert. */
+enum { FP_EXPERT_ROLES = 3 };
+static inline int fp_expert_operator(int64_t expert, fp_role role)
+{
+	return FP_ROLE_COUNT + (int)(FP_EXPERT_ROLES * expert) + ((int)role - (int)FP_GATE);
+}
+/* −1: it belongs to no expert. */
+static inline int64_t fp_operator_expert(int number)
+{
+	return number < FP_ROLE_COUNT ? -1 : (number - FP_ROLE_COUNT) / FP_EXPERT_ROLES;
+}
+static inline fp_role fp_operator_role(int number)
+{
+	return (fp_role)(number < FP_ROLE_COUNT ? number : FP_GATE + (number - FP_ROLE_COUNT) % FP_EXPERT_ROLES);
+}
 
 /* The norms of a layer: before attention, before the feed-forward part, and behind each. */
 enum { FP_NORM_ATTENTION, FP_NORM_FEED, FP_NORM_BEHIND_ATTENTION, FP_NORM_BEHIND_FEED, FP_NORM_COUNT };
 
-/* Groups of operators that read the same input: {q, k, v} {o} {gate, up | fc1} {down | fc2}. */
+/* Groups of operators that read the same input: {q, k, v} {o} {gate, up | fc1} {down | fc2}. The operators of each expert
+ * read rows of their own, at the same time as those of the group with their role. */
 enum { FP_GROUP_COUNT = 4 };
 
 typedef struct fp_model fp_model;
@@ -119,16 +157,19 @@ const fp_checkpoint *fp_model_checkpoint(const fp_model *model);
  * only. Borrowed. It must not replace tensors outside the decoder layers: those are loaded once. */
 void fp_model_set_overlay(fp_model *model, const fp_overlay *overlay);
 
+/* Operators of a layer, with those that it lacks: their numbers are below this. */
+int fp_model_operators(const fp_model *model);
 /* The weight tensor of a layer's operator, outputs × inputs: of the checkpoint, or a part of one (tensor_part.h). NULL: the
  * model has no such operator. */
-const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, fp_role role);
+const fp_tensor_info *fp_model_operator(const fp_model *model, int64_t layer, int number);
 /* Its bias, or NULL. */
-const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, fp_role role);
+const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t layer, int number);
 /* The type of an operator's weights on the device: the checkpoint's if products round to 16 bits
  * anyway, which halves the memory; else F32. */
 fp_dtype fp_model_held_type(const fp_model *model, const fp_tensor_info *tensor);
-int fp_role_group(fp_role role);
-const char *fp_role_name(fp_role role); /* "q", "k", "v", "o", "gate", "up", "down" */
+/* Of the role of an operator's number. */
+int fp_role_group(int number);
+const char *fp_role_name(int number); /* "q", "k", "v", "o", "gate", "up", "down" */
 
 /* The default window length: the model's positions, but at most 8192, because published results for
  * long-context models do not use their full length. */

@@ -9,9 +9,9 @@
 
 /* A layer's tensors, borrowed from the checkpoint. NULL: the model has no such tensor. */
 typedef struct fp_layer_tensors {
-	const fp_tensor_info *weight[FP_ROLE_COUNT], *bias[FP_ROLE_COUNT];
+	const fp_tensor_info **weight, **bias; /* by the operators' numbers */
 	const fp_tensor_info *norm_weight[FP_NORM_COUNT], *norm_bias[FP_NORM_COUNT];
-	const fp_tensor_info *query_norm, *key_norm;
+	const fp_tensor_info *query_norm, *key_norm, *router, *shared_gate;
 	fp_tensor_info weight_part[FP_ROLE_COUNT],
 		bias_part[FP_ROLE_COUNT]; /* where the above are parts; own their names */
 } fp_layer_tensors;
@@ -43,7 +43,7 @@ struct fp_model {
 
 /* Finds every tensor that the config requires and checks its type and shape. */
 fp_status fp_model_find_tensors(fp_model *model);
-void fp_model_forget_tensors(fp_model *model);
+void fp_model_forget_tensors(fp_model *model); /* frees model->layers */
 
 /* Allocates *out and uploads a tensor (rank 1: 1 × n), asynchronously if the backend can. Releases the
  * file's pages. */
@@ -68,8 +68,9 @@ typedef struct fp_layer_part {
 	fp_matrix *matrix;
 	bool is_operator, is_norm; /* is_norm: the weight of a norm */
 } fp_layer_part;
-enum { FP_LAYER_PARTS = 2 * FP_ROLE_COUNT + 2 * FP_NORM_COUNT + 2 };
-void fp_layer_list_parts(fp_layer *layer, fp_layer_part parts[FP_LAYER_PARTS]);
+/* The parts are numbered from 0. */
+int fp_layer_part_count(const fp_model *model);
+fp_layer_part fp_layer_part_at(fp_layer *layer, int number);
 
 /* Y ← X Wᵀ + b, plus Y with `add`; b may be absent. */
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y);

@@ -156,10 +156,43 @@ cleanup:
 	return status;
 }
 
+/* The router, the operators of each expert, and those of the expert that reads every token. */
+static fp_status find_experts(fp_model *model, int64_t index)
+{
+	fp_status status;
+	const fp_model_config *c = &model->config;
+	const fp_architecture *a = model->architecture;
+	const fp_experts_config *experts = &c->experts;
+	fp_layer_tensors *layer = &model->layers[index];
+	char name[NAME_SIZE / 2];
+	FP_TRY(require_inner(model, index, a->router, "weight", experts->count, c->hidden, &layer->router));
+	for (int64_t e = 0; e < experts->count; e++)
+		for (int i = 0; i < FP_EXPERT_ROLES; i++) {
+			bool down = FP_GATE + i == FP_DOWN;
+			snprintf(name, sizeof name, "%s.%lld.%s", a->experts, (long long)e, a->expert_operators[i]);
+			FP_TRY(require_inner(model, index, name, "weight", down ? c->hidden : experts->inner,
+								 down ? experts->inner : c->hidden,
+								 &layer->weight[fp_expert_operator(e, (fp_role)(FP_GATE + i))]));
+		}
+	if (experts->shared == 0)
+		goto cleanup;
+	FP_TRY(require_inner(model, index, a->shared_gate, "weight", 1, c->hidden, &layer->shared_gate));
+	for (int i = 0; i < FP_EXPERT_ROLES; i++) {
+		bool down = FP_GATE + i == FP_DOWN;
+		snprintf(name, sizeof name, "%s.%s", a->shared, a->expert_operators[i]);
+		FP_TRY(require_inner(model, index, name, "weight", down ? c->hidden : experts->shared,
+							 down ? experts->shared : c->hidden, &layer->weight[FP_GATE + i]));
+	}
+cleanup:
+	return status;
+}
+
 static fp_status find_layer(fp_model *model, int64_t index)
 {
 	fp_status status = FP_OK;
 	const fp_model_config *c = &model->config;
+	fp_layer_tensors *layer = &model->layers[index];
+	bool sparse = fp_config_has_experts(c, index);
 	int64_t queries = c->heads * c->head_dim;
 	int64_t keys = c->kv_heads * c->head_dim;
 	const struct {
@@ -170,13 +203,17 @@ static fp_status find_layer(fp_model *model, int64_t index)
 		[FP_KEY] = {keys, c->hidden, c->qkv_bias, true},
 		[FP_VALUE] = {keys, c->hidden, c->qkv_bias, true},
 		[FP_OUTPUT] = {c->hidden, queries, c->output_bias, true},
-		[FP_GATE] = {c->inner, c->hidden, c->mlp_bias, c->gated},
-		[FP_UP] = {c->inner, c->hidden, c->mlp_bias, true},
-		[FP_DOWN] = {c->hidden, c->inner, c->mlp_bias, true},
+		[FP_GATE] = {c->inner, c->hidden, c->mlp_bias, c->gated && !sparse},
+		[FP_UP] = {c->inner, c->hidden, c->mlp_bias, !sparse},
+		[FP_DOWN] = {c->hidden, c->inner, c->mlp_bias, !sparse},
 	};
+	FP_TRY(FP_NEW(model->be->ctx, &layer->weight, fp_model_operators(model)));
+	FP_TRY(FP_NEW(model->be->ctx, &layer->bias, fp_model_operators(model)));
 	for (int role = 0; role < FP_ROLE_COUNT; role++)
 		if (roles[role].present)
 			FP_TRY(find_operator(model, index, (fp_role)role, roles[role].rows, roles[role].cols, roles[role].bias));
+	if (sparse)
+		FP_TRY(find_experts(model, index));
 	FP_TRY(find_norms(model, index));
 cleanup:
 	return status;
@@ -184,11 +221,16 @@ cleanup:
 
 void fp_model_forget_tensors(fp_model *model)
 {
-	for (int64_t i = 0; model->layers && i < model->config.layers; i++)
+	for (int64_t i = 0; model->layers && i < model->config.layers; i++) {
 		for (int role = 0; role < FP_ROLE_COUNT; role++) {
 			fp_free((char *)model->layers[i].weight_part[role].name);
 			fp_free((char *)model->layers[i].bias_part[role].name);
 		}
+		fp_free(model->layers[i].weight);
+		fp_free(model->layers[i].bias);
+	}
+	fp_free(model->layers);
+	model->layers = NULL;
 }
 
 /* The prefix depends on the class that the model was saved from. */

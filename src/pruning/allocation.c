@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "model/layer_backward.h"
 #include "solver/steps.h"
 #include "statistics/statistics.h"
 
@@ -20,9 +21,28 @@ static const int64_t PROBE_BYTES = (int64_t)1 << 30; /* limit of the streams' me
 static const double GROWTH = 6.93;
 static const double SMALLEST_LOSS = 1e-6; /* for an operator whose pruning does not raise the loss */
 
+/* What is measured as one: an operator that reads every token, or those of one role of all experts. */
+enum { SLOT_COUNT = FP_ROLE_COUNT + FP_EXPERT_ROLES };
+
+static int slot_of(int number)
+{
+	return number < FP_ROLE_COUNT ? number : fp_expert_operator(0, fp_operator_role(number));
+}
+
+/* Entries of a slot in a layer; 0: the layer has no such operator. */
+static int64_t slot_entries(const fp_model *model, int64_t layer, int slot)
+{
+	int64_t entries = 0;
+	for (int i = slot; i < (slot < FP_ROLE_COUNT ? slot + 1 : fp_model_operators(model)); i += FP_EXPERT_ROLES) {
+		const fp_tensor_info *tensor = fp_model_operator(model, layer, i);
+		entries += tensor ? tensor->elements : 0;
+	}
+	return entries;
+}
+
 struct fp_allocation {
 	int64_t first, end;
-	double *share; /* by layer and role; −1: no such operator */
+	double *share; /* by layer and slot; −1: no such operator */
 };
 
 typedef struct probe {
@@ -44,10 +64,10 @@ void fp_allocation_free(fp_allocation *allocation)
 	fp_free(allocation);
 }
 
-fp_pattern fp_allocation_pattern(const fp_allocation *allocation, fp_pattern pattern, int64_t layer, fp_role role)
+fp_pattern fp_allocation_pattern(const fp_allocation *allocation, fp_pattern pattern, int64_t layer, int number)
 {
 	if (allocation && layer >= allocation->first && layer < allocation->end)
-		pattern.sparsity = allocation->share[(layer - allocation->first) * FP_ROLE_COUNT + role];
+		pattern.sparsity = allocation->share[(layer - allocation->first) * SLOT_COUNT + slot_of(number)];
 	return pattern;
 }
 
@@ -113,8 +133,8 @@ static int64_t count_operators(const fp_allocation_request *request)
 {
 	int64_t count = 0;
 	for (int64_t layer = request->first; layer < request->end; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			count += fp_model_operator(request->model, layer, (fp_role)role) != NULL;
+		for (int slot = 0; slot < SLOT_COUNT; slot++)
+			count += slot_entries(request->model, layer, slot) > 0;
 	return count;
 }
 
@@ -154,9 +174,9 @@ static fp_status forward(const probe *p, const fp_layer *layer, fp_matrix hidden
 	return fp_layer_forward(layer, &state, p->workspace);
 }
 
-/* pruned[role] ← the group's operators, pruned by Wanda for the inputs X */
-static fp_status prune_group(const probe *p, const fp_layer *layer, int group, fp_matrix X,
-							 fp_matrix pruned[FP_ROLE_COUNT])
+/* pruned[number] ← the group's operators, those of an expert or (−1) of none, pruned by Wanda for the inputs X */
+static fp_status prune_group(const probe *p, const fp_layer *layer, int group, int64_t expert, fp_matrix X,
+							 fp_matrix *pruned)
 {
 	fp_backend *be = p->be;
 	fp_statistics statistics = {0};
@@ -164,18 +184,21 @@ static fp_status prune_group(const probe *p, const fp_layer *layer, int group, f
 	fp_matrix mask = {0}, own = {0};
 	fp_status status;
 	FP_TRY(fp_statistics_new(&statistics, be, &(fp_statistics_plan){.inputs = X.cols, .batch = p->tokens}));
-	FP_TRY(fp_statistics_fold(&statistics, X, X));
+	if (X.rows > 0)
+		FP_TRY(fp_statistics_fold(&statistics, X, X));
 	FP_TRY(fp_statistics_finish(&statistics));
+	if (X.rows == 0) /* an expert that no token reaches */
+		FP_TRY(fp_statistics_identity(&statistics));
 	FP_TRY(fp_gram_new(&gram, be, statistics.A));
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		fp_matrix W = layer->weight[role];
-		if (fp_role_group((fp_role)role) != group || fp_matrix_is_absent(W))
+	for (int i = 0; i < fp_model_operators(layer->model); i++) {
+		fp_matrix W = layer->weight[i];
+		if (fp_role_group(i) != group || fp_operator_expert(i) != expert || fp_matrix_is_absent(W))
 			continue;
 		FP_TRY(fp_matrix_widen(be, W, &own, &W));
 		fp_problem problem = {.gram = &gram, .W = W, .C = W, .pattern = p->request->pattern};
 		FP_TRY(fp_matrix_new(be, &mask, W.rows, W.cols, FP_U8));
-		FP_TRY(fp_matrix_new(be, &pruned[role], W.rows, W.cols, FP_F32));
-		FP_TRY(fp_warm_start(&problem, "wanda", p->request->settings, pruned[role], mask));
+		FP_TRY(fp_matrix_new(be, &pruned[i], W.rows, W.cols, FP_F32));
+		FP_TRY(fp_warm_start(&problem, "wanda", p->request->settings, pruned[i], mask));
 		fp_matrix_free(be, &mask);
 		fp_matrix_free(be, &own);
 	}
@@ -187,36 +210,59 @@ cleanup:
 	return status;
 }
 
-/* Starts a stream for each operator of the layer: the layer's output with that operator pruned. */
+/* Swaps the operators of a slot with the pruned ones. */
+static void swap_slot(fp_layer *layer, int slot, fp_matrix *pruned)
+{
+	for (int i = slot; i < fp_model_operators(layer->model); i++)
+		if (slot_of(i) == slot) {
+			fp_matrix weight = layer->weight[i];
+			layer->weight[i] = pruned[i];
+			pruned[i] = weight;
+		}
+}
+
+/* pruned ← all operators of the layer, pruned for the inputs that they have in the dense model */
+static fp_status prune_layer(const probe *p, const fp_layer *layer, fp_layer_state *state, fp_matrix *pruned)
+{
+	fp_status status = FP_OK;
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		fp_matrix X;
+		FP_TRY(fp_layer_input(layer, group, state, p->workspace, &X));
+		if (!fp_matrix_is_absent(X))
+			FP_TRY(prune_group(p, layer, group, -1, X, pruned));
+		fp_expert_rows rows = fp_layer_expert_rows(layer, p->workspace);
+		for (int64_t e = 0; group >= fp_role_group(FP_UP) && rows.routing && e < rows.routing->experts; e++)
+			FP_TRY(prune_group(p, layer, group, e, fp_routing_rows(rows.routing, e, rows.rows), pruned));
+		FP_TRY(fp_layer_advance(layer, group, X, state, p->workspace));
+	}
+cleanup:
+	return status;
+}
+
+/* Starts a stream for each slot of the layer: the layer's output with its operators pruned. */
 static fp_status start_streams(probe *p, fp_layer *layer)
 {
 	fp_backend *be = p->be;
-	fp_matrix pruned[FP_ROLE_COUNT] = {{0}};
+	fp_layer_matrices pruned = {0};
 	fp_layer_state state = {
 		.sequences = p->windows, .length = p->request->windows->length, .hidden = p->scratch, .context = p->context};
 	fp_status status;
+	FP_TRY(fp_layer_matrices_empty(&pruned, layer->model));
 	FP_TRY(be->memory->copy(be, p->scratch, p->base));
-	for (int group = 0; group < FP_GROUP_COUNT; group++) {
-		fp_matrix X;
-		FP_TRY(fp_layer_input(layer, group, &state, p->workspace, &X));
-		FP_TRY(prune_group(p, layer, group, X, pruned));
-		FP_TRY(fp_layer_advance(layer, group, X, &state, p->workspace));
-	}
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		fp_matrix dense = layer->weight[role];
-		if (fp_matrix_is_absent(dense))
+	FP_TRY(prune_layer(p, layer, &state, pruned.weight));
+	for (int slot = 0; slot < SLOT_COUNT; slot++) {
+		if (slot_entries(layer->model, layer->index, slot) == 0)
 			continue;
 		fp_matrix *stream = &p->streams[p->started++];
 		FP_TRY(fp_matrix_new(be, stream, p->base.rows, p->base.cols, FP_F32));
 		FP_TRY(be->memory->copy(be, *stream, p->base));
-		layer->weight[role] = pruned[role];
+		swap_slot(layer, slot, pruned.weight);
 		status = forward(p, layer, *stream);
-		layer->weight[role] = dense;
+		swap_slot(layer, slot, pruned.weight);
 		FP_TRY(status);
 	}
 cleanup:
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		fp_matrix_free(be, &pruned[role]);
+	fp_layer_matrices_free(be, &pruned);
 	return status;
 }
 
@@ -275,18 +321,19 @@ static fp_status set_shares(const probe *p, fp_allocation *allocation)
 	}
 	for (int pass = 0; pass < 2; pass++) {
 		int64_t i = 0;
-		for (int64_t at = 0; at < (request->end - request->first) * FP_ROLE_COUNT; at++) {
-			int64_t layer = request->first + at / FP_ROLE_COUNT;
-			fp_role role = (fp_role)(at % FP_ROLE_COUNT);
-			const fp_tensor_info *tensor = fp_model_operator(request->model, layer, role);
-			if (!tensor) {
+		for (int64_t at = 0; at < (request->end - request->first) * SLOT_COUNT; at++) {
+			int64_t layer = request->first + at / SLOT_COUNT;
+			int slot = (int)(at % SLOT_COUNT);
+			int64_t size = slot_entries(request->model, layer, slot);
+			if (size == 0) {
 				allocation->share[at] = -1;
 			} else if (pass == 0) {
-				entries[i++] = tensor->elements;
+				entries[i++] = size;
 			} else { /* half an entry more, so that rounding down gives the exact count */
 				allocation->share[at] = ((double)zeros[i] + 0.5) / (double)entries[i];
-				fp_log(ctx, FP_LOG_INFO, "layer %lld %s: loss %+.4f, share %.4f", (long long)layer, fp_role_name(role),
-					   loss[i], (double)zeros[i] / (double)entries[i]);
+				fp_log(ctx, FP_LOG_INFO, "layer %lld %s%s: loss %+.4f, share %.4f", (long long)layer,
+					   slot < FP_ROLE_COUNT ? "" : "experts' ", fp_role_name(slot), loss[i],
+					   (double)zeros[i] / (double)entries[i]);
 				i++;
 			}
 		}
@@ -320,7 +367,7 @@ fp_status fp_allocation_new(fp_allocation **out, const fp_allocation_request *re
 	FP_TRY(FP_NEW(ctx, &allocation, 1));
 	allocation->first = request->first;
 	allocation->end = request->end;
-	FP_TRY(FP_NEW(ctx, &allocation->share, (request->end - request->first) * FP_ROLE_COUNT));
+	FP_TRY(FP_NEW(ctx, &allocation->share, (request->end - request->first) * SLOT_COUNT));
 	FP_TRY(probe_new(&p));
 	FP_TRY(run_layers(&p));
 	FP_TRY(set_shares(&p, allocation));

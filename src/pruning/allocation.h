@@ -12,6 +12,8 @@
  *     sᵢ = s + ln(μ·entriesᵢ/Δᵢ)/β
  *
  * limited to an interval around s, where the multiplier μ makes the number of zeros right.
+ *
+ * The experts of a layer share one sparsity for each role: gate, up or down of all of them count as one operator.
  */
 #ifndef FP_PRUNING_ALLOCATION_H
 #define FP_PRUNING_ALLOCATION_H
@@ -34,7 +36,7 @@ typedef struct fp_allocation_request {
 fp_status fp_allocation_new(fp_allocation **out, const fp_allocation_request *request);
 void fp_allocation_free(fp_allocation *allocation); /* NULL is allowed */
 /* Returns the pattern with the operator's own sparsity, or unchanged if allocation is NULL. */
-fp_pattern fp_allocation_pattern(const fp_allocation *allocation, fp_pattern pattern, int64_t layer, fp_role role);
+fp_pattern fp_allocation_pattern(const fp_allocation *allocation, fp_pattern pattern, int64_t layer, int number);
 
 /* zeros[i] ← how many of entries[i] to prune: ⌊share·Σ entries⌋ in total. No operator's sparsity differs from `share` by
  * more than `limit`, apart from rounding. loss[i] = Δᵢ > 0. */

@@ -97,7 +97,7 @@ fp_status fp_update_bias(const fp_layer_task *task, const fp_bias_target *target
 						 fp_operator_result *result)
 {
 	bias_space space = {.be = task->be};
-	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, result->layer, result->role);
+	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, result->layer, result->number);
 	fp_status status;
 	FP_TRY(space_new(&space, bias, tensor->dtype));
 	FP_TRY(multiply_means(&space, target, V));

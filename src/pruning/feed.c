@@ -40,19 +40,19 @@ bool fp_group_repairs(const fp_model *model, const fp_settings *settings, int gr
 }
 
 fp_statistics_plan fp_group_statistics_plan(const fp_model *model, const fp_settings *settings, int64_t layer,
-											int group, int64_t batch)
+											int group, int64_t expert, int64_t batch)
 {
 	fp_statistics_plan plan = {.batch = batch,
 							   .two_streams = fp_group_is_corrected(settings, group),
 							   .centred = settings->bias_update, /* if every operator has a bias */
 							   .residual_outputs =
 								   fp_group_repairs(model, settings, group) ? fp_model_get_config(model)->hidden : 0};
-	int count = 0;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *tensor = fp_model_operator(model, layer, (fp_role)role);
-		if (!tensor || fp_role_group((fp_role)role) != group)
+	int count = 0, first = expert < 0 ? 0 : fp_expert_operator(expert, FP_GATE);
+	for (int i = first; i < first + (expert < 0 ? FP_ROLE_COUNT : FP_EXPERT_ROLES); i++) {
+		const fp_tensor_info *tensor = fp_model_operator(model, layer, i);
+		if (!tensor || fp_role_group(i) != group)
 			continue;
-		plan.centred = plan.centred && fp_model_operator_bias(model, layer, (fp_role)role);
+		plan.centred = plan.centred && fp_model_operator_bias(model, layer, i);
 		plan.inputs = tensor->shape[1];
 		plan.only = (fp_matrix){.rows = tensor->shape[0], .cols = tensor->shape[1]};
 		count++;

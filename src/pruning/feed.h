@@ -20,9 +20,9 @@ bool fp_feed_chains_layers(fp_feed feed);
 bool fp_group_is_corrected(const fp_settings *settings, int group);
 /* True if the targets of the group's operators include the residual stream's error E = h − h*. */
 bool fp_group_repairs(const fp_model *model, const fp_settings *settings, int group);
-/* What to accumulate for the group's operators, with at most `batch` tokens at a time. `only` gets a shape but no
- * buffer. */
+/* What to accumulate for the group's operators that read every token (expert −1) or those of an expert, with at most
+ * `batch` tokens at a time. `only` gets a shape but no buffer; inputs 0: there is no such operator. */
 fp_statistics_plan fp_group_statistics_plan(const fp_model *model, const fp_settings *settings, int64_t layer,
-											int group, int64_t batch);
+											int group, int64_t expert, int64_t batch);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fit_pruned_layer.c: runs the layer fit on the streams and outputs its result. */
+#include "base/memory.h"
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
 
@@ -99,13 +100,12 @@ static fp_status finish(fp_layer_job *job, const fp_fit_result *result)
 {
 	const fp_layer_task *task = job->task;
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		if (fp_matrix_is_absent(job->pruned->weight[role]) ||
-			!fp_layer_task_has(task, job->pruned->index, (fp_role)role))
+	for (int i = 0; i < fp_model_operators(task->model); i++) {
+		if (fp_matrix_is_absent(job->pruned->weight[i]) || !fp_layer_task_has(task, job->pruned->index, i))
 			continue;
-		FP_TRY(fp_finish_operator(task, job->pruned->weight[role], &job->results[role]));
-		if (result->steps > 0 || job->results[role].bias_updated)
-			FP_TRY(fp_finish_bias(job, (fp_role)role));
+		FP_TRY(fp_finish_operator(task, job->pruned->weight[i], &job->results[i]));
+		if (result->steps > 0 || job->results[i].bias_updated)
+			FP_TRY(fp_finish_bias(job, i));
 	}
 	if (task->output.fit_done)
 		FP_TRY(task->output.fit_done(task->output.data, result));
@@ -119,6 +119,7 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 	fp_streams *streams = task->streams;
 	fit_reader reader = {.task = task, .layer = job->pruned->index};
 	fp_fit_result result;
+	bool *frozen = NULL;
 	fp_status status;
 	fp_fit_task fit = {.be = task->be,
 					   .ctx = task->ctx,
@@ -129,8 +130,10 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 					   .windows = streams->windows,
 					   .length = streams->length,
 					   .batch = streams->batch};
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		fit.frozen[role] = !fp_layer_task_has(task, job->pruned->index, (fp_role)role);
+	FP_TRY(FP_NEW(task->ctx, &frozen, fp_model_operators(task->model)));
+	for (int i = 0; i < fp_model_operators(task->model); i++)
+		frozen[i] = !fp_layer_task_has(task, job->pruned->index, i);
+	fit.frozen = frozen;
 	FP_TRY(fit_target(job, &reader.target));
 	if (streams->residence != FP_RESIDENT) { /* memory is short, and the dense layer is no longer needed */
 		fp_layer_free(job->dense);
@@ -147,5 +150,6 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 	}
 cleanup:
 	fp_matrix_free(task->be, &reader.gradients);
+	fp_free(frozen);
 	return status;
 }

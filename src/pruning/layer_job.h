@@ -3,6 +3,7 @@
 #ifndef FP_PRUNING_LAYER_JOB_H
 #define FP_PRUNING_LAYER_JOB_H
 
+#include "pruning/group_statistics.h"
 #include "pruning/prune_layer.h"
 #include "pruning/row_importance.h"
 
@@ -13,19 +14,20 @@ typedef struct fp_layer_job {
 	fp_layer *dense, *pruned;
 	int dense_past; /* number of groups that the dense stream has passed */
 	fp_row_importance importance;
-	fp_operator_result results[FP_ROLE_COUNT];
+	fp_operator_result *results; /* by the operators' numbers */
 } fp_layer_job;
 
 /* --- layer_passes.c: passes over all batches of the streams ------------------------------------------------------- */
 
 /* With correction: moves both streams past the group before `group` (if there is one) and accumulates the inputs of
- * `group` in the statistics. */
-fp_status fp_pass_group(fp_layer_job *job, int group, fp_statistics *statistics);
+ * `group` in the statistics; of several passes over a group the first moves the pruned stream, the last the dense one. */
+fp_status fp_pass_group(fp_layer_job *job, int group, fp_group_statistics *statistics);
 /* With correction: moves both streams past the last group. */
 fp_status fp_pass_end(fp_layer_job *job);
 /* Without correction no input depends on what is pruned in the layer: one pass accumulates the inputs of all groups
- * (statistics: one for each) and moves the dense stream past the layer. */
-fp_status fp_pass_uncorrected(fp_layer_job *job, fp_statistics *statistics);
+ * (statistics: one for each) and moves the dense stream past the layer. Further passes, for the rest of the experts,
+ * begin at the feed-forward part. */
+fp_status fp_pass_uncorrected(fp_layer_job *job, fp_group_statistics *statistics);
 
 /* --- fit_pruned_layer.c ------------------------------------------------------------------------------------------- */
 
@@ -35,6 +37,6 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job);
 /* --- prune_layer.c ------------------------------------------------------------------------------------------------ */
 
 /* Passes a changed bias, already rounded to the checkpoint's type, to the task's output. */
-fp_status fp_finish_bias(const fp_layer_job *job, fp_role role);
+fp_status fp_finish_bias(const fp_layer_job *job, int number);
 
 #endif

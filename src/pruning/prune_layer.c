@@ -8,50 +8,49 @@
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+static const double FEW_TOKENS_RIDGE = 0.05; /* relative to the mean of the diagonal, at half of FP_ENOUGH_TOKENS */
 
 bool fp_layer_is_fitted(const fp_layer_task *task)
 {
 	return task->settings->fit_steps > 0 && task->streams;
 }
 
-bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, fp_role role)
+bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, int number)
 {
-	return !task->selection || fp_selection_has(task->selection, layer, role);
+	return !task->selection || fp_selection_has(task->selection, layer, number);
 }
 
-fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, fp_role role)
+fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, int number)
 {
-	fp_pattern pattern = fp_allocation_pattern(task->allocation, task->pattern, layer, role);
-	return task->selection ? fp_selection_pattern(task->selection, pattern, layer, role) : pattern;
+	fp_pattern pattern = fp_allocation_pattern(task->allocation, task->pattern, layer, number);
+	return task->selection ? fp_selection_pattern(task->selection, pattern, layer, number) : pattern;
 }
 
-static bool in_group(const fp_layer_job *job, int role, int group)
+/* Whether an operator that is pruned belongs to the group and the expert (−1: to none). */
+static bool is_pruned_in(const fp_layer_job *job, int number, int group, int64_t expert)
 {
-	return fp_role_group((fp_role)role) == group && !fp_matrix_is_absent(job->dense->weight[role]);
+	return fp_role_group(number) == group && fp_operator_expert(number) == expert &&
+		   !fp_matrix_is_absent(job->dense->weight[number]) && fp_layer_task_has(job->task, job->dense->index, number);
 }
 
-/* The same for operators that are pruned. */
-static bool is_pruned_in(const fp_layer_job *job, int role, int group)
-{
-	return in_group(job, role, group) && fp_layer_task_has(job->task, job->dense->index, (fp_role)role);
-}
-
-static int group_operators(const fp_layer_job *job, int group)
+static int group_operators(const fp_layer_job *job, int group, int64_t expert)
 {
 	int count = 0;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		count += is_pruned_in(job, role, group);
+	for (int i = 0; i < fp_model_operators(job->task->model); i++)
+		count += is_pruned_in(job, i, group, expert);
 	return count;
 }
 
-fp_status fp_finish_bias(const fp_layer_job *job, fp_role role)
+fp_status fp_finish_bias(const fp_layer_job *job, int number)
 {
 	const fp_layer_task *task = job->task;
 	fp_backend *be = task->be;
-	fp_matrix bias = job->pruned->bias[role];
-	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, job->pruned->index, role);
+	fp_matrix bias = job->pruned->bias[number];
+	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, job->pruned->index, number);
 	char *bytes = NULL;
 	fp_status status = FP_OK;
 	if (!tensor || !task->output.bias_done)
@@ -64,94 +63,137 @@ cleanup:
 	return status;
 }
 
-/* own: the same statistics if nothing needs them afterwards, else NULL. */
-static fp_status solve_group(fp_layer_job *job, int group, const fp_statistics *statistics, fp_statistics *own)
+/* Prunes one operator. `last`: as in fp_prune_operator(). */
+static fp_status solve_operator(fp_layer_job *job, int number, const fp_statistics *statistics, fp_statistics *last,
+								fp_gram *gram)
+{
+	const fp_layer_task *task = job->task;
+	const fp_matrix none = {0};
+	int64_t index = job->dense->index;
+	bool weighs = fp_layer_task_pattern(task, index, number).group == 0 && job->importance.weight;
+	fp_operator_result *result = &job->results[number];
+	fp_status status;
+	*result =
+		(fp_operator_result){.tensor = fp_model_operator(task->model, index, number),
+							 .layer = index,
+							 .number = number,
+							 .tokens = fp_operator_expert(number) < 0 || !task->streams ? -1 : statistics->tokens};
+	if (task->selection && fp_selection_has_rule(task->selection, index, number))
+		snprintf(result->pattern, sizeof result->pattern, "%s", fp_selection_text(task->selection, index, number));
+	FP_TRY(fp_check_interrupt(task->ctx));
+	FP_TRY(fp_prune_operator(task, statistics, last, gram,
+							 &(fp_operator){.W = job->dense->weight[number],
+											.V = job->pruned->weight[number],
+											.bias = job->pruned->bias[number],
+											.importance = weighs ? job->importance.weight[number] : none,
+											.inverse_importance = weighs ? job->importance.inverse[number] : none},
+							 result));
+	if (result->bias_updated && !fp_layer_is_fitted(task))
+		FP_TRY(fp_finish_bias(job, number));
+cleanup:
+	return status;
+}
+
+/* Operators of the group and the expert (−1: of none). own: the same statistics if nothing needs them afterwards, else
+ * NULL. */
+static fp_status solve_group(fp_layer_job *job, int group, int64_t expert, const fp_statistics *statistics,
+							 fp_statistics *own)
 {
 	const fp_layer_task *task = job->task;
 	fp_gram gram = {0};
+	int left = group_operators(job, group, expert);
+	if (left == 0)
+		return FP_OK;
 	fp_status status = fp_gram_new(&gram, task->be, statistics->A);
-	const fp_matrix none = {0};
-	int left = group_operators(job, group);
 	gram.shared = left > 1;
-	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++) {
-		if (!is_pruned_in(job, role, group))
-			continue;
-		bool rows = fp_layer_task_pattern(task, job->dense->index, (fp_role)role).group == 0;
-		fp_operator_result *result = &job->results[role];
-		*result = (fp_operator_result){.tensor = fp_model_operator(task->model, job->dense->index, (fp_role)role),
-									   .layer = job->dense->index,
-									   .role = (fp_role)role};
-		if (task->selection && fp_selection_has_rule(task->selection, result->layer, result->role))
-			snprintf(result->pattern, sizeof result->pattern, "%s",
-					 fp_selection_text(task->selection, result->layer, result->role));
-		status = fp_check_interrupt(task->ctx);
-		if (status == FP_OK)
-			status =
-				fp_prune_operator(task, statistics, --left == 0 ? own : NULL, &gram,
-								  &(fp_operator){.W = job->dense->weight[role],
-												 .V = job->pruned->weight[role],
-												 .bias = job->pruned->bias[role],
-												 .importance = rows ? job->importance.weight[role] : none,
-												 .inverse_importance = rows ? job->importance.inverse[role] : none},
-								  result);
-		if (status == FP_OK && result->bias_updated && !fp_layer_is_fitted(task))
-			status = fp_finish_bias(job, (fp_role)role);
-	}
+	for (int i = 0; status == FP_OK && i < fp_model_operators(task->model); i++)
+		if (is_pruned_in(job, i, group, expert))
+			status = solve_operator(job, i, statistics, --left == 0 ? own : NULL, &gram);
 	fp_gram_free(&gram);
 	return status;
 }
 
-/* What to accumulate for the group. */
-static fp_statistics_plan statistics_plan(const fp_layer_job *job, int group)
+/* Experts that few tokens reach get a stronger ridge: A of p tokens knows n inputs badly unless p is several times n. One
+ * that no token reaches is pruned by the sizes of its weights. */
+static fp_status strengthen(fp_layer_job *job, fp_statistics *statistics)
 {
-	const fp_layer_task *task = job->task;
-	int64_t batch = task->streams ? fp_streams_batch_tokens(task->streams) : 0;
-	fp_statistics_plan plan = fp_group_statistics_plan(task->model, task->settings, job->dense->index, group, batch);
-	plan.centred = plan.centred && task->streams;
-	for (int role = 0; role < FP_ROLE_COUNT && plan.only.rows > 0; role++)
-		if (in_group(job, role, group))
-			plan.only = job->dense->weight[role];
-	return plan;
+	const double most = 1, enough = FP_ENOUGH_TOKENS * (double)statistics->A.rows, tokens = (double)statistics->tokens;
+	if (!job->task->streams || tokens >= enough)
+		return FP_OK;
+	if (tokens == 0)
+		return fp_statistics_identity(statistics);
+	return fp_statistics_add_ridge(statistics, fmin(FEW_TOKENS_RIDGE * (enough / tokens - 1), most));
+}
+
+static fp_status solve_experts(fp_layer_job *job, int group, fp_group_statistics *set)
+{
+	fp_status status = FP_OK;
+	for (int64_t e = set->first; e < set->end; e++) {
+		fp_statistics *statistics = &set->experts[e - set->first];
+		FP_TRY(strengthen(job, statistics));
+		FP_TRY(solve_group(job, group, e, statistics, statistics));
+		fp_statistics_free(statistics);
+	}
+cleanup:
+	return status;
+}
+
+static fp_status solve_set(fp_layer_job *job, int group, fp_group_statistics *set, fp_statistics *own)
+{
+	fp_status status = FP_OK;
+	if (set->own.be)
+		FP_TRY(solve_group(job, group, -1, &set->own, own));
+	FP_TRY(solve_experts(job, group, set));
+cleanup:
+	return status;
+}
+
+/* How many experts have their statistics in memory at the same time. */
+static int64_t experts_at_once(const fp_layer_job *job)
+{
+	int64_t limit = job->task->experts_at_once;
+	return limit > 0 ? limit : INT64_MAX / 2;
 }
 
 /* With correction: a group's inputs depend on the pruned groups before it. */
 static fp_status prune_corrected_group(fp_layer_job *job, int group)
 {
 	const fp_layer_task *task = job->task;
-	fp_statistics statistics = {0};
-	fp_statistics_plan plan = statistics_plan(job, group);
-	bool dense = !plan.two_streams && !plan.centred;
-	const fp_statistics *kept = dense ? fp_dense_statistics_find(task->kept, job->dense->index, group) : NULL;
-	fp_status status;
+	int64_t index = job->dense->index, step = experts_at_once(job);
+	fp_statistics_plan plan = fp_group_statistics_plan(task->model, task->settings, index, group, -1, 0);
+	bool dense = !plan.two_streams && !(plan.centred && task->streams);
+	bool keeps = dense && !fp_config_has_experts(fp_model_get_config(task->model), index);
+	const fp_statistics *kept = keeps ? fp_dense_statistics_find(task->kept, index, group) : NULL;
+	fp_group_statistics set = {0};
+	fp_status status = FP_OK;
 	if (kept)
-		return solve_group(job, group, kept, NULL);
-	FP_TRY(fp_statistics_new(&statistics, task->be, &plan));
-	FP_TRY(fp_pass_group(job, group, &statistics));
-	FP_TRY(fp_statistics_finish(&statistics));
-	FP_TRY(solve_group(job, group, &statistics, &statistics));
-	if (dense)
-		fp_dense_statistics_keep(task->kept, job->dense->index, group, &statistics);
+		return solve_group(job, group, -1, kept, NULL);
+	for (int64_t first = 0; !set.ends; first += step) {
+		fp_group_statistics_free(&set);
+		FP_TRY(fp_group_statistics_new(&set, task, job->dense, group, first, first + step));
+		FP_TRY(fp_pass_group(job, group, &set));
+		FP_TRY(fp_group_statistics_finish(&set));
+		FP_TRY(solve_set(job, group, &set, &set.own));
+		if (keeps)
+			fp_dense_statistics_keep(task->kept, index, group, &set.own);
+	}
 cleanup:
-	fp_statistics_free(&statistics);
+	fp_group_statistics_free(&set);
 	return status;
 }
 
-/* statistics[group] ← from one pass over the text, or A = I without text; for all groups */
-static fp_status measure_uncorrected(fp_layer_job *job, fp_statistics statistics[FP_GROUP_COUNT])
+/* sets[group] ← from one pass over the text, or A = I without text; for all groups and the experts from `first` on */
+static fp_status measure_uncorrected(fp_layer_job *job, int64_t first, fp_group_statistics sets[FP_GROUP_COUNT])
 {
+	const fp_layer_task *task = job->task;
+	int64_t step = experts_at_once(job);
 	fp_status status = FP_OK;
-	for (int group = 0; group < FP_GROUP_COUNT; group++) {
-		fp_statistics_plan plan = statistics_plan(job, group);
-		FP_TRY(fp_statistics_new(&statistics[group], job->task->be, &plan));
-	}
-	if (job->task->streams)
-		FP_TRY(fp_pass_uncorrected(job, statistics));
-	for (int group = 0; group < FP_GROUP_COUNT; group++) {
-		if (job->task->streams)
-			FP_TRY(fp_statistics_finish(&statistics[group]));
-		else
-			FP_TRY(fp_statistics_identity(&statistics[group]));
-	}
+	for (int group = first > 0 ? fp_role_group(FP_UP) : 0; group < FP_GROUP_COUNT; group++)
+		FP_TRY(fp_group_statistics_new(&sets[group], task, job->dense, group, first, first + step));
+	if (task->streams)
+		FP_TRY(fp_pass_uncorrected(job, sets));
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		FP_TRY(task->streams ? fp_group_statistics_finish(&sets[group]) : fp_group_statistics_identity(&sets[group]));
 cleanup:
 	return status;
 }
@@ -160,23 +202,29 @@ static fp_status prune_uncorrected(fp_layer_job *job)
 {
 	const fp_layer_task *task = job->task;
 	int64_t index = job->dense->index;
-	fp_statistics own[FP_GROUP_COUNT] = {{0}};
+	fp_group_statistics sets[FP_GROUP_COUNT] = {{.first = 0}};
 	/* the first layer's inputs are always the dense model's; centred statistics are not kept */
 	bool dense = (job->feed == FP_FEED_NONE || index == 0) && !task->settings->bias_update;
-	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1);
+	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1), done = kept;
 	fp_status status = FP_OK;
-	if (!kept)
-		FP_TRY(measure_uncorrected(job, own));
-	else if (task->streams && (job->feed == FP_FEED_NONE || fp_layer_is_fitted(task)))
+	if (kept && task->streams && (job->feed == FP_FEED_NONE || fp_layer_is_fitted(task)))
 		FP_TRY(fp_streams_forward(task->streams, FP_DENSE, job->dense));
-	for (int group = 0; group < FP_GROUP_COUNT; group++) {
-		FP_TRY(solve_group(job, group, kept ? fp_dense_statistics_find(task->kept, index, group) : &own[group], NULL));
-		if (!kept && dense && task->streams)
-			fp_dense_statistics_keep(task->kept, index, group, &own[group]);
+	for (int group = 0; kept && group < FP_GROUP_COUNT; group++)
+		FP_TRY(solve_group(job, group, -1, fp_dense_statistics_find(task->kept, index, group), NULL));
+	for (int64_t first = 0; !done; first += experts_at_once(job)) {
+		FP_TRY(measure_uncorrected(job, first, sets));
+		for (int group = 0; group < FP_GROUP_COUNT; group++) {
+			FP_TRY(solve_set(job, group, &sets[group], NULL));
+			if (dense && task->streams && !fp_config_has_experts(fp_model_get_config(task->model), index))
+				fp_dense_statistics_keep(task->kept, index, group, &sets[group].own);
+		}
+		done = sets[FP_GROUP_COUNT - 1].ends;
+		for (int group = 0; group < FP_GROUP_COUNT; group++)
+			fp_group_statistics_free(&sets[group]);
 	}
 cleanup:
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
-		fp_statistics_free(&own[group]);
+		fp_group_statistics_free(&sets[group]);
 	return status;
 }
 
@@ -253,9 +301,9 @@ static fp_status give_unpruned(const fp_layer_job *job)
 {
 	const fp_layer_output *to = &job->task->output;
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (!fp_layer_task_has(job->task, job->pruned->index, (fp_role)role))
-			FP_TRY(fp_layer_give_operator(job->pruned, (fp_role)role, to->bias_done, to->data));
+	for (int i = 0; i < fp_model_operators(job->task->model); i++)
+		if (!fp_layer_task_has(job->task, job->pruned->index, i))
+			FP_TRY(fp_layer_give_operator(job->pruned, i, to->bias_done, to->data));
 	FP_TRY(fp_layer_give_vectors(job->pruned, to->bias_done, to->data));
 cleanup:
 	return status;
@@ -267,6 +315,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	fp_streams *streams = task->streams;
 	fp_status status;
 	job.corrected = fp_feed_is_corrected(job.feed);
+	FP_TRY(FP_NEW(task->ctx, &job.results, fp_model_operators(task->model)));
 	FP_TRY(take(&job.dense, task, index));
 	FP_TRY(fp_layer_copy(&job.pruned, job.dense));
 	if (fp_model_basis(task->model))
@@ -291,6 +340,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(leave_layer(&job));
 cleanup:
 	fp_row_importance_free(task->be, &job.importance);
+	fp_free(job.results);
 	fp_layer_free(job.dense);
 	fp_layer_free(job.pruned);
 	return status;

@@ -15,11 +15,15 @@
 #include "pruning/streams.h"
 #include "solver/problem.h"
 
+/* An expert that fewer tokens than so many times its inputs reach gets a stronger ridge. */
+enum { FP_ENOUGH_TOKENS = 4 };
+
 /* The result of pruning one operator. The error is that of the solve, before a layer fit. */
 typedef struct fp_operator_result {
 	const fp_tensor_info *tensor; /* borrowed */
 	int64_t layer;
-	fp_role role;
+	int number;            /* in the layer */
+	int64_t tokens;        /* that reached its expert; −1: it belongs to none */
 	double squared_error;  /* ‖W*X* − WX‖², including the change of the bias */
 	double squared_output; /* ‖WX‖² */
 	int64_t zeros;
@@ -58,6 +62,7 @@ typedef struct fp_layer_task {
 	fp_dense_statistics *kept;       /* of the same windows; read and added to; may be NULL */
 	const fp_fisher *fisher;         /* for the fit's metric; NULL: the plain metric */
 	bool last;                       /* the streams are not needed after this layer */
+	int64_t experts_at_once;         /* whose statistics are in memory at the same time; 0: all */
 	fp_layer **ahead; /* *ahead ← the next layer, uploaded while the streams pass this one; may be NULL */
 	fp_layer_output output;
 } fp_layer_task;
@@ -65,8 +70,8 @@ typedef struct fp_layer_task {
 /* True if the layer is fitted after its groups are pruned; its operators are output after the fit. */
 bool fp_layer_is_fitted(const fp_layer_task *task);
 /* Whether an operator is pruned, and its pattern. */
-bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, fp_role role);
-fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, fp_role role);
+bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, int number);
+fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, int number);
 
 /* Prunes layer `index` and moves the streams to the next layer. */
 fp_status fp_prune_layer(const fp_layer_task *task, int64_t index);

@@ -86,8 +86,9 @@ cleanup:
 }
 
 /* r: the share of the residual stream's error that the operator corrects. */
-static double residual_share(const fp_layer_task *task, fp_role role)
+static double residual_share(const fp_layer_task *task, int number)
 {
+	fp_role role = fp_operator_role(number);
 	const fp_settings *settings = task->settings;
 	double scale = (double)fp_config_residual_scale(fp_model_get_config(task->model)); /* of the operator's output */
 	if (role == FP_DOWN)
@@ -131,8 +132,8 @@ typedef struct outgoing {
 static fp_status take_space(const fp_layer_task *task, const fp_operator_result *result, outgoing *out)
 {
 	int64_t most = 0;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *tensor = fp_model_operator(task->model, result->layer, (fp_role)role);
+	for (int i = 0; i < fp_model_operators(task->model); i++) {
+		const fp_tensor_info *tensor = fp_model_operator(task->model, result->layer, i);
 		most = tensor && tensor->bytes > most ? tensor->bytes : most;
 	}
 	if (task->output.space)
@@ -243,7 +244,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	outgoing out = {0};
 	double started = fp_clock();
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
-	double residual = residual_share(task, result->role);
+	double residual = residual_share(task, result->number);
 	fp_status status;
 	FP_TRY(fp_matrix_widen(be, own->W, &space.W, &W));
 	FP_TRY(fp_matrix_widen(be, own->V, &space.V, &V));
@@ -258,7 +259,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .C = space.C,
 						  .R = space.R,
 						  .held = narrow ? own->W : (fp_matrix){0},
-						  .pattern = fp_layer_task_pattern(task, result->layer, result->role),
+						  .pattern = fp_layer_task_pattern(task, result->layer, result->number),
 						  .importance = own->importance,
 						  .inverse_importance = own->inverse_importance,
 						  .constant = space.target_error,

@@ -105,7 +105,7 @@ cleanup:
 }
 
 /* Sums the squares of Jᵀs over windows at equal distances in the text. */
-static fp_status add_energies(space *s, const fp_layer *dense, fp_streams *streams, fp_matrix energies[FP_ROLE_COUNT])
+static fp_status add_energies(space *s, const fp_layer *dense, fp_streams *streams, fp_matrix *energies)
 {
 	fp_backend *be = fp_model_backend(dense->model);
 	int64_t length = part_length(streams->length), at_once = pass_windows(streams->length);
@@ -158,22 +158,26 @@ cleanup:
 fp_status fp_row_importance_new(fp_row_importance *out, const fp_layer *dense, fp_streams *streams)
 {
 	fp_backend *be = fp_model_backend(dense->model);
-	fp_matrix energies[FP_ROLE_COUNT] = {{0}};
+	fp_layer_matrices energies = {0};
+	fp_context *ctx = be->ctx;
 	space s = {0};
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_STATISTICS);
 	fp_status status;
 	*out = (fp_row_importance){0};
 	FP_TRY(space_new(&s, dense->model, streams->length));
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (!fp_matrix_is_absent(dense->weight[role]))
-			FP_TRY(fp_matrix_new(be, &energies[role], 1, dense->weight[role].rows, FP_F32));
-	FP_TRY(add_energies(&s, dense, streams, energies));
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (!fp_matrix_is_absent(energies[role]))
-			FP_TRY(take_roots(be, energies[role], &out->weight[role], &out->inverse[role]));
+	FP_TRY(fp_layer_matrices_empty(&energies, dense->model));
+	out->count = energies.count;
+	FP_TRY(FP_NEW(ctx, &out->weight, out->count));
+	FP_TRY(FP_NEW(ctx, &out->inverse, out->count));
+	for (int i = 0; i < out->count; i++)
+		if (!fp_matrix_is_absent(dense->weight[i]))
+			FP_TRY(fp_matrix_new(be, &energies.weight[i], 1, dense->weight[i].rows, FP_F32));
+	FP_TRY(add_energies(&s, dense, streams, energies.weight));
+	for (int i = 0; i < out->count; i++)
+		if (!fp_matrix_is_absent(energies.weight[i]))
+			FP_TRY(take_roots(be, energies.weight[i], &out->weight[i], &out->inverse[i]));
 cleanup:
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		fp_matrix_free(be, &energies[role]);
+	fp_layer_matrices_free(be, &energies);
 	space_free(be, &s);
 	if (status != FP_OK)
 		fp_row_importance_free(be, out);
@@ -183,8 +187,11 @@ cleanup:
 
 void fp_row_importance_free(fp_backend *be, fp_row_importance *importance)
 {
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		fp_matrix_free(be, &importance->weight[role]);
-		fp_matrix_free(be, &importance->inverse[role]);
+	for (int i = 0; i < importance->count && importance->inverse; i++) {
+		fp_matrix_free(be, &importance->weight[i]);
+		fp_matrix_free(be, &importance->inverse[i]);
 	}
+	fp_free(importance->weight);
+	fp_free(importance->inverse);
+	*importance = (fp_row_importance){0};
 }

@@ -11,10 +11,11 @@
 #include "pruning/streams.h"
 #include "solver/method.h"
 
-/* By role; 1 × outputs; absent if unknown. Freed with fp_row_importance_free(). */
+/* By the operators' numbers; 1 × outputs; absent if unknown. Freed with fp_row_importance_free(). */
 typedef struct fp_row_importance {
-	fp_matrix weight[FP_ROLE_COUNT];  /* mean square 1 */
-	fp_matrix inverse[FP_ROLE_COUNT]; /* reciprocals */
+	int count;
+	fp_matrix *weight;  /* mean square 1; NULL: all unknown */
+	fp_matrix *inverse; /* reciprocals */
 } fp_row_importance;
 
 /* True if the settings ask for it and the pattern is unstructured. */

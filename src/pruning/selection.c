@@ -21,11 +21,12 @@ struct fp_selection {
 	fp_context *ctx;
 	const fp_model *model; /* borrowed */
 	int64_t first, end;
+	int operators; /* of a layer */
 	fp_pattern pattern;
 	char pattern_text[FP_SETTING_TEXT_SIZE];
 	pattern_rule rules[MOST_RULES];
 	int rule_count;
-	int8_t *choice; /* by layer and role: the rule, NO_RULE or NOT_PRUNED */
+	int8_t *choice; /* by layer and operator: the rule, NO_RULE or NOT_PRUNED */
 };
 
 void fp_selection_free(fp_selection *selection)
@@ -35,9 +36,9 @@ void fp_selection_free(fp_selection *selection)
 	fp_free(selection);
 }
 
-static int8_t *choice_at(const fp_selection *s, int64_t layer, fp_role role)
+static int8_t *choice_at(const fp_selection *s, int64_t layer, int number)
 {
-	return &s->choice[(layer - s->first) * FP_ROLE_COUNT + role];
+	return &s->choice[(layer - s->first) * s->operators + number];
 }
 
 typedef void (*match_action)(fp_selection *s, int8_t *choice, int value);
@@ -77,8 +78,8 @@ static fp_status match_all(fp_selection *s, const char *flag, const char *expres
 	if (!match)
 		FP_TRY(fp_fail(s->ctx, FP_ERROR_MEMORY, "out of memory for a regular expression"));
 	for (int64_t layer = s->first; layer < s->end; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++) {
-			const fp_tensor_info *tensor = fp_model_operator(s->model, layer, (fp_role)role);
+		for (int number = 0; number < s->operators; number++) {
+			const fp_tensor_info *tensor = fp_model_operator(s->model, layer, number);
 			if (!tensor)
 				continue;
 			int found = pcre2_match(code, (PCRE2_SPTR)tensor->name, strlen(tensor->name), 0, 0, match, NULL);
@@ -88,7 +89,7 @@ static fp_status match_all(fp_selection *s, const char *flag, const char *expres
 			example = tensor->name;
 			matched += found >= 0;
 			if ((found >= 0) != others)
-				action(s, choice_at(s, layer, (fp_role)role), value);
+				action(s, choice_at(s, layer, number), value);
 		}
 	if (matched == 0)
 		status = fp_fail(s->ctx, FP_ERROR_USAGE, "%s '%.200s': matches no operator; their names are like %s", flag,
@@ -127,9 +128,8 @@ static fp_status choose(fp_selection *s, const fp_settings *settings)
 {
 	fp_status status;
 	for (int64_t layer = s->first; layer < s->end; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			*choice_at(s, layer, (fp_role)role) =
-				fp_model_operator(s->model, layer, (fp_role)role) ? NO_RULE : NOT_PRUNED;
+		for (int number = 0; number < s->operators; number++)
+			*choice_at(s, layer, number) = fp_model_operator(s->model, layer, number) ? NO_RULE : NOT_PRUNED;
 	FP_TRY(read_rules(s, settings->pattern_rules));
 	if (settings->only[0])
 		FP_TRY(match_all(s, "--only", settings->only, true, leave_out, 0));
@@ -153,10 +153,11 @@ fp_status fp_selection_new(fp_selection **out, const fp_model *model, const fp_s
 	FP_TRY(FP_NEW(ctx, &s, 1));
 	s->ctx = ctx;
 	s->model = model;
+	s->operators = fp_model_operators(model);
 	FP_TRY(fp_parse_range(ctx, settings->layers, fp_model_get_config(model)->layers, &s->first, &s->end));
 	FP_TRY(fp_parse_sparsity(ctx, settings->pattern, &s->pattern.sparsity, &s->pattern.kept, &s->pattern.group));
 	snprintf(s->pattern_text, sizeof s->pattern_text, "%s", settings->pattern);
-	FP_TRY(FP_NEW(ctx, &s->choice, (s->end - s->first) * FP_ROLE_COUNT));
+	FP_TRY(FP_NEW(ctx, &s->choice, (s->end - s->first) * s->operators));
 	FP_TRY(choose(s, settings));
 	*out = s;
 	s = NULL;
@@ -165,59 +166,58 @@ cleanup:
 	return status;
 }
 
-bool fp_selection_has(const fp_selection *selection, int64_t layer, fp_role role)
+bool fp_selection_has(const fp_selection *selection, int64_t layer, int number)
 {
-	return layer >= selection->first && layer < selection->end && *choice_at(selection, layer, role) != NOT_PRUNED;
+	return layer >= selection->first && layer < selection->end && *choice_at(selection, layer, number) != NOT_PRUNED;
 }
 
 bool fp_selection_has_layer(const fp_selection *selection, int64_t layer)
 {
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		if (fp_selection_has(selection, layer, (fp_role)role))
+	for (int number = 0; number < selection->operators; number++)
+		if (fp_selection_has(selection, layer, number))
 			return true;
 	return false;
 }
 
 /* The rule of an operator that is pruned, or NULL. */
-static const pattern_rule *rule_of(const fp_selection *s, int64_t layer, fp_role role)
+static const pattern_rule *rule_of(const fp_selection *s, int64_t layer, int number)
 {
-	int choice = fp_selection_has(s, layer, role) ? *choice_at(s, layer, role) : NO_RULE;
+	int choice = fp_selection_has(s, layer, number) ? *choice_at(s, layer, number) : NO_RULE;
 	return choice >= 0 ? &s->rules[choice] : NULL;
 }
 
 bool fp_selection_is_plain(const fp_selection *selection)
 {
 	for (int64_t layer = selection->first; layer < selection->end; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			if (fp_model_operator(selection->model, layer, (fp_role)role) &&
-				*choice_at(selection, layer, (fp_role)role) != NO_RULE)
+		for (int number = 0; number < selection->operators; number++)
+			if (fp_model_operator(selection->model, layer, number) && *choice_at(selection, layer, number) != NO_RULE)
 				return false;
 	return true;
 }
 
-bool fp_selection_has_rule(const fp_selection *selection, int64_t layer, fp_role role)
+bool fp_selection_has_rule(const fp_selection *selection, int64_t layer, int number)
 {
-	return rule_of(selection, layer, role) != NULL;
+	return rule_of(selection, layer, number) != NULL;
 }
 
-const char *fp_selection_text(const fp_selection *selection, int64_t layer, fp_role role)
+const char *fp_selection_text(const fp_selection *selection, int64_t layer, int number)
 {
-	const pattern_rule *rule = rule_of(selection, layer, role);
+	const pattern_rule *rule = rule_of(selection, layer, number);
 	return rule ? rule->pattern : selection->pattern_text;
 }
 
-fp_pattern fp_selection_pattern(const fp_selection *selection, fp_pattern pattern, int64_t layer, fp_role role)
+fp_pattern fp_selection_pattern(const fp_selection *selection, fp_pattern pattern, int64_t layer, int number)
 {
-	const pattern_rule *rule = rule_of(selection, layer, role);
+	const pattern_rule *rule = rule_of(selection, layer, number);
 	return rule ? rule->parsed : pattern;
 }
 
 bool fp_selection_has_unstructured(const fp_selection *selection)
 {
 	for (int64_t layer = selection->first; layer < selection->end; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			if (fp_selection_has(selection, layer, (fp_role)role) &&
-				fp_selection_pattern(selection, selection->pattern, layer, (fp_role)role).group == 0)
+		for (int number = 0; number < selection->operators; number++)
+			if (fp_selection_has(selection, layer, number) &&
+				fp_selection_pattern(selection, selection->pattern, layer, number).group == 0)
 				return true;
 	return false;
 }

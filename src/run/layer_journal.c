@@ -72,8 +72,8 @@ static bool is_complete(const fp_layer_journal *journal, const char *bytes, int6
 	if (digest != fp_digest_bytes(FP_DIGEST_START, bytes, size - (int64_t)sizeof digest) ||
 		memcmp(head.magic, magic, sizeof magic) != 0 || head.layer != layer ||
 		head.operator_size != (int64_t)sizeof(fp_operator_result) || head.fit_size != (int64_t)sizeof(fp_fit_result) ||
-		head.operators < 0 || head.operators > FP_ROLE_COUNT || head.fits < 0 || head.fits > 1 || head.tensors < 0 ||
-		head.tensors > count)
+		head.operators < 0 || head.operators > fp_model_operators(journal->model) || head.fits < 0 || head.fits > 1 ||
+		head.tensors < 0 || head.tensors > count)
 		return false;
 	return size == record_size(&head);
 }
@@ -223,7 +223,7 @@ fp_status fp_layer_journal_restore(fp_layer_journal *journal, int64_t layer, fp_
 	for (int64_t i = 0; i < head.operators; i++) {
 		fp_operator_result *restored = &result->operators[result->count];
 		memcpy(restored, operators + i * head.operator_size, sizeof *restored);
-		restored->tensor = fp_model_operator(journal->model, restored->layer, restored->role);
+		restored->tensor = fp_model_operator(journal->model, restored->layer, restored->number);
 		if (!restored->tensor)
 			FP_TRY(damaged(journal, layer));
 		fp_prune_result_count(result, restored);

@@ -60,3 +60,28 @@ void fp_log_layer(fp_context *ctx, const fp_prune_result *result, int64_t layer,
 		append(&out, ", %.0f s left", left);
 	fp_log(ctx, FP_LOG_INFO, "layer %lld of 0-%lld: %s", (long long)layer, (long long)layers - 1, out.text);
 }
+
+fp_expert_counts fp_count_experts(const fp_prune_result *result)
+{
+	fp_expert_counts counts = {0};
+	for (int64_t i = 0; i < result->count; i++) {
+		const fp_operator_result *done = &result->operators[i];
+		if (done->tokens < 0 || fp_operator_role(done->number) != FP_GATE)
+			continue;
+		counts.experts++;
+		counts.few += done->tokens < FP_ENOUGH_TOKENS * done->tensor->shape[1];
+		counts.none += done->tokens == 0;
+	}
+	return counts;
+}
+
+void fp_log_experts(fp_context *ctx, const fp_prune_result *result)
+{
+	fp_expert_counts counts = fp_count_experts(result);
+	if (counts.few > 0)
+		fp_log(
+			ctx, FP_LOG_WARNING,
+			"%lld of %lld experts were read by fewer than %d tokens per input, %lld of them by none: they are pruned "
+			"with a stronger ridge; more --samples would help",
+			(long long)counts.few, (long long)counts.experts, (int)FP_ENOUGH_TOKENS, (long long)counts.none);
+}

@@ -37,26 +37,30 @@ typedef struct group_size {
 } group_size;
 
 typedef struct sizes {
-	group_size groups[FP_GROUP_COUNT];
-	int64_t layer;         /* the one that was measured */
-	int64_t held;          /* bytes of its weights on the device */
-	int64_t largest_bytes; /* of a stored tensor */
-	int64_t joined_bytes;  /* of those that hold several operators */
-	bool narrow;           /* weights are held in 16 bits */
+	group_size groups[FP_GROUP_COUNT]; /* of operators that read every token; operators 0: there are none */
+	group_size expert[FP_GROUP_COUNT]; /* of one expert */
+	int64_t all_experts, experts;      /* of the layer; whose statistics exist at the same time */
+	int64_t layer;                     /* the one that was measured */
+	int64_t held;                      /* bytes of its weights on the device */
+	int64_t largest_bytes;             /* of a stored tensor */
+	int64_t joined_bytes;              /* of those that hold several operators */
+	bool narrow;                       /* weights are held in 16 bits */
 	bool weighs_rows;
 } sizes;
 
 static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 {
+	const fp_model_config *config = fp_model_get_config(task->model);
 	*out = (sizes){.layer = layer, .held = fp_layer_bytes(task->model, layer)};
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *tensor = fp_model_operator(task->model, layer, (fp_role)role);
+	out->all_experts = out->experts = fp_config_has_experts(config, layer) ? config->experts.count : 0;
+	for (int i = 0; i < fp_model_operators(task->model); i++) {
+		const fp_tensor_info *tensor = fp_model_operator(task->model, layer, i);
 		if (!tensor)
 			continue;
-		group_size *group = &out->groups[fp_role_group((fp_role)role)];
+		group_size *group = &(fp_operator_expert(i) < 0 ? out->groups : out->expert)[fp_role_group(i)];
 		fp_dtype type = fp_model_held_type(task->model, tensor);
 		group->inputs = tensor->shape[1];
-		group->operators++;
+		group->operators += fp_operator_expert(i) <= 0; /* those of one expert */
 		group->largest = fp_larger(tensor->elements, group->largest);
 		group->rounded = type == FP_BF16 ? group->rounded : fp_larger(tensor->elements, group->rounded);
 		out->narrow |= type != FP_F32;
@@ -66,22 +70,56 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 	}
 }
 
-/* Floats of one group, during its pass and while its operators are solved. */
-static void group_floats(const fp_prune_task *task, const sizes *s, int group, const fp_streams_plan *plan,
-						 double floats[PHASE_COUNT])
+/* A of all groups at once. */
+static double all_grams(const sizes *s)
+{
+	double floats = 0;
+	for (int g = 0; g < FP_GROUP_COUNT; g++)
+		floats += (double)(s->groups[g].inputs * s->groups[g].inputs) +
+				  (double)s->experts * (double)(s->expert[g].inputs * s->expert[g].inputs);
+	return floats;
+}
+
+/* The statistics of a group: of operators that read every token, and of the experts that are there at once. */
+static fp_statistics_memory group_statistics(const fp_prune_task *task, const sizes *s, int group,
+											 const fp_streams_plan *plan)
+{
+	int64_t batch = plan->batch * task->windows->length;
+	fp_statistics_memory sum = {0};
+	for (int64_t expert = -1; expert <= 0; expert++) {
+		const group_size *size = expert < 0 ? &s->groups[group] : &s->expert[group];
+		double count = expert < 0 ? 1 : (double)s->experts;
+		if (size->operators == 0)
+			continue;
+		fp_statistics_plan folded =
+			fp_group_statistics_plan(task->model, task->settings, s->layer, group, expert, batch);
+		fp_statistics_memory memory = fp_statistics_floats(&folded);
+		sum.kept += count * memory.kept;
+		sum.targets += count * memory.targets;
+		sum.workspace += memory.workspace; /* which experts share */
+	}
+	if (!fp_feed_is_corrected(fp_feed_of(task->settings))) { /* the statistics of all groups exist at once */
+		sum.workspace *= FP_GROUP_COUNT;
+		sum.kept = all_grams(s);
+	}
+	return sum;
+}
+
+/* Floats of one group, during its pass and while its operators are solved: those of an expert (0), or that read every
+ * token (−1). */
+static void group_floats(const fp_prune_task *task, const sizes *s, int group, int64_t expert,
+						 const fp_streams_plan *plan, double floats[PHASE_COUNT])
 {
 	const fp_model *model = task->model;
-	const group_size *size = &s->groups[group];
+	const group_size *size = expert < 0 ? &s->groups[group] : &s->expert[group];
 	int64_t length = task->windows->length;
 	bool resident = plan->residence == FP_RESIDENT;
-	fp_statistics_plan folded = fp_group_statistics_plan(model, task->settings, s->layer, group, plan->batch * length);
-	fp_statistics_memory statistics = fp_statistics_floats(&folded);
-	if (!fp_feed_is_corrected(fp_feed_of(task->settings))) { /* the statistics of all groups exist at once */
-		statistics.kept = 0;
-		statistics.workspace *= FP_GROUP_COUNT;
-		for (int g = 0; g < FP_GROUP_COUNT; g++)
-			statistics.kept += (double)(s->groups[g].inputs * s->groups[g].inputs);
-	}
+	if (size->operators == 0)
+		return;
+	fp_statistics_plan folded =
+		fp_group_statistics_plan(model, task->settings, s->layer, group, expert, plan->batch * length);
+	fp_statistics_memory statistics = group_statistics(task, s, group, plan);
+	double others = statistics.targets - fp_statistics_floats(&folded).targets; /* of what is not solved yet */
 	int64_t pass = task->windows->count > 0 ? fp_streams_pass_bytes(model, length, plan) : 0;
 	int64_t products =
 		fp_streams_product_bytes(model, length, plan, size->inputs, size->largest / size->inputs, size->rounded);
@@ -92,7 +130,7 @@ static void group_floats(const fp_prune_task *task, const sizes *s, int group, c
 		fmax(floats[PHASE_STATISTICS],
 			 statistics.kept + statistics.targets + statistics.workspace + (double)(pass + products) / sizeof(float));
 	floats[PHASE_SOLVE] =
-		fmax(floats[PHASE_SOLVE], statistics.kept + solving + (resident ? (double)pass / sizeof(float) : 0));
+		fmax(floats[PHASE_SOLVE], statistics.kept + others + solving + (resident ? (double)pass / sizeof(float) : 0));
 }
 
 /* The products of a fit, one after the other: attention's gradients, the metric's product, and that of an F32 weight,
@@ -105,9 +143,9 @@ static double fit_product_bytes(const fp_prune_task *task, const sizes *s, const
 	int64_t drawn = fp_fit_batch(task->settings, task->windows->count, length);
 	fp_attention_shape shape = fp_model_attention_shape(task->model, drawn < plan->batch ? drawn : plan->batch, length);
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
-		rounded = fp_larger(s->groups[group].rounded, rounded);
-	int64_t left =
-		fp_backend_rounds(be, FP_USE_ACTIVATION) ? 0 : tokens * (c->inner > c->hidden ? c->inner : c->hidden);
+		rounded = fp_larger(fp_larger(s->groups[group].rounded, s->expert[group].rounded), rounded);
+	int64_t widest = fp_larger(fp_larger(c->inner, c->hidden), fp_larger(c->experts.inner, c->experts.shared));
+	int64_t left = fp_backend_rounds(be, FP_USE_ACTIVATION) ? 0 : tokens * widest;
 	double product = (double)fp_product_bytes(be, FP_USE_ACTIVATION, left, rounded);
 	if (metric)
 		product =
@@ -150,7 +188,8 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 	fixed += (double)fp_basis_bytes(task);
 	memset(bytes, 0, PHASE_COUNT * sizeof *bytes);
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
-		group_floats(task, s, group, plan, bytes);
+		for (int64_t expert = -1; expert <= 0; expert++)
+			group_floats(task, s, group, expert, plan, bytes);
 	if (windows > 0)
 		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
 	if (fitted && plan->residence != FP_ON_DISK)
@@ -183,23 +222,42 @@ static void log_phases(fp_context *ctx, const double bytes[PHASE_COUNT])
 			fp_log(ctx, FP_LOG_DEBUG, "memory: %s: %.0f MiB expected", names[i], bytes[i] / 1048576.0);
 }
 
+/* Whether the plan stays within the limit with the statistics of all experts at once, or of as many as fit: further ones
+ * take another pass over the layer. */
+static bool fits(fp_memory_plan *out, const fp_prune_task *task, sizes *s, int64_t limit, double bytes[PHASE_COUNT])
+{
+	for (s->experts = s->all_experts;; s->experts = (s->experts + 1) / 2) {
+		out->bytes = peak_bytes(task, s, &out->streams, bytes);
+		out->experts_at_once = s->experts;
+		if (out->bytes <= limit || s->experts <= 1)
+			return out->bytes <= limit;
+	}
+}
+
 /* Finds the fastest plan within the limit. Batches are made smaller only if nothing else helps. */
-static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, const sizes *s, int64_t limit,
+static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, sizes *s, int64_t limit,
 					  double bytes[PHASE_COUNT])
 {
 	for (int residence = FP_RESIDENT; residence <= (int)FP_ON_DISK; residence++) {
 		out->streams.residence = (fp_residence)residence;
-		out->bytes = peak_bytes(task, s, &out->streams, bytes);
-		if (out->bytes <= limit)
+		if (fits(out, task, s, limit, bytes))
 			return true;
 	}
 	while (out->streams.batch > 1) {
 		out->streams.batch /= 2;
-		out->bytes = peak_bytes(task, s, &out->streams, bytes);
-		if (out->bytes <= limit)
+		if (fits(out, task, s, limit, bytes))
 			return true;
 	}
 	return false;
+}
+
+int64_t fp_memory_plan_layer(const fp_model *model, int64_t first, int64_t end)
+{
+	int64_t largest = first;
+	for (int64_t i = first + 1; i < end && fp_model_get_config(model)->experts.count > 0; i++)
+		if (fp_layer_bytes(model, i) > fp_layer_bytes(model, largest))
+			largest = i;
+	return largest;
 }
 
 fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool sends_streams)
@@ -214,7 +272,7 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 	*out = (fp_memory_plan){0};
 	FP_TRY(fp_parse_range(be->ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
 	FP_TRY(fp_parse_size(be->ctx, task->settings->memory, &limit));
-	measure(&s, task, first);
+	measure(&s, task, fp_memory_plan_layer(task->model, first, end));
 	FP_TRY(fp_parse_sparsity(be->ctx, task->settings->pattern, &pattern.sparsity, &pattern.kept, &pattern.group));
 	FP_TRY(fp_selection_new(&selection, task->model, task->settings));
 	s.weighs_rows = fp_row_importance_wanted(task->settings, &pattern, selection, be);

@@ -11,12 +11,16 @@
 typedef struct fp_memory_plan {
 	fp_streams_plan streams; /* `folder` is not set */
 	fp_fisher_room fisher;   /* for the hidden states of its passes, as far as that does not raise the peak */
+	int64_t experts_at_once; /* whose statistics are in memory at the same time; 0: the model has no experts */
 	int64_t bytes;           /* at the peak: of the device, or of the process on a CPU */
 } fp_memory_plan;
 
 /* The limit is the setting `memory` or, without one, the free memory. sends_streams: hidden states are also sent to
  * another rank. Fails if the setting is too small for any plan. */
 fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool sends_streams);
+
+/* The layer whose memory is estimated: the one with the most weights of [first, end). */
+int64_t fp_memory_plan_layer(const fp_model *model, int64_t first, int64_t end);
 
 /* For --verbose: logs the peak device memory of each stage since the last call, in one line; nothing on a CPU. */
 void fp_memory_log_stages(fp_backend *be, const char *what);

@@ -57,6 +57,12 @@ fp_status fp_basis_choose(fp_basis_choice *out, fp_model *model, const fp_settin
 						   settings->basis, be->name));
 		return FP_OK;
 	}
+	if (fp_model_get_config(model)->experts.count > 0) {
+		if (!automatic)
+			FP_TRY(fp_fail(be->ctx, FP_ERROR_USAGE, "--basis %s: a mixture of experts has --basis none only",
+						   settings->basis));
+		return FP_OK;
+	}
 	FP_TRY(fp_basis_freedom_of(&out->freedom, model));
 	out->local = true;
 	out->head = fp_model_untied_head(model, out->name);
@@ -132,7 +138,7 @@ double fp_basis_flops(const fp_prune_task *task, int64_t weights)
 	return fp_learn_basis_flops(&learning, weights);
 }
 
-/* *out ← for each layer and role, whether the operator is pruned */
+/* *out ← for each layer and operator, whether the operator is pruned */
 static fp_status list_pruned(bool **out, const fp_prune_task *task)
 {
 	int64_t layers = fp_model_get_config(task->model)->layers, first, end;
@@ -140,10 +146,11 @@ static fp_status list_pruned(bool **out, const fp_prune_task *task)
 	fp_status status;
 	FP_TRY(fp_parse_range(task->ctx, task->settings->layers, layers, &first, &end));
 	FP_TRY(fp_selection_new(&selection, task->model, task->settings));
-	FP_TRY(FP_NEW(task->ctx, out, layers * FP_ROLE_COUNT));
+	int operators = fp_model_operators(task->model);
+	FP_TRY(FP_NEW(task->ctx, out, layers * operators));
 	for (int64_t layer = first; layer < end; layer++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			(*out)[layer * FP_ROLE_COUNT + role] = fp_selection_has(selection, layer, (fp_role)role);
+		for (int i = 0; i < operators; i++)
+			(*out)[layer * operators + i] = fp_selection_has(selection, layer, i);
 cleanup:
 	fp_selection_free(selection);
 	return status;
@@ -225,8 +232,8 @@ static fp_status write_layer(const fp_prune_task *task, fp_run_output *output, i
 	fp_status status;
 	fp_run_output_begin_layer(output);
 	FP_TRY(fp_layer_load(&layer, task->model, index));
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		FP_TRY(fp_layer_give_operator(layer, (fp_role)role, to.bias_done, to.data));
+	for (int i = 0; i < fp_model_operators(task->model); i++)
+		FP_TRY(fp_layer_give_operator(layer, i, to.bias_done, to.data));
 	FP_TRY(fp_layer_give_vectors(layer, to.bias_done, to.data));
 	FP_TRY(fp_run_output_end_layer(output));
 cleanup:

@@ -51,6 +51,7 @@ void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *ad
 static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 {
 	return (fp_layer_task){.be = run->task->be,
+						   .experts_at_once = run->plan.experts_at_once,
 						   .ctx = run->task->ctx,
 						   .model = run->task->model,
 						   .settings = run->task->settings,
@@ -335,6 +336,8 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 		FP_TRY(fp_basis_write_rest(task, &run.output, run.selection));
 	FP_TRY(fp_write_behind_finish(run.output.behind));
 	FP_TRY(collect_results(&run));
+	if (!task->comm || task->comm->rank == 0)
+		fp_log_experts(ctx, out);
 cleanup:
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	ctx->stopwatch = NULL;

@@ -2,6 +2,7 @@
 #include "run/report.h"
 
 #include "base/digest.h"
+#include "run/layer_line.h"
 #include "run/run_identity.h"
 
 #include <math.h>
@@ -15,11 +16,15 @@ json_t *fp_report_operator(const fp_operator_result *result, bool with_times)
 {
 	const fp_solution *solution = &result->solution;
 	json_t *entry = json_pack("{s:s, s:I, s:s, s:f, s:f, s:f, s:I, s:I, s:I}", "name", result->tensor->name, "layer",
-							  (json_int_t)result->layer, "operator", fp_role_name(result->role), "sparsity",
+							  (json_int_t)result->layer, "operator", fp_role_name(result->number), "sparsity",
 							  (double)result->zeros / (double)result->tensor->elements, "relative_error",
 							  ratio(result->squared_error, result->squared_output), "lambda", solution->lambda,
 							  "iterations", (json_int_t)solution->iterations, "rounds", (json_int_t)solution->rounds,
 							  "search_steps", (json_int_t)solution->search_steps);
+	if (entry && fp_operator_expert(result->number) >= 0)
+		json_object_set_new(entry, "expert", json_integer(fp_operator_expert(result->number)));
+	if (entry && result->tokens >= 0)
+		json_object_set_new(entry, "tokens", json_integer(result->tokens));
 	if (entry && result->pattern[0])
 		json_object_set_new(entry, "pattern", json_string(result->pattern));
 	if (entry && solution->damping > 0)
@@ -116,6 +121,11 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 	json_object_set_new(report, "operators", operators);
 	if (biases > 0)
 		json_object_set_new(report, "biases_updated", json_integer(biases));
+	fp_expert_counts experts = fp_count_experts(result);
+	if (experts.experts > 0)
+		json_object_set_new(report, "experts",
+							json_pack("{s:I, s:I, s:I}", "pruned", (json_int_t)experts.experts, "few_tokens",
+									  (json_int_t)experts.few, "no_tokens", (json_int_t)experts.none));
 	if (result->fit_count > 0)
 		json_object_set_new(report, "layers", report_fits(result, with_times));
 	if (with_times) {

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Records a tensor that has new bytes, for the journal. */
@@ -47,8 +48,11 @@ static fp_status operator_done(void *data, const fp_operator_result *done, const
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
 	result->operators[result->count++] = *done;
 	fp_prune_result_count(result, done);
-	fp_log(ctx, FP_LOG_DEBUG, "layer %lld %s: sparsity %.4f, error %.4f, %.1f s", (long long)done->layer,
-		   fp_role_name(done->role), (double)done->zeros / (double)done->tensor->elements,
+	char expert[32] = "";
+	if (fp_operator_expert(done->number) >= 0)
+		snprintf(expert, sizeof expert, "expert %lld ", (long long)fp_operator_expert(done->number));
+	fp_log(ctx, FP_LOG_DEBUG, "layer %lld %s%s: sparsity %.4f, error %.4f, %.1f s", (long long)done->layer, expert,
+		   fp_role_name(done->number), (double)done->zeros / (double)done->tensor->elements,
 		   done->squared_output > 0 ? sqrt(done->squared_error / done->squared_output) : 0.0, done->seconds);
 	if (run->task->listener)
 		run->task->listener(run->task->listener_data, done);

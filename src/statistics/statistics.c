@@ -9,30 +9,61 @@ static fp_status new_zero(fp_backend *be, fp_matrix *out, int64_t rows, int64_t 
 	return status == FP_OK ? be->memory->fill(be, *out, 0.0F) : status;
 }
 
-/* Allocates the sums for the drift, then the workspaces. In this order the heap can return the
- * workspaces' memory while the sums are still in use. */
+/* The sums for the drift. */
 static fp_status new_drift(fp_statistics *out, const fp_statistics_plan *plan)
 {
 	fp_backend *be = out->be;
 	int64_t inputs = plan->inputs, residual = plan->residual_outputs;
-	bool rounds = fp_backend_rounds(be, FP_USE_ACTIVATION);
 	fp_status status;
 	if (fp_statistics_by_outputs(plan)) {
 		out->W = plan->only;
 		out->drift.borrowed = true;
-		FP_TRY(new_zero(be, &out->drift.product, out->W.rows, inputs));
-		FP_TRY(fp_matrix_new(be, &out->W_delta, plan->batch, out->W.rows, FP_F32));
-	} else {
-		FP_TRY(new_zero(be, &out->cross, inputs, inputs));
-		FP_TRY(new_zero(be, &out->difference, inputs, inputs));
-		if (residual > 0)
-			FP_TRY(new_zero(be, &out->residual_delta, residual, inputs));
+		return new_zero(be, &out->drift.product, out->W.rows, inputs);
 	}
-	FP_TRY(fp_matrix_new(be, &out->delta, plan->batch, inputs, rounds ? FP_BF16 : FP_F32));
-	if (rounds)
-		FP_TRY(fp_matrix_new(be, &out->rounded, plan->batch, inputs, FP_BF16));
+	FP_TRY(new_zero(be, &out->cross, inputs, inputs));
+	FP_TRY(new_zero(be, &out->difference, inputs, inputs));
+	if (residual > 0)
+		FP_TRY(new_zero(be, &out->residual_delta, residual, inputs));
 cleanup:
 	return status;
+}
+
+static fp_status new_workspaces(fp_statistics *out, const fp_statistics_plan *plan)
+{
+	fp_backend *be = out->be;
+	bool rounds = fp_backend_rounds(be, FP_USE_ACTIVATION);
+	fp_status status = FP_OK;
+	if (plan->two_streams) {
+		if (fp_statistics_by_outputs(plan))
+			FP_TRY(fp_matrix_new(be, &out->W_delta, plan->batch, plan->only.rows, FP_F32));
+		FP_TRY(fp_matrix_new(be, &out->delta, plan->batch, plan->inputs, rounds ? FP_BF16 : FP_F32));
+		if (rounds)
+			FP_TRY(fp_matrix_new(be, &out->rounded, plan->batch, plan->inputs, FP_BF16));
+	}
+	if (plan->residual_outputs > 0)
+		FP_TRY(fp_matrix_new(be, &out->residual_error, plan->batch, plan->residual_outputs, FP_F32));
+cleanup:
+	return status;
+}
+
+static void borrow_workspaces(fp_statistics *out, const fp_statistics *lender)
+{
+	out->delta = lender->delta;
+	out->rounded = lender->rounded;
+	out->W_delta = lender->W_delta;
+	out->residual_error = lender->residual_error;
+	out->borrows = true;
+}
+
+/* The allocated ones, unless they are lent. */
+static void drop_workspaces(fp_statistics *statistics)
+{
+	fp_matrix *all[] = {&statistics->delta, &statistics->rounded, &statistics->W_delta, &statistics->residual_error};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		if (!statistics->borrows)
+			fp_matrix_free(statistics->be, all[i]);
+		*all[i] = (fp_matrix){0};
+	}
 }
 
 static fp_status new_means(fp_statistics *out, const fp_statistics_plan *plan)
@@ -63,13 +94,26 @@ fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, const fp_statist
 	FP_TRY(new_zero(be, &out->A, plan->inputs, plan->inputs));
 	if (plan->two_streams)
 		FP_TRY(new_drift(out, plan));
-	if (plan->residual_outputs > 0) {
+	if (plan->residual_outputs > 0)
 		FP_TRY(new_zero(be, &out->residual, plan->residual_outputs, plan->inputs));
-		FP_TRY(fp_matrix_new(be, &out->residual_error, plan->batch, plan->residual_outputs, FP_F32));
-	}
+	/* The sums come first, so that the heap can return the workspaces' memory while they are still in use. */
+	if (plan->lender)
+		borrow_workspaces(out, plan->lender);
+	else
+		FP_TRY(new_workspaces(out, plan));
 	if (plan->centred)
 		FP_TRY(new_means(out, plan));
 cleanup:
+	if (status != FP_OK)
+		fp_statistics_free(out);
+	return status;
+}
+
+fp_status fp_statistics_space(fp_statistics *out, fp_backend *be, const fp_statistics_plan *plan)
+{
+	memset(out, 0, sizeof *out);
+	out->be = be;
+	fp_status status = new_workspaces(out, plan);
 	if (status != FP_OK)
 		fp_statistics_free(out);
 	return status;
@@ -84,10 +128,6 @@ void fp_statistics_free(fp_statistics *statistics)
 						&statistics->residual_delta,
 						&statistics->residual,
 						&statistics->drift.product,
-						&statistics->delta,
-						&statistics->rounded,
-						&statistics->W_delta,
-						&statistics->residual_error,
 						&statistics->mean,
 						&statistics->mean_delta,
 						&statistics->mean_W_delta,
@@ -97,6 +137,7 @@ void fp_statistics_free(fp_statistics *statistics)
 						&statistics->ones};
 	if (!be)
 		return;
+	drop_workspaces(statistics);
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(be, all[i]);
 	memset(statistics, 0, sizeof *statistics);
@@ -222,11 +263,19 @@ cleanup:
 fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidden, fp_matrix hidden_star,
 									  fp_matrix Xstar)
 {
-	fp_backend *be = statistics->be;
 	fp_matrix E;
+	fp_status status;
+	FP_TRY(subtract(statistics->be, &E, statistics->residual_error, hidden, hidden_star));
+	FP_TRY(fp_statistics_fold_error(statistics, E, Xstar));
+cleanup:
+	return status;
+}
+
+fp_status fp_statistics_fold_error(fp_statistics *statistics, fp_matrix E, fp_matrix Xstar)
+{
+	fp_backend *be = statistics->be;
 	double energy;
 	fp_status status;
-	FP_TRY(subtract(be, &E, statistics->residual_error, hidden, hidden_star));
 	if (statistics->centred) {
 		Xstar = fp_matrix_rows(statistics->shifted, 0, Xstar.rows); /* by fp_statistics_fold() */
 		FP_TRY(sum_rows(statistics, 1.0F, E, 1.0F, statistics->mean_residual));
@@ -320,12 +369,29 @@ fp_status fp_statistics_finish(fp_statistics *statistics)
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC,
 						 "the inputs of these operators contain NaN or infinity on the calibration text");
 	/* The solver needs the memory. */
-	fp_matrix_free(be, &statistics->delta);
-	fp_matrix_free(be, &statistics->W_delta);
-	fp_matrix_free(be, &statistics->residual_error);
+	drop_workspaces(statistics);
 	fp_matrix_free(be, &statistics->shifted);
-	fp_matrix_free(be, &statistics->rounded);
 cleanup:
+	return status;
+}
+
+fp_status fp_statistics_add_ridge(fp_statistics *statistics, double ridge)
+{
+	fp_backend *be = statistics->be;
+	fp_matrix diagonal = {0}, ones = {0};
+	int64_t n = statistics->A.rows;
+	double trace;
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &diagonal, 1, n, FP_F32));
+	FP_TRY(fp_matrix_new(be, &ones, 1, n, FP_F32));
+	FP_TRY(be->linear->diagonal(be, statistics->A, diagonal));
+	FP_TRY(be->memory->fill(be, ones, 1.0F));
+	FP_TRY(be->linear->dot(be, diagonal, ones, &trace));
+	FP_TRY(be->memory->fill(be, ones, (float)(ridge * trace / (double)n)));
+	FP_TRY(be->linear->add_diagonal(be, statistics->A, ones));
+cleanup:
+	fp_matrix_free(be, &diagonal);
+	fp_matrix_free(be, &ones);
 	return status;
 }
 

@@ -65,6 +65,7 @@ typedef struct fp_statistics {
 	fp_matrix rounded;        /* workspace: X* of a batch in BF16, in that case */
 	fp_matrix W_delta;        /* workspace: WΔ of a batch */
 	fp_matrix residual_error; /* workspace: E of a batch */
+	bool borrows;             /* these four belong to others */
 	bool centred;
 	/* Absent unless centred. The means are sums until fp_statistics_finish(). */
 	fp_matrix mean;          /* 1 × n: of X* */
@@ -83,8 +84,9 @@ typedef struct fp_statistics_plan {
 	int64_t batch;    /* maximum tokens per batch; may be 0 for one stream that is not centred */
 	bool two_streams; /* X and X* differ */
 	bool centred;
-	int64_t residual_outputs; /* m to accumulate E, else 0 */
-	fp_matrix only;           /* the operator of a group with only one, the caller's; else absent */
+	int64_t residual_outputs;           /* m to accumulate E, else 0 */
+	fp_matrix only;                     /* the operator of a group with only one, the caller's; else absent */
+	const struct fp_statistics *lender; /* from fp_statistics_space(), whose workspaces are used; NULL: own ones */
 } fp_statistics_plan;
 
 /* Whether the drift of a group's only operator is computed by outputs. residual: E is accumulated too. */
@@ -95,6 +97,8 @@ static inline bool fp_drift_by_outputs(int64_t outputs, int64_t inputs, bool res
 
 /* Freed with fp_statistics_free(). */
 fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, const fp_statistics_plan *plan);
+/* Only the workspaces, which many statistics of the same plan then share. Not for centred ones. */
+fp_status fp_statistics_space(fp_statistics *out, fp_backend *be, const fp_statistics_plan *plan);
 void fp_statistics_free(fp_statistics *statistics);
 /* Call when all targets have been computed. Frees everything but A, the means and a drift by outputs. */
 void fp_statistics_forget_targets(fp_statistics *statistics);
@@ -104,6 +108,10 @@ fp_status fp_statistics_fold(fp_statistics *statistics, fp_matrix X, fp_matrix X
 /* Adds E of the batch that was added last: h and h* are tokens × m. */
 fp_status fp_statistics_fold_residual(fp_statistics *statistics, fp_matrix hidden, fp_matrix hidden_star,
 									  fp_matrix Xstar);
+/* The same with E itself. */
+fp_status fp_statistics_fold_error(fp_statistics *statistics, fp_matrix E, fp_matrix Xstar);
+/* A ← A + ridge·mean(diag A)·I, of finished statistics: an operator is drawn towards the dense one. */
+fp_status fp_statistics_add_ridge(fp_statistics *statistics, double ridge);
 /* A = I, in place of any batch: errors are then those of the weights themselves. */
 fp_status fp_statistics_identity(fp_statistics *statistics);
 /* Call after the last batch: subtracts the means and completes the symmetric matrices. NaN or infinity is

@@ -7,7 +7,8 @@
 models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistral-plain mistral-window llama-smollm
 	llama-rope-yarn gemma-plain gemma2-plain gemma3-plain phi3-plain phi3-longrope olmo2-plain gpt_neox-plain
 	gpt_neox-sequential gpt2-plain granite-plain granite-bias stablelm-plain stablelm-parallel phi-plain falcon-7b
-	falcon-40b falcon-11b falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain cohere2-plain smollm3-plain"
+	falcon-40b falcon-11b falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain cohere2-plain smollm3-plain
+	mixtral-plain qwen2_moe-plain qwen2_moe-window qwen3_moe-plain"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
@@ -82,7 +83,7 @@ def tensors(folder):
 
 before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
 changed = {name for name in before if before[name] != after[name]}
-operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc")
+operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc", ".w1", ".w2", ".w3")
 wanted = {name for name in before if "vision" not in name and name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias")))}
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
 PYTHON

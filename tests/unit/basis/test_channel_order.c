@@ -13,6 +13,7 @@ typedef struct order_run {
 	int64_t rows, channels;
 	double *W, *squares;
 	fp_layer layer;
+	fp_matrix weights[FP_ROLE_COUNT];
 	fp_matrix inner;
 	fp_basis_task task;
 	int32_t *order;
@@ -28,6 +29,7 @@ static void open_run(order_run *run, int64_t rows, int64_t channels, fp_pattern 
 		run->squares[j] = 1;
 	run->task = (fp_basis_task){.be = run->f.be, .ctx = run->f.ctx, .model = run->f.model, .pattern = pattern};
 	run->layer = (fp_layer){.model = run->f.model, .index = 1};
+	run->layer.weight = run->weights;
 	assert_ok(run->f.ctx, fp_matrix_new(run->f.be, &run->layer.weight[FP_DOWN], rows, channels, FP_F32));
 	assert_ok(run->f.ctx, fp_matrix_new(run->f.be, &run->inner, 1, channels, FP_F32));
 }

@@ -26,7 +26,7 @@ static void take(received *r, int at, const fp_tensor_info *tensor, const void *
 
 static fp_status take_operator(void *data, const fp_operator_result *result, const void *bytes)
 {
-	take(data, 2 * (int)result->role, result->tensor, bytes);
+	take(data, 2 * (int)result->number, result->tensor, bytes);
 	assert_int_equal(result->zeros, result->tensor->elements / 2);
 	return FP_OK;
 }

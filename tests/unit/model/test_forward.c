@@ -80,6 +80,10 @@ static const char *const cases[] = {
 	"phi3-fp8",
 	"llama-fp8-tensor",
 	"llama-fp8-rows",
+	"mixtral-plain",
+	"qwen2_moe-plain",
+	"qwen2_moe-window",
+	"qwen3_moe-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -29,7 +29,7 @@ typedef struct layer_run {
 static fp_status take(void *data, const fp_operator_result *result, const void *bytes)
 {
 	layer_run *run = data;
-	fp_role role = result->role;
+	fp_role role = result->number;
 	assert_null(run->bytes[role]);
 	run->results[role] = *result;
 	run->bytes[role] = malloc((size_t)result->tensor->bytes);

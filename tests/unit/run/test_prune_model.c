@@ -78,8 +78,8 @@ static void every_operator_comes_once_and_in_order(void **unused)
 				const fp_operator_result *one = &run.result.operators[k];
 				assert_int_equal(one->layer, k / per_layer);
 				if (k % per_layer > 0)
-					assert_true(one->role > one[-1].role);
-				assert_ptr_equal(one->tensor, fp_model_operator(run.f.model, one->layer, one->role));
+					assert_true(one->number > one[-1].number);
+				assert_ptr_equal(one->tensor, fp_model_operator(run.f.model, one->layer, one->number));
 				assert_true(one->zeros >= one->tensor->elements / 2);
 				assert_true(one->squared_error > 0 && one->squared_error < one->squared_output);
 				zeros += one->zeros;
@@ -221,7 +221,7 @@ static void magnitude_works_without_text(void **unused)
 		fp_layer *layer;
 		assert_ok(run.f.ctx, fp_layer_load(&layer, run.f.model, one->layer));
 		float *values = malloc((size_t)size * sizeof *values);
-		fp_matrix weight = layer->weight[one->role];
+		fp_matrix weight = layer->weight[one->number];
 		assert_ok(run.f.ctx, run.f.be->memory->download(run.f.be, values, FP_F32, weight.cols, weight));
 		double squared = 0;
 		for (int64_t i = 0; i < size; i++)

@@ -151,7 +151,7 @@ static void a_run_leaves_the_others_alone(void **unused)
 																	  .windows = &windows,
 																	  .overlay = overlay}));
 			assert_int_equal(result.count, 2);
-			assert_int_equal(result.operators[0].role, FP_KEY);
+			assert_int_equal(result.operators[0].number, FP_KEY);
 			assert_string_equal(result.operators[0].pattern, "");
 			assert_string_equal(result.operators[1].pattern, "2:4");
 			for (int64_t layer = 0; layer < 2; layer++) {

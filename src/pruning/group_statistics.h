@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * group_statistics.h: the statistics of the operators that a pass over one group of a layer serves: those that read every
+ * token, and those of experts, which read the rows that the router sends to them.
+ *
+ * The rows of an expert are scaled by the weights of their tokens: by as much, an error of its output changes the layer's.
+ * Both streams are routed by the dense stream's router. The rows of X and X* would otherwise belong to different tokens
+ * where the pruned stream's router decides otherwise, and their difference would not be an error of the operators before;
+ * and an expert would learn from the tokens of a routing that the fit and the next layers change again.
+ */
+#ifndef FP_PRUNING_GROUP_STATISTICS_H
+#define FP_PRUNING_GROUP_STATISTICS_H
+
+#include "pruning/prune_layer.h"
+#include "statistics/statistics.h"
+
+typedef struct fp_group_statistics { /* freed with fp_group_statistics_free() */
+	fp_statistics own;               /* of the operators that read every token; be is NULL if there are none */
+	int64_t first, end;              /* experts */
+	fp_statistics *experts;          /* end − first */
+	fp_statistics space;             /* whose workspaces they share */
+	bool starts, ends;               /* the first and the last pass over the group: experts may take several */
+} fp_group_statistics;
+
+/* For the operators that the layer has and experts [first, end). Operators that read every token take part in the first
+ * pass. */
+fp_status fp_group_statistics_new(fp_group_statistics *out, const fp_layer_task *task, const fp_layer *dense, int group,
+								  int64_t first, int64_t end);
+void fp_group_statistics_free(fp_group_statistics *set); /* may be all zero */
+
+/* One batch as a stream has it: its state, its group's input, and the layer and workspace that these come from. */
+typedef struct fp_group_rows {
+	const fp_layer *layer;
+	fp_workspace *workspace;
+	const fp_layer_state *state;
+	fp_matrix X;
+} fp_group_rows;
+/* Adds a batch. `pruned` may be `dense`. */
+fp_status fp_group_statistics_fold(fp_group_statistics *set, const fp_group_rows *dense, const fp_group_rows *pruned);
+/* Call after the last batch. */
+fp_status fp_group_statistics_finish(fp_group_statistics *set);
+/* A = I for all, in place of any batch. */
+fp_status fp_group_statistics_identity(fp_group_statistics *set);
+
+#endif
