@@ -63,6 +63,7 @@ void fp_model_close(fp_model *model)
 	fp_matrix_free(model->be, &model->input_projection);
 	fp_matrix_free(model->be, &model->embedding_norm[0]);
 	fp_matrix_free(model->be, &model->embedding_norm[1]);
+	fp_free(model->decoded_table);
 	fp_free(model);
 }
 
@@ -186,6 +187,15 @@ static fp_status check_ids(const fp_model *model, const int32_t *ids, int64_t co
 	return FP_OK;
 }
 
+/* *out ← the bytes of the embedding. Those of a coded one are kept: generate reads a row of them at a time. */
+static fp_status read_table(fp_model *model, const void **out)
+{
+	*out = model->decoded_table;
+	if (*out)
+		return FP_OK;
+	return fp_checkpoint_read(out, &model->decoded_table, model->be->ctx, model->checkpoint, model->embedding);
+}
+
 /* Copies embedding rows from `data`, the bytes of the table, so that the whole table is never converted to floats. `rows`
  * has space for GATHER_ROWS. */
 static fp_status gather(fp_model *model, const char *data, const int32_t *ids, int64_t count, char *rows, fp_matrix out)
@@ -260,7 +270,6 @@ fp_status fp_model_embed_at(fp_model *model, const int32_t *ids, int64_t sequenc
 	int64_t block = total < GATHER_ROWS ? total : GATHER_ROWS;
 	char *rows = NULL;
 	const void *table;
-	void *own = NULL; /* a coded table is decoded for each call: tables are not pruned, so that they are rarely coded */
 	fp_matrix unprojected = {0};
 	fp_status status;
 	FP_REQUIRE(be, out.rows == total && out.cols == c->hidden);
@@ -274,7 +283,7 @@ fp_status fp_model_embed_at(fp_model *model, const int32_t *ids, int64_t sequenc
 			FP_TRY(fp_model_upload(model, model->project_in, &model->input_projection));
 		FP_TRY(fp_matrix_new(be, &unprojected, block, c->embedding, FP_F32));
 	}
-	FP_TRY(fp_checkpoint_read(&table, &own, be->ctx, model->checkpoint, model->embedding));
+	FP_TRY(read_table(model, &table));
 	for (int64_t row = 0; row < total; row += block) {
 		int64_t count = total - row < block ? total - row : block;
 		fp_matrix part = fp_matrix_rows(out, row, count);
@@ -291,7 +300,6 @@ fp_status fp_model_embed_at(fp_model *model, const int32_t *ids, int64_t sequenc
 		FP_TRY(fp_turn_rows(model->basis, out));
 cleanup:
 	fp_matrix_free(be, &unprojected);
-	fp_free(own);
 	fp_free(rows);
 	return status;
 }

@@ -29,6 +29,8 @@ struct fp_model {
 		*head_bias;
 	const fp_tensor_info *embedding_norm_weight, *embedding_norm_bias;
 
+	void *decoded_table; /* the embedding on the host, if the checkpoint stores it coded; NULL until its first use */
+
 	/* On the device; each is loaded on first use and kept. */
 	fp_matrix position_rows; /* positions × hidden */
 	fp_matrix input_projection;

@@ -3,7 +3,7 @@
 # Checkpoints with FP8 weights: every command reads them, and prune writes them in BF16.
 . "$2/tests/cli/common.sh"
 
-models="qwen3-fp8 qwen3-fp8-ragged phi3-fp8 llama-fp8-tensor llama-fp8-rows"
+models="qwen3-fp8 qwen3-fp8-ragged qwen3_moe-fp8 phi3-fp8 llama-fp8-tensor llama-fp8-rows"
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
 import json, os, random, shutil, sys

@@ -45,6 +45,28 @@ for model in llama-sharded llama-tied opt-plain phi3-plain qwen3-fp8; do
 done
 expect_json "d['stored_as'].startswith('FP8')" inspect qwen3-fp8-packed
 
+# an embedding with zeros is packed, too; generate reads it for every token
+cp -r pruned zeros
+python3 - <<'PYTHON' || complain "the zeros"
+import json, struct
+with open("zeros/model.safetensors", "r+b") as file:
+    size = struct.unpack("<Q", file.read(8))[0]
+    tensor = json.loads(file.read(size))["model.embed_tokens.weight"]
+    rows, columns = tensor["shape"]
+    file.seek(8 + size + tensor["data_offsets"][0])
+    file.write(struct.pack("<%df" % (rows * columns), *[0.1 * (i % 7) if i % 3 == 0 else 0.0 for i in range(rows * columns)]))
+PYTHON
+same_again zeros
+expect_json "any(t['name'] == 'model.embed_tokens.weight' and t['sparsity'] > 0.6 for t in d['tensors'])" inspect zeros-packed
+for command in "eval NAME --text documents.jsonl" "generate NAME --prompt once --max-tokens 12"; do
+	for name in zeros zeros-packed; do
+		# shellcheck disable=SC2046
+		"$program" $(echo "$command" | sed "s/NAME/$name/") --json -q 2>"$work/err" |
+			grep -E '"(perplexity|kl|text|ids)"' >"$name.result"
+	done
+	[ -s zeros.result ] && cmp -s zeros.result zeros-packed.result || complain "'$command' differs for the packed model"
+done
+
 # what is made of a packed model is what is made of the model
 for model in good pruned; do
 	# shellcheck disable=SC2086

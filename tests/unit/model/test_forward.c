@@ -77,6 +77,7 @@ static const char *const cases[] = {
 	"smollm3-plain",
 	"qwen3-fp8",
 	"qwen3-fp8-ragged",
+	"qwen3_moe-fp8",
 	"phi3-fp8",
 	"llama-fp8-tensor",
 	"llama-fp8-rows",
