@@ -193,12 +193,13 @@ static json_t *document_of(const generation_session *s, double seconds)
 		json_array_append_new(results, text_result(s, i));
 		tokens += s->texts[i].count;
 	}
-	return json_pack("{s:s, s:s, s:I, s:f, s:I, s:f, s:I, s:o, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model",
-					 s->request->model, "architecture", fp_model_architecture(s->model), "max_tokens",
-					 (json_int_t)settings->max_tokens, "temperature", settings->temperature, "top_k",
-					 (json_int_t)settings->top_k, "top_p", settings->top_p, "seed", (json_int_t)settings->seed,
-					 "results", results, "prompt_tokens", (json_int_t)task->prompt_tokens, "tokens", (json_int_t)tokens,
-					 "prompt_tokens_per_second", rate(task->prompt_tokens, task->prompt_seconds), "tokens_per_second",
+	return json_pack("{s:s, s:s*, s:s, s:I, s:f, s:I, s:f, s:I, s:o, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model",
+					 s->request->model, "stored_as", fp_checkpoint_coding(fp_model_checkpoint(s->model)),
+					 "architecture", fp_model_architecture(s->model), "max_tokens", (json_int_t)settings->max_tokens,
+					 "temperature", settings->temperature, "top_k", (json_int_t)settings->top_k, "top_p",
+					 settings->top_p, "seed", (json_int_t)settings->seed, "results", results, "prompt_tokens",
+					 (json_int_t)task->prompt_tokens, "tokens", (json_int_t)tokens, "prompt_tokens_per_second",
+					 rate(task->prompt_tokens, task->prompt_seconds), "tokens_per_second",
 					 rate(task->tokens, task->seconds), "device", s->be->description, "seconds", seconds,
 					 "peak_memory_bytes", (json_int_t)fp_peak_memory());
 }

@@ -70,6 +70,7 @@ PYTHON
 # shellcheck disable=SC2086
 expect 0 "" prune qwen3-fp8 -o reported $run --method wanda --report page.html
 grep -q "stored as FP8 (F8_E4M3)" page.html || complain "the page does not say it"
+expect_json "$said and d['results'][0]['tokens'] > 0" generate qwen3-fp8 --prompt the --max-tokens 4 --threads 1
 expect_output "^stored as +FP8 .*block of 8 x 8" inspect qwen3-fp8
 # shellcheck disable=SC2086
 expect_json "$said and len(d['rows']) == 2" compare qwen3-fp8 $run --text words.txt --methods wanda --patterns 2:4
