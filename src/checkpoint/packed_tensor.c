@@ -78,17 +78,30 @@ fp_packed_plan fp_packed_choose(const fp_tensor_info *tensor, const void *bytes)
 	};
 }
 
+/* Up to 64 bits of a mask, from byte `first` on. A loop over the bits that are set has one branch that cannot be foreseen
+ * for 64 entries, where a test of each bit has 64. */
+static uint64_t mask_word(const unsigned char *mask, int64_t first, int64_t bytes)
+{
+	uint64_t word = 0;
+	for (int64_t i = 0; i < 8 && first + i < bytes; i++)
+		word |= (uint64_t)mask[first + i] << (8 * i);
+	return word;
+}
+
 static void encode_mask_row(char *values, unsigned char *mask, const char *row, int64_t cols, int64_t size)
 {
+	const int64_t bytes = mask_bytes(cols);
 	int64_t stored = 0;
-	memset(mask, 0, (size_t)mask_bytes(cols));
-	for (int64_t col = 0; col < cols; col++) {
-		uint32_t bits = load(row, col, size);
-		if (bits == 0)
-			continue;
-		mask[col / 8] |= (unsigned char)(1U << (col % 8));
-		store(values, stored++, size, bits);
+	for (int64_t byte = 0; byte < bytes; byte++) {
+		int64_t last = 8 * byte + 8 < cols ? 8 : cols - 8 * byte;
+		unsigned bits = 0;
+		for (int64_t i = 0; i < last; i++)
+			bits |= (unsigned)(load(row, 8 * byte + i, size) != 0) << i;
+		mask[byte] = (unsigned char)bits;
 	}
+	for (int64_t byte = 0; byte < bytes; byte += 8)
+		for (uint64_t word = mask_word(mask, byte, bytes); word; word &= word - 1)
+			store(values, stored++, size, load(row, 8 * byte + __builtin_ctzll(word), size));
 }
 
 /* starts[row] holds the number of entries that the row stores; it becomes that of the rows before, starts[rows] of all. */
@@ -209,12 +222,12 @@ static fp_status read_starts(int64_t **out, fp_context *ctx, const fp_tensor_inf
 
 static void decode_mask_row(char *row, const char *values, const unsigned char *mask, int64_t cols, int64_t size)
 {
+	const int64_t bytes = mask_bytes(cols);
 	int64_t next = 0;
-	for (int64_t col = 0; col < cols; col++) {
-		bool stored = mask[col / 8] >> (col % 8) & 1;
-		store(row, col, size, stored ? load(values, next, size) : 0);
-		next += stored;
-	}
+	memset(row, 0, (size_t)(cols * size));
+	for (int64_t byte = 0; byte < bytes; byte += 8)
+		for (uint64_t word = mask_word(mask, byte, bytes); word; word &= word - 1)
+			store(row, 8 * byte + __builtin_ctzll(word), size, load(values, next++, size));
 }
 
 static fp_status decode_mask(char *bytes, fp_context *ctx, const fp_tensor_info *tensor, const char *values,
