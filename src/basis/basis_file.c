@@ -69,7 +69,10 @@ static fp_status upload(fp_backend *be, fp_matrix matrix, float *numbers)
 /* The inner channels of all layers. */
 static int64_t count_channels(const fp_basis *basis, const fp_model *model)
 {
-	return basis->layer_count * fp_model_get_config(model)->inner;
+	int64_t channels = 0;
+	for (int64_t i = 0; i < basis->layer_count; i++)
+		channels += fp_layer_channels(model, i);
+	return channels;
 }
 
 static int64_t file_size(int64_t numbers)
@@ -77,11 +80,24 @@ static int64_t file_size(int64_t numbers)
 	return (int64_t)(sizeof(file_head) + sizeof(uint64_t)) + numbers * (int64_t)sizeof(float);
 }
 
+/* Writes the order of a layer's channels, as they are if it has none; returns the place behind it. */
+static int32_t *write_order(const fp_basis *basis, const fp_model *model, int64_t layer, int32_t *out)
+{
+	const int32_t *order = basis->layers[layer].inner;
+	int64_t channels = fp_layer_channels(model, layer), experts = fp_model_get_config(model)->experts.inner;
+	int64_t own = fp_first_channel(model, layer, 0);
+	for (int64_t i = 0; i < channels; i++)
+		out[i] = order ? order[i] : (int32_t)(i < own ? i : (i - own) % experts);
+	return out + channels;
+}
+
 fp_status fp_basis_save(const char *path, const fp_basis *basis, const fp_model *model, const fp_basis_gain *gain)
 {
 	fp_context *ctx = basis->be->ctx;
-	bool ordered = basis->layers[0].inner;
-	int64_t floats = count_floats(basis), inner = fp_model_get_config(model)->inner;
+	bool ordered = false;
+	int64_t floats = count_floats(basis);
+	for (int64_t i = 0; i < basis->layer_count; i++)
+		ordered = ordered || basis->layers[i].inner;
 	file_head head = {
 		.numbers = floats + (ordered ? count_channels(basis, model) : 0), .ordered = ordered, .gain = *gain};
 	int64_t size = file_size(head.numbers), covered = size - (int64_t)sizeof(uint64_t);
@@ -93,7 +109,7 @@ fp_status fp_basis_save(const char *path, const fp_basis *basis, const fp_model 
 	FP_TRY(visit(basis, download, (float *)(void *)(bytes + sizeof head)));
 	int32_t *orders = (int32_t *)(void *)(bytes + sizeof head) + floats;
 	for (int64_t i = 0; ordered && i < basis->layer_count; i++)
-		memcpy(orders + i * inner, basis->layers[i].inner, (size_t)inner * sizeof *orders);
+		orders = write_order(basis, model, i, orders);
 	uint64_t digest = fp_digest_bytes(FP_DIGEST_START, bytes, covered);
 	memcpy(bytes + covered, &digest, sizeof digest);
 	FP_TRY(fp_write_file_atomic(ctx, path, bytes, size));
@@ -115,13 +131,15 @@ static bool is_complete(const char *bytes, int64_t size, int64_t floats, int64_t
 		   size == file_size(head.numbers) && digest == fp_digest_bytes(FP_DIGEST_START, bytes, covered);
 }
 
-static fp_status restore_orders(fp_basis *basis, const int32_t *orders, int64_t inner)
+static fp_status restore_orders(fp_basis *basis, const fp_model *model, const int32_t *orders)
 {
 	for (int64_t i = 0; i < basis->layer_count; i++) {
-		fp_status status = FP_NEW(basis->be->ctx, &basis->layers[i].inner, inner);
+		int64_t channels = fp_layer_channels(model, i);
+		fp_status status = FP_NEW(basis->be->ctx, &basis->layers[i].inner, channels);
 		if (status != FP_OK)
 			return status;
-		memcpy(basis->layers[i].inner, orders + i * inner, (size_t)inner * sizeof *orders);
+		memcpy(basis->layers[i].inner, orders, (size_t)channels * sizeof *orders);
+		orders += channels;
 	}
 	return FP_OK;
 }
@@ -151,8 +169,7 @@ fp_status fp_basis_restore(fp_basis **out, const char *path, fp_model *model, co
 	memcpy(&head, bytes, sizeof head);
 	FP_TRY(visit(basis, upload, (float *)(void *)(bytes + sizeof head)));
 	if (head.ordered)
-		FP_TRY(restore_orders(basis, (const int32_t *)(void *)(bytes + sizeof head) + floats,
-							  fp_model_get_config(model)->inner));
+		FP_TRY(restore_orders(basis, model, (const int32_t *)(void *)(bytes + sizeof head) + floats));
 	*gain = head.gain;
 	*out = basis;
 	basis = NULL;

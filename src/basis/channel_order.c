@@ -138,28 +138,59 @@ cleanup:
 	return status;
 }
 
-fp_status fp_order_channels(int32_t **out, const fp_basis_task *task, const fp_layer *layer, fp_matrix inner)
+/* The order of the channels of one block: the columns of `down`, whose inputs have the mean squares `inner`. */
+static fp_status order_block(int32_t *order, const fp_basis_task *task, fp_matrix down, fp_matrix inner, uint64_t seed)
 {
-	fp_matrix down = layer->weight[FP_DOWN];
 	const fp_pattern *pattern = &task->pattern;
 	order_search s = {.be = task->be,
 					  .rows = fp_smaller(down.rows, MOST_ROWS),
 					  .channels = down.cols,
 					  .kept = pattern->kept,
-					  .group = pattern->group};
+					  .group = pattern->group,
+					  .order = order};
 	fp_status status = FP_OK;
-	*out = NULL;
-	if (s.group == 0 || s.group > MOST_GROUP || s.channels % s.group != 0)
-		return FP_OK;
-	FP_TRY(FP_NEW(task->ctx, &s.order, s.channels));
 	for (int64_t i = 0; i < s.channels; i++)
-		s.order[i] = (int32_t)i;
+		order[i] = (int32_t)i;
+	if (s.channels % s.group != 0)
+		return FP_OK;
 	FP_TRY(read_scores(&s, down, inner));
-	FP_TRY(search(&s, (uint64_t)layer->index));
-	*out = s.order;
-	s.order = NULL;
+	FP_TRY(search(&s, seed));
 cleanup:
 	fp_free(s.scores);
-	fp_free(s.order);
+	return status;
+}
+
+/* Whether the groups divide the channels of some block. */
+static bool helps(const fp_basis_task *task, const fp_layer *layer)
+{
+	int64_t group = task->pattern.group, experts = fp_model_get_config(task->model)->experts.inner;
+	fp_matrix own = layer->weight[FP_DOWN];
+	if (group == 0 || group > MOST_GROUP)
+		return false;
+	return (!fp_matrix_is_absent(own) && own.cols % group == 0) ||
+		   (!fp_matrix_is_absent(layer->router) && experts % group == 0);
+}
+
+fp_status fp_order_channels(int32_t **out, const fp_basis_task *task, const fp_layer *layer, fp_matrix inner)
+{
+	const fp_model *model = task->model;
+	int64_t experts = fp_matrix_is_absent(layer->router) ? 0 : layer->router.rows;
+	int32_t *order = NULL;
+	fp_status status = FP_OK;
+	*out = NULL;
+	if (!helps(task, layer))
+		return FP_OK;
+	FP_TRY(FP_NEW(task->ctx, &order, inner.cols));
+	for (int64_t e = -1; e < experts; e++) {
+		fp_matrix down = layer->weight[e < 0 ? (int)FP_DOWN : fp_expert_operator(e, FP_DOWN)];
+		int64_t first = fp_first_channel(model, layer->index, e);
+		if (!fp_matrix_is_absent(down))
+			FP_TRY(order_block(order + first, task, down, fp_matrix_cols(inner, first, down.cols),
+							   (uint64_t)layer->index));
+	}
+	*out = order;
+	order = NULL;
+cleanup:
+	fp_free(order);
 	return status;
 }

@@ -13,8 +13,9 @@
 #include "basis/layer_inputs.h"
 #include "basis/learn_basis.h"
 
-/* order[i] ← the channel that comes to place i; *out is allocated, and stays NULL for unstructured patterns and where the
- * groups do not divide the channels. Freed with fp_free(). */
+/* order[i] ← the channel that comes to place i, for each block of the layer as in fp_layer_basis; `inner` as in
+ * fp_layer_inputs. *out is allocated, and stays NULL for unstructured patterns and where the groups divide the channels of
+ * no block. Freed with fp_free(). */
 fp_status fp_order_channels(int32_t **out, const fp_basis_task *task, const fp_layer *layer, fp_matrix inner);
 
 #endif

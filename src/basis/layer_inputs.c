@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "basis/layer_inputs.h"
 
+#include "base/memory.h"
 #include "base/numbers.h"
+#include "model/basis.h"
 
 /* Moments of d inputs need several times d tokens; small models get enough of them for a stable estimate anyway. */
 enum { TOKENS_PER_INPUT = 8, LEAST_TOKENS = 32768, BATCH_TOKENS = 4096 };
@@ -59,23 +61,67 @@ int64_t fp_text_stream_bytes(const fp_model *model, const fp_windows *windows)
 		   fp_model_embedding_bytes(model);
 }
 
-int64_t fp_group_inputs(const fp_model *model, int group)
+int64_t fp_most_channels(const fp_model *model)
 {
 	const fp_model_config *c = fp_model_get_config(model);
-	const int64_t inputs[FP_GROUP_COUNT] = {c->hidden, c->heads * c->head_dim, c->hidden, c->inner};
-	return inputs[group];
+	return fp_larger(c->inner, c->experts.shared);
+}
+
+/* n of a group's H; 0: no operator of the group reads every token. */
+static int64_t group_inputs(const fp_layer *layer, int group)
+{
+	for (int role = 0; role < FP_ROLE_COUNT; role++)
+		if (fp_role_group(role) == group && !fp_matrix_is_absent(layer->weight[role]))
+			return layer->weight[role].cols;
+	return 0;
 }
 
 void fp_layer_inputs_free(fp_backend *be, fp_layer_inputs *inputs)
 {
 	for (int group = 0; group < FP_GROUP_COUNT; group++)
 		fp_matrix_free(be, &inputs->H[group]);
+	fp_matrix_free(be, &inputs->experts);
 	fp_matrix_free(be, &inputs->inner);
 }
 
-/* Adds a batch of windows to all sums, and moves it past the layer. */
-static fp_status pass_batch(fp_layer_inputs *out, fp_text_stream *stream, const fp_layer *layer, int64_t first)
+/* The layer's sums, and how many rows are in those of each expert. */
+typedef struct input_sums {
+	fp_layer_inputs *out;
+	fp_text_stream *stream;
+	const fp_layer *layer;
+	int64_t *rows; /* by expert; NULL: there are none */
+} input_sums;
+
+/* The part of `inner` that belongs to an expert, or (−1) to the block that reads every token. */
+static fp_matrix channels_of(const input_sums *s, int64_t expert, int64_t width)
 {
+	return fp_matrix_cols(s->out->inner, fp_first_channel(s->stream->model, s->layer->index, expert), width);
+}
+
+/* Adds the rows of a batch that experts read. */
+static fp_status add_experts(input_sums *s, int group, bool first)
+{
+	fp_backend *be = fp_model_backend(s->stream->model);
+	fp_expert_rows read = fp_layer_expert_rows(s->layer, s->stream->workspace);
+	fp_status status = FP_OK;
+	if (!read.routing)
+		return FP_OK;
+	if (group == fp_role_group(FP_UP) && !fp_matrix_is_absent(s->out->experts))
+		FP_TRY(be->linear->gram(be, read.rows, !first, s->out->experts));
+	for (int64_t e = 0; group == fp_role_group(FP_DOWN) && e < read.routing->experts; e++) {
+		fp_matrix rows = fp_routing_rows(read.routing, e, read.rows);
+		FP_TRY(be->gradients->column_squares(be, rows, !first, channels_of(s, e, rows.cols)));
+		s->rows[e] += rows.rows;
+	}
+cleanup:
+	return status;
+}
+
+/* Adds a batch of windows to all sums, and moves it past the layer. */
+static fp_status pass_batch(input_sums *s, int64_t first)
+{
+	fp_text_stream *stream = s->stream;
+	const fp_layer *layer = s->layer;
 	fp_backend *be = fp_model_backend(stream->model);
 	int64_t count = fp_smaller(stream->batch, stream->windows - first), rows = count * stream->length;
 	fp_layer_state state = {.sequences = count,
@@ -87,11 +133,50 @@ static fp_status pass_batch(fp_layer_inputs *out, fp_text_stream *stream, const 
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
 		fp_matrix X;
 		FP_TRY(fp_layer_input(layer, group, &state, stream->workspace, &X));
-		if (!fp_matrix_is_absent(out->H[group]))
-			FP_TRY(be->linear->gram(be, X, first > 0, out->H[group]));
-		if (group == FP_GROUP_COUNT - 1)
-			FP_TRY(be->gradients->column_squares(be, X, first > 0, out->inner));
+		if (!fp_matrix_is_absent(s->out->H[group]))
+			FP_TRY(be->linear->gram(be, X, first > 0, s->out->H[group]));
+		if (group == FP_GROUP_COUNT - 1 && !fp_matrix_is_absent(X))
+			FP_TRY(be->gradients->column_squares(be, X, first > 0, channels_of(s, -1, X.cols)));
+		if (group >= fp_role_group(FP_UP))
+			FP_TRY(add_experts(s, group, first == 0));
 		FP_TRY(fp_layer_advance(layer, group, X, &state, stream->workspace));
+	}
+cleanup:
+	return status;
+}
+
+/* H ← its mean over so many rows, both triangles */
+static fp_status finish(fp_backend *be, fp_matrix H, float share)
+{
+	fp_status status;
+	if (fp_matrix_is_absent(H))
+		return FP_OK;
+	FP_TRY(be->linear->mirror(be, H));
+	FP_TRY(be->linear->axpby(be, 0, H, share, H));
+cleanup:
+	return status;
+}
+
+/* The sums become means. */
+static fp_status finish_all(const input_sums *s)
+{
+	fp_layer_inputs *out = s->out;
+	fp_backend *be = fp_model_backend(s->stream->model);
+	const fp_experts_config *experts = &fp_model_get_config(s->stream->model)->experts;
+	int64_t tokens = s->stream->windows * s->stream->length;
+	float share = 1.0F / (float)tokens;
+	fp_matrix down = s->layer->weight[FP_DOWN];
+	fp_status status = FP_OK;
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		FP_TRY(finish(be, out->H[group], share));
+	FP_TRY(finish(be, out->experts, share / (float)fp_larger(experts->active, 1)));
+	if (!fp_matrix_is_absent(down)) {
+		fp_matrix own = channels_of(s, -1, down.cols);
+		FP_TRY(be->linear->axpby(be, 0, own, share, own));
+	}
+	for (int64_t e = 0; s->rows && e < experts->count; e++) {
+		fp_matrix own = channels_of(s, e, experts->inner);
+		FP_TRY(be->linear->axpby(be, 0, own, 1.0F / (float)fp_larger(s->rows[e], 1), own));
 	}
 cleanup:
 	return status;
@@ -100,25 +185,27 @@ cleanup:
 fp_status fp_layer_inputs_measure(fp_layer_inputs *out, fp_text_stream *stream, const fp_layer *layer, unsigned groups)
 {
 	fp_backend *be = fp_model_backend(stream->model);
-	float share = 1.0F / (float)(stream->windows * stream->length);
+	input_sums s = {.out = out, .stream = stream, .layer = layer};
 	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
 	fp_status status = FP_OK;
 	*out = (fp_layer_inputs){0};
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
-		int64_t n = fp_group_inputs(stream->model, group);
-		if (groups & 1U << group)
+		int64_t n = group_inputs(layer, group);
+		if (groups & 1U << group && n > 0)
 			FP_TRY(fp_matrix_new(be, &out->H[group], n, n, FP_F32));
 	}
-	FP_TRY(fp_matrix_new(be, &out->inner, 1, fp_group_inputs(stream->model, FP_GROUP_COUNT - 1), FP_F32));
+	if (!fp_matrix_is_absent(layer->router)) {
+		int64_t n = layer->router.cols;
+		FP_TRY(FP_NEW(be->ctx, &s.rows, layer->router.rows));
+		if (groups & 1U << fp_role_group(FP_UP))
+			FP_TRY(fp_matrix_new(be, &out->experts, n, n, FP_F32));
+	}
+	FP_TRY(fp_matrix_new(be, &out->inner, 1, fp_layer_channels(stream->model, layer->index), FP_F32));
 	for (int64_t first = 0; first < stream->windows; first += stream->batch)
-		FP_TRY(pass_batch(out, stream, layer, first));
-	for (int group = 0; group < FP_GROUP_COUNT; group++)
-		if (groups & 1U << group) {
-			FP_TRY(be->linear->mirror(be, out->H[group]));
-			FP_TRY(be->linear->axpby(be, 0, out->H[group], share, out->H[group]));
-		}
-	FP_TRY(be->linear->axpby(be, 0, out->inner, share, out->inner));
+		FP_TRY(pass_batch(&s, first));
+	FP_TRY(finish_all(&s));
 cleanup:
+	fp_free(s.rows);
 	if (status != FP_OK)
 		fp_layer_inputs_free(be, out);
 	return status;

@@ -24,16 +24,18 @@ void fp_text_stream_free(fp_text_stream *stream); /* all zero is allowed */
 int64_t fp_text_stream_tokens(const fp_model *model, const fp_windows *windows);
 int64_t fp_text_stream_bytes(const fp_model *model, const fp_windows *windows);
 
-/* H = E[xxᵀ] of each group's inputs (fp_role_group()). */
+/* H = E[xxᵀ] of each group's inputs (fp_role_group()), of operators that read every token. The inputs of experts are
+ * scaled as their statistics are; the mean is over the rows of all or of each. */
 typedef struct fp_layer_inputs { /* freed with fp_layer_inputs_free() */
 	fp_matrix H[FP_GROUP_COUNT]; /* absent: not asked for */
-	fp_matrix inner;             /* 1 × inner: E[x²] of the last group, always computed */
+	fp_matrix experts;           /* H of the rows that gate and up of all experts read together; with group 2 */
+	fp_matrix inner;             /* 1 × fp_layer_channels(): E[x²] of the last group, always computed */
 } fp_layer_inputs;
 
 /* Moves the stream past the layer and computes H of the groups whose bit is set in `groups`. */
 fp_status fp_layer_inputs_measure(fp_layer_inputs *out, fp_text_stream *stream, const fp_layer *layer, unsigned groups);
 void fp_layer_inputs_free(fp_backend *be, fp_layer_inputs *inputs);
-/* n of a group's H. */
-int64_t fp_group_inputs(const fp_model *model, int group);
+/* The most n of the last group's H, in any layer. */
+int64_t fp_most_channels(const fp_model *model);
 
 #endif

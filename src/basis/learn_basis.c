@@ -24,9 +24,9 @@ int64_t fp_learn_basis_bytes(const fp_basis_task *task)
 	const fp_model *model = task->model;
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t q = c->heads * c->head_dim, basis = 2 * c->layers * c->kv_heads * c->head_dim * c->head_dim;
-	int64_t grams = c->hidden * c->hidden + q * q;
-	int64_t heads = fp_text_stream_bytes(model, task->windows) + fp_layer_bytes(model, 0) +
-					fp_layer_change_basis_bytes(model, 0) + fp_learn_heads_bytes(task) +
+	int64_t grams = c->hidden * c->hidden + q * q, heaviest = fp_heaviest_layer(model, 0, c->layers);
+	int64_t heads = fp_text_stream_bytes(model, task->windows) + fp_layer_bytes(model, heaviest) +
+					fp_layer_change_basis_bytes(model, heaviest) + fp_learn_heads_bytes(task) +
 					2 * grams * (int64_t)sizeof(float);
 	int64_t most = fp_larger(heads, fp_sensitivities_bytes(model, task->windows));
 	if (task->stream) {
@@ -64,8 +64,8 @@ static fp_status learn_layers(const fp_basis_task *task, fp_basis *basis, const 
 		fp_report_progress(task->ctx, "basis: heads", i, layers);
 		FP_TRY(fp_layer_load(&layer, model, i));
 		FP_TRY(fp_layer_inputs_measure(&inputs, &stream, layer, ATTENTION_GROUPS));
-		FP_TRY(fp_learn_heads(task, layer, sensitivities + i * FP_ROLE_COUNT, &inputs, &basis->layers[i], &before,
-							  &after));
+		FP_TRY(fp_learn_heads(task, layer, sensitivities + i * fp_model_operators(model), &inputs, &basis->layers[i],
+							  &before, &after));
 		FP_TRY(fp_order_channels(&basis->layers[i].inner, task, layer, inputs.inner));
 		fp_layer_inputs_free(task->be, &inputs);
 		fp_layer_free(layer);
@@ -89,12 +89,13 @@ fp_status fp_learn_basis(fp_basis **out, const fp_basis_task *task, fp_basis_gai
 	fp_status status;
 	*out = NULL;
 	*gain = (fp_basis_gain){0};
-	FP_TRY(FP_NEW(task->ctx, &sensitivities, fp_model_get_config(model)->layers * FP_ROLE_COUNT));
+	int64_t count = fp_model_get_config(model)->layers * fp_model_operators(model);
+	FP_TRY(FP_NEW(task->ctx, &sensitivities, count));
 	/* Identities: only the weights of the norms go into the operators, and heads stay as they are while they are learned. */
 	FP_TRY(fp_basis_new(&basis, model, &task->freedom, task->stream));
 	fp_model_set_basis(model, basis);
 	FP_TRY(fp_sensitivities(sensitivities, model, task->windows));
-	for (int64_t i = 0; task->pruned && i < fp_model_get_config(model)->layers * FP_ROLE_COUNT; i++)
+	for (int64_t i = 0; task->pruned && i < count; i++)
 		sensitivities[i] = task->pruned[i] ? sensitivities[i] : 0;
 	if (task->stream)
 		FP_TRY(fp_learn_stream(task, basis, sensitivities, gain));

@@ -19,7 +19,7 @@ typedef struct fp_basis_task {
 	fp_pattern pattern;
 	fp_basis_freedom freedom;
 	bool stream;        /* the residual stream too */
-	const bool *pruned; /* layers × FP_ROLE_COUNT: the operators that count; NULL: all */
+	const bool *pruned; /* by layer and operator: those that count; NULL: all */
 	int64_t memory;     /* bytes that may be used */
 } fp_basis_task;
 

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "model/basis.h"
+#include "model/layer_backward.h"
 
 enum { TOKENS = 4096, BATCH_TOKENS = 2048 }; /* at least one window */
 
@@ -15,7 +16,7 @@ typedef struct passes {
 	int64_t layers, count, batch; /* windows in all, and at once */
 	fp_matrix *inputs;            /* of each layer, and the output of the last: tokens × hidden */
 	fp_matrix gradient;           /* of a layer's output; of its input after its backward pass */
-	fp_matrix energies[FP_ROLE_COUNT];
+	fp_layer_matrices energies;   /* of the outputs, as weights */
 	fp_workspace *workspace;
 	fp_tape *tape;
 	int32_t *targets;
@@ -37,8 +38,7 @@ static void passes_free(passes *p)
 		fp_matrix_free(p->be, &p->inputs[i]);
 	fp_free(p->inputs);
 	fp_matrix_free(p->be, &p->gradient);
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		fp_matrix_free(p->be, &p->energies[role]);
+	fp_layer_matrices_free(p->be, &p->energies);
 	fp_workspace_free(p->workspace);
 	fp_tape_free(p->tape);
 	fp_free(p->targets);
@@ -57,10 +57,11 @@ int64_t fp_sensitivities_bytes(const fp_model *model, const fp_windows *windows)
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t tokens = window_count(windows) * windows->length, batch = batch_windows(windows) * windows->length;
 	fp_attention_shape shape = fp_model_attention_shape(model, batch_windows(windows), windows->length);
+	int64_t heaviest = fp_heaviest_layer(model, 0, c->layers);
 	int64_t tape = fp_tape_bytes(model, batch) +
 				   fp_larger(fp_attention_backward_bytes(fp_model_backend(model), &shape),
-							 fp_layer_change_basis_bytes(model, 0)); /* layers are loaded while it is there */
-	int64_t most = fp_larger(fp_larger(tape, fp_workspace_bytes(model, batch)) + fp_layer_bytes(model, 0),
+							 fp_layer_change_basis_bytes(model, heaviest)); /* layers are loaded while it is there */
+	int64_t most = fp_larger(fp_larger(tape, fp_workspace_bytes(model, batch)) + fp_layer_bytes(model, heaviest),
 							 fp_model_head_bytes(model));
 	return (c->layers + 2) * tokens * c->hidden * (int64_t)sizeof(float) + most;
 }
@@ -135,10 +136,10 @@ static fp_status backward_layer(passes *p, int64_t index, double *out)
 	fp_backend *be = p->be;
 	fp_layer *layer = NULL;
 	fp_status status = fp_layer_load(&layer, p->model, index);
-	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++)
-		if (!fp_matrix_is_absent(layer->weight[role])) {
-			FP_TRY(fp_matrix_new(be, &p->energies[role], 1, layer->weight[role].rows, FP_F32));
-			FP_TRY(be->memory->fill(be, p->energies[role], 0));
+	for (int i = 0; status == FP_OK && i < p->energies.count; i++)
+		if (!fp_matrix_is_absent(layer->weight[i])) {
+			FP_TRY(fp_matrix_new(be, &p->energies.weight[i], 1, layer->weight[i].rows, FP_F32));
+			FP_TRY(be->memory->fill(be, p->energies.weight[i], 0));
 		}
 	for (int64_t first = 0; status == FP_OK && first < p->count; first += p->batch) {
 		fp_matrix output, dinput, gradient = part_of(p, p->gradient, first);
@@ -146,13 +147,13 @@ static fp_status backward_layer(passes *p, int64_t index, double *out)
 		FP_TRY(fp_layer_forward_taped(layer, fp_smaller(p->batch, p->count - first), p->windows->length,
 									  part_of(p, p->inputs[index], first), p->tape, &output));
 		FP_TRY(be->memory->copy(be, output, gradient));
-		FP_TRY(fp_layer_backward_input(layer, p->tape, p->energies, &dinput));
+		FP_TRY(fp_layer_backward_input(layer, p->tape, p->energies.weight, &dinput));
 		FP_TRY(be->memory->copy(be, gradient, dinput));
 	}
-	for (int role = 0; status == FP_OK && role < FP_ROLE_COUNT; role++)
-		if (!fp_matrix_is_absent(p->energies[role])) {
-			FP_TRY(mean_energy(p, p->energies[role], &out[role]));
-			fp_matrix_free(be, &p->energies[role]);
+	for (int i = 0; status == FP_OK && i < p->energies.count; i++)
+		if (!fp_matrix_is_absent(p->energies.weight[i])) {
+			FP_TRY(mean_energy(p, p->energies.weight[i], &out[i]));
+			fp_matrix_free(be, &p->energies.weight[i]);
 		}
 	fp_matrix_free(be, &p->inputs[index + 1]);
 cleanup:
@@ -171,13 +172,15 @@ fp_status fp_sensitivities(double *out, fp_model *model, const fp_windows *windo
 	FP_PRODUCTS_FOR(p.be, FP_USE_ACTIVATION);
 	fp_status status;
 	FP_TRY(FP_NEW(p.be->ctx, &p.inputs, p.layers + 1));
-	for (int64_t i = 0; i < p.layers * FP_ROLE_COUNT; i++)
+	int operators = fp_model_operators(model);
+	FP_TRY(fp_layer_matrices_empty(&p.energies, model));
+	for (int64_t i = 0; i < p.layers * operators; i++)
 		out[i] = 0;
 	FP_TRY(forward(&p));
 	FP_TRY(backward_head(&p));
 	FP_TRY(fp_tape_new(&p.tape, model, p.batch * windows->length));
 	for (int64_t i = p.layers - 1; i >= 0; i--)
-		FP_TRY(backward_layer(&p, i, out + i * FP_ROLE_COUNT));
+		FP_TRY(backward_layer(&p, i, out + i * operators));
 cleanup:
 	passes_free(&p);
 	return status;

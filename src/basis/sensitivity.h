@@ -9,7 +9,8 @@
 #include "model/layer_backward.h"
 #include "text/windows.h"
 
-/* out[layer · FP_ROLE_COUNT + role] ← the mean of squares over outputs and tokens; 0 for a role that the model lacks. */
+/* out[layer · fp_model_operators() + number] ← the mean of squares over outputs and tokens; 0 for an operator that the
+ * layer lacks. */
 fp_status fp_sensitivities(double *out, fp_model *model, const fp_windows *windows);
 /* Operations of its matrix products, with so many weights in a layer. */
 double fp_sensitivities_flops(const fp_model *model, const fp_windows *windows, int64_t weights);

@@ -8,18 +8,24 @@
 #include "basis/layer_inputs.h"
 #include "basis/pruned_mass.h"
 #include "basis/rotation.h"
+#include "model/basis.h"
 
 #include <math.h>
 
-/* A step learns from this many layers, drawn at random. */
-enum { LAYERS_PER_STEP = 4 };
+/* A step learns from this many layers, drawn at random, and from so many experts of each. */
+enum { LAYERS_PER_STEP = 4, EXPERTS_PER_STEP = 8 };
 
-/* A layer to learn from, with the norms' weights in its operators. */
+/* The operators that read the stream: {q, k, v}, {gate, up}, and gate and up of experts. */
+enum { READ_ATTENTION, READ_FEED, READ_EXPERTS, READ_COUNT };
+
+/* A layer to learn from, with the norms' weights in its operators. Experts share the costs of the stream's features; those
+ * of their own channels are E[x²]: with hundreds of experts, a few tokens each, there is no more to know. */
 typedef struct pooled_layer {
 	fp_layer *layer;
-	fp_matrix U[2];               /* of the inputs of {q, k, v} and {gate, up} */
-	fp_matrix h[2];               /* 1 × inputs: of o and down */
-	double weight[FP_ROLE_COUNT]; /* of each operator's mass */
+	fp_matrix U[READ_COUNT]; /* of the inputs of readers; absent: the layer has none */
+	fp_matrix h[2];          /* 1 × inputs: of o and down */
+	fp_matrix expert_h;      /* 1 × channels of all blocks of the layer: of the experts' down */
+	double *weight;          /* of each operator's mass */
 } pooled_layer;
 
 typedef struct learner {
@@ -32,18 +38,23 @@ typedef struct learner {
 	fp_matrix T;         /* 1 × the entries of the largest operator */
 	fp_matrix UR, KR;    /* hidden × hidden */
 	fp_matrix h, g, sum; /* 1 × hidden: h, the gradient by h of one operator and of all that share it */
+	int64_t *experts;    /* all of a layer, those of a step first */
+	int64_t drawn;       /* how many take part */
 } learner;
 
 static void learner_free(learner *l)
 {
 	for (int64_t i = 0; l->pool && i < l->pooled; i++) {
 		fp_layer_free(l->pool[i].layer);
-		for (int k = 0; k < 2; k++) {
+		for (int k = 0; k < READ_COUNT; k++)
 			fp_matrix_free(l->be, &l->pool[i].U[k]);
+		for (int k = 0; k < 2; k++)
 			fp_matrix_free(l->be, &l->pool[i].h[k]);
-		}
+		fp_matrix_free(l->be, &l->pool[i].expert_h);
+		fp_free(l->pool[i].weight);
 	}
 	fp_free(l->pool);
+	fp_free(l->experts);
 	fp_rotation_free(&l->rotation);
 	fp_mass_space_free(l->be, &l->space);
 	fp_matrix *all[] = {&l->T, &l->UR, &l->KR, &l->h, &l->g, &l->sum};
@@ -55,11 +66,12 @@ static void learner_free(learner *l)
 static void largest(const fp_model *model, int64_t *entries, int64_t *inputs)
 {
 	*entries = *inputs = 0;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *tensor = fp_model_operator(model, 0, (fp_role)role);
-		*entries = fp_larger(*entries, tensor ? tensor->elements : 0);
-		*inputs = fp_larger(*inputs, tensor ? tensor->shape[1] : 0);
-	}
+	for (int64_t layer = 0; layer < fp_model_get_config(model)->layers; layer++)
+		for (int i = 0; i < fp_model_operators(model); i++) {
+			const fp_tensor_info *tensor = fp_model_operator(model, layer, i);
+			*entries = fp_larger(*entries, tensor ? tensor->elements : 0);
+			*inputs = fp_larger(*inputs, tensor ? tensor->shape[1] : 0);
+		}
 }
 
 static fp_dtype factor_type(const fp_backend *be)
@@ -75,15 +87,18 @@ static fp_rotation_kind kind_of(const fp_model *model)
 int64_t fp_learn_stream_bytes(const fp_basis_task *task, int64_t layers)
 {
 	const fp_model *model = task->model;
-	int64_t d = fp_model_get_config(model)->hidden, entries, inputs;
+	const fp_model_config *c = fp_model_get_config(model);
+	int64_t d = c->hidden, entries, inputs, heaviest = fp_heaviest_layer(model, 0, c->layers);
+	int64_t factors = c->experts.count > 0 ? READ_COUNT : 2; /* of each layer */
 	largest(model, &entries, &inputs);
 	int64_t fixed = fp_rotation_bytes(kind_of(model), d, d) + 3 * d * d * (int64_t)sizeof(float) +
 					fp_mass_space_bytes(entries, inputs) + entries * (int64_t)sizeof(float);
-	int64_t layer = fp_layer_bytes(model, 0) + 2 * d * d * fp_dtype_size(factor_type(task->be));
-	int64_t inner = fp_group_inputs(model, FP_GROUP_COUNT - 1);
-	int64_t grams = (2 * d * d + 2 * inner * inner) * (int64_t)sizeof(float); /* of one layer, and its factor's space */
-	int64_t filling = fp_text_stream_bytes(model, task->windows) + grams + fp_layer_change_basis_bytes(model, 0);
-	return layers * layer + fp_layer_bytes(model, 0) + fp_larger(fixed, filling);
+	int64_t layer = fp_layer_bytes(model, heaviest) + factors * d * d * fp_dtype_size(factor_type(task->be));
+	int64_t inner = fp_most_channels(model);
+	/* of one layer, and its factor's space */
+	int64_t grams = (factors * d * d + 2 * inner * inner) * (int64_t)sizeof(float);
+	int64_t filling = fp_text_stream_bytes(model, task->windows) + grams + fp_layer_change_basis_bytes(model, heaviest);
+	return layers * layer + fp_layer_bytes(model, heaviest) + fp_larger(fixed, filling);
 }
 
 double fp_learn_stream_flops(const fp_basis_task *task, int64_t weights)
@@ -101,16 +116,33 @@ static int64_t pool_index(int64_t i, int64_t pooled, int64_t layers)
 	return (2 * i + 1) * layers / (2 * pooled);
 }
 
+/* The factor of readers, from their H. */
+static fp_status take_factor(learner *l, pooled_layer *pooled, int which, fp_matrix H)
+{
+	fp_backend *be = l->be;
+	fp_status status;
+	FP_TRY(fp_input_cost_factor(be, pooled->layer, H));
+	FP_TRY(fp_matrix_new(be, &pooled->U[which], H.rows, H.cols, factor_type(be)));
+	FP_TRY(be->memory->copy(be, pooled->U[which], H));
+cleanup:
+	return status;
+}
+
 /* Takes what the learner needs from the Gram matrices. */
 static fp_status take_costs(learner *l, pooled_layer *pooled, fp_layer_inputs *inputs)
 {
 	fp_backend *be = l->be;
 	fp_status status = FP_OK;
+	if (!fp_matrix_is_absent(inputs->experts)) {
+		FP_TRY(take_factor(l, pooled, READ_EXPERTS, inputs->experts));
+		FP_TRY(fp_matrix_new(be, &pooled->expert_h, 1, inputs->inner.cols, FP_F32));
+		FP_TRY(be->memory->copy(be, pooled->expert_h, inputs->inner));
+	}
 	for (int k = 0; k < 2; k++) {
-		fp_matrix U = inputs->H[2 * k], K = inputs->H[2 * k + 1];
-		FP_TRY(fp_input_cost_factor(be, pooled->layer, U));
-		FP_TRY(fp_matrix_new(be, &pooled->U[k], U.rows, U.cols, factor_type(be)));
-		FP_TRY(be->memory->copy(be, pooled->U[k], U));
+		fp_matrix K = inputs->H[2 * k + 1];
+		if (fp_matrix_is_absent(K)) /* only experts */
+			continue;
+		FP_TRY(take_factor(l, pooled, k, inputs->H[2 * k]));
 		FP_TRY(fp_input_cost_inverse(be, pooled->layer, K));
 		FP_TRY(fp_matrix_new(be, &pooled->h[k], 1, K.rows, FP_F32));
 		FP_TRY(be->linear->diagonal(be, K, pooled->h[k]));
@@ -125,6 +157,7 @@ static fp_status fill_pool(learner *l, const double *sensitivities)
 	enum { ALL_GROUPS = 15 };
 	fp_model *model = l->task->model;
 	int64_t layers = fp_model_get_config(model)->layers, next = 0;
+	int operators = fp_model_operators(model);
 	fp_text_stream stream = {0};
 	fp_layer_inputs inputs = {0};
 	fp_layer *layer = NULL;
@@ -139,8 +172,9 @@ static fp_status fill_pool(learner *l, const double *sensitivities)
 			pooled_layer *pooled = &l->pool[next++];
 			pooled->layer = layer;
 			layer = NULL;
-			for (int role = 0; role < FP_ROLE_COUNT; role++)
-				pooled->weight[role] = sensitivities[i * FP_ROLE_COUNT + role];
+			FP_TRY(FP_NEW(l->task->ctx, &pooled->weight, operators));
+			for (int k = 0; k < operators; k++)
+				pooled->weight[k] = sensitivities[i * operators + k];
 			FP_TRY(take_costs(l, pooled, &inputs));
 		}
 		fp_layer_inputs_free(l->be, &inputs);
@@ -154,14 +188,39 @@ cleanup:
 	return status;
 }
 
+static int64_t expert_count(const learner *l)
+{
+	return fp_model_get_config(l->task->model)->experts.count;
+}
+
+/* How many experts each of those that take part stands for. */
+static double expert_share(const learner *l)
+{
+	return (double)expert_count(l) / (double)l->drawn;
+}
+
+/* The costs of the inputs of an operator at the end of a block. */
+static fp_matrix writer_costs(const pooled_layer *pooled, int number)
+{
+	const fp_layer *layer = pooled->layer;
+	int64_t expert = fp_operator_expert(number);
+	if (expert < 0)
+		return pooled->h[number == FP_DOWN];
+	return fp_matrix_cols(pooled->expert_h, fp_first_channel(layer->model, layer->index, expert),
+						  layer->weight[number].cols);
+}
+
 /* Adds one operator to the gradient by R and to the objective. */
-static fp_status add_operator(learner *l, const pooled_layer *pooled, fp_role role, fp_mass *mass)
+static fp_status add_operator(learner *l, const pooled_layer *pooled, int number, fp_mass *mass)
 {
 	fp_backend *be = l->be;
-	fp_matrix W = pooled->layer->weight[role], R = l->rotation.R, G = l->rotation.gradient;
+	fp_role role = fp_operator_role(number);
+	fp_matrix W = pooled->layer->weight[number], R = l->rotation.R, G = l->rotation.gradient;
 	fp_matrix T = fp_matrix_reshape(l->T, W.rows, W.cols);
 	bool writes = role == FP_OUTPUT || role == FP_DOWN;
-	fp_matrix h = writes ? pooled->h[role == FP_DOWN] : l->h, g = {0};
+	fp_matrix h = writes ? writer_costs(pooled, number) : l->h, g = {0};
+	/* drawn experts stand for all of them */
+	double weight = pooled->weight[number] * (fp_operator_expert(number) < 0 ? 1 : expert_share(l));
 	fp_status status;
 	if (!writes)
 		g = l->g;
@@ -169,7 +228,7 @@ static fp_status add_operator(learner *l, const pooled_layer *pooled, fp_role ro
 		FP_TRY(be->linear->gemm(be, 1, R, FP_TRANSPOSED, W, FP_PLAIN, 0, T));
 	else
 		FP_TRY(be->linear->gemm(be, 1, W, FP_PLAIN, R, FP_PLAIN, 0, T));
-	FP_TRY(fp_pruned_mass(&l->space, be, &l->task->pattern, pooled->weight[role], T, h, g, mass));
+	FP_TRY(fp_pruned_mass(&l->space, be, &l->task->pattern, weight, T, h, g, mass));
 	if (writes) {
 		FP_TRY(be->linear->gemm(be, 1, W, FP_PLAIN, T, FP_TRANSPOSED, 1, G));
 	} else {
@@ -180,21 +239,36 @@ cleanup:
 	return status;
 }
 
-/* The operators that read the stream behind one norm: 0 {q, k, v}, 1 {gate, up}. */
-static fp_status add_readers(learner *l, const pooled_layer *pooled, int which, fp_mass *mass)
+/* Adds the readers of one kind. */
+static fp_status add_each_reader(learner *l, const pooled_layer *pooled, int which, fp_mass *mass)
 {
 	static const fp_role readers[2][3] = {{FP_QUERY, FP_KEY, FP_VALUE}, {FP_GATE, FP_UP, FP_ROLE_COUNT}};
-	fp_backend *be = l->be;
-	fp_status status;
-	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_PLAIN, l->rotation.R, FP_PLAIN, 0, l->UR));
-	FP_TRY(be->gradients->column_squares(be, l->UR, 0, l->h));
-	FP_TRY(fp_input_cost_reciprocal(be, l->h));
-	FP_TRY(be->memory->fill(be, l->sum, 0));
-	for (int i = 0; i < 3; i++) {
+	fp_status status = FP_OK;
+	for (int64_t i = 0; which == READ_EXPERTS && i < l->drawn; i++) {
+		FP_TRY(add_operator(l, pooled, fp_expert_operator(l->experts[i], FP_GATE), mass));
+		FP_TRY(add_operator(l, pooled, fp_expert_operator(l->experts[i], FP_UP), mass));
+	}
+	for (int i = 0; which != READ_EXPERTS && i < 3; i++) {
 		fp_role role = readers[which][i];
 		if (role != FP_ROLE_COUNT && !fp_matrix_is_absent(pooled->layer->weight[role]))
 			FP_TRY(add_operator(l, pooled, role, mass));
 	}
+cleanup:
+	return status;
+}
+
+/* The same, and the gradient through the costs that they share. */
+static fp_status add_readers(learner *l, const pooled_layer *pooled, int which, fp_mass *mass)
+{
+	fp_backend *be = l->be;
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(pooled->U[which]))
+		return FP_OK;
+	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_PLAIN, l->rotation.R, FP_PLAIN, 0, l->UR));
+	FP_TRY(be->gradients->column_squares(be, l->UR, 0, l->h));
+	FP_TRY(fp_input_cost_reciprocal(be, l->h));
+	FP_TRY(be->memory->fill(be, l->sum, 0));
+	FP_TRY(add_each_reader(l, pooled, which, mass));
 	FP_TRY(fp_input_cost_gradient(be, l->h, l->sum));
 	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_TRANSPOSED, l->UR, FP_PLAIN, 0, l->KR));
 	FP_TRY(be->linear->scale_columns(be, l->sum, l->KR, l->KR));
@@ -207,10 +281,14 @@ static fp_status add_layer(learner *l, const pooled_layer *pooled, fp_mass *mass
 {
 	FP_PRODUCTS_FOR(l->be, FP_USE_ACTIVATION);
 	fp_status status;
-	FP_TRY(add_readers(l, pooled, 0, mass));
+	FP_TRY(add_readers(l, pooled, READ_ATTENTION, mass));
 	FP_TRY(add_operator(l, pooled, FP_OUTPUT, mass));
-	FP_TRY(add_readers(l, pooled, 1, mass));
-	FP_TRY(add_operator(l, pooled, FP_DOWN, mass));
+	FP_TRY(add_readers(l, pooled, READ_FEED, mass));
+	if (!fp_matrix_is_absent(pooled->layer->weight[FP_DOWN]))
+		FP_TRY(add_operator(l, pooled, FP_DOWN, mass));
+	FP_TRY(add_readers(l, pooled, READ_EXPERTS, mass));
+	for (int64_t i = 0; !fp_matrix_is_absent(pooled->layer->router) && i < l->drawn; i++)
+		FP_TRY(add_operator(l, pooled, fp_expert_operator(l->experts[i], FP_DOWN), mass));
 cleanup:
 	return status;
 }
@@ -220,6 +298,7 @@ static fp_status measure(learner *l, fp_mass *mass)
 {
 	fp_status status;
 	*mass = (fp_mass){0};
+	l->drawn = expert_count(l);
 	FP_TRY(l->be->memory->fill(l->be, l->rotation.gradient, 0));
 	for (int64_t i = 0; i < l->pooled; i++)
 		FP_TRY(add_layer(l, &l->pool[i], mass));
@@ -232,30 +311,41 @@ static fp_status scale_weights(learner *l, fp_mass *mass)
 {
 	fp_status status = measure(l, mass);
 	for (int64_t i = 0; status == FP_OK && i < l->pooled; i++)
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			l->pool[i].weight[role] /= mass->all > 0 ? mass->all : 1;
+		for (int k = 0; k < fp_model_operators(l->task->model); k++)
+			l->pool[i].weight[k] /= mass->all > 0 ? mass->all : 1;
 	return status;
+}
+
+/* order[0 … count − 1] ← other entries, drawn at random. */
+static void draw(fp_mersenne *random, int64_t *order, int64_t all, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) {
+		int64_t other = i + fp_mersenne_below(random, all - i), drawn = order[other];
+		order[other] = order[i];
+		order[i] = drawn;
+	}
 }
 
 static fp_status learn(learner *l)
 {
 	const fp_basis_task *task = l->task;
-	fp_mersenne random;
+	fp_mersenne random, expert_random;
 	int64_t steps = task->settings->basis_steps, *order = NULL;
 	fp_status status;
 	FP_TRY(FP_NEW(task->ctx, &order, l->pooled));
 	for (int64_t i = 0; i < l->pooled; i++)
 		order[i] = i;
 	fp_mersenne_seed(&random, (uint64_t)task->settings->seed);
+	fp_mersenne_seed(&expert_random, (uint64_t)task->settings->seed);
+	l->drawn = fp_smaller(expert_count(l), EXPERTS_PER_STEP);
 	for (int64_t step = 0; step < steps; step++) {
 		FP_TRY(fp_check_interrupt(task->ctx));
 		fp_report_progress(task->ctx, "basis", step, steps);
 		FP_TRY(l->be->memory->fill(l->be, l->rotation.gradient, 0));
+		draw(&random, order, l->pooled, fp_smaller(l->pooled, LAYERS_PER_STEP));
 		for (int64_t i = 0; i < fp_smaller(l->pooled, LAYERS_PER_STEP); i++) {
-			int64_t other = i + fp_mersenne_below(&random, l->pooled - i), drawn = order[other];
-			order[other] = order[i];
-			order[i] = drawn;
-			FP_TRY(add_layer(l, &l->pool[drawn], NULL));
+			draw(&expert_random, l->experts, expert_count(l), l->drawn);
+			FP_TRY(add_layer(l, &l->pool[order[i]], NULL));
 		}
 		FP_TRY(fp_rotation_step(&l->rotation, fp_basis_rate(task, step, steps)));
 	}
@@ -272,6 +362,9 @@ static fp_status learner_new(learner *l, fp_basis *basis)
 	fp_status status;
 	largest(l->task->model, &entries, &inputs);
 	FP_TRY(FP_NEW(be->ctx, &l->pool, l->pooled));
+	FP_TRY(FP_NEW(be->ctx, &l->experts, expert_count(l)));
+	for (int64_t i = 0; i < expert_count(l); i++)
+		l->experts[i] = i;
 	FP_TRY(fp_matrix_new(be, &l->T, 1, entries, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->h, 1, d, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->g, 1, d, FP_F32));

@@ -101,6 +101,18 @@ cleanup:
 	return status;
 }
 
+int64_t fp_first_channel(const fp_model *model, int64_t layer, int64_t expert)
+{
+	const fp_tensor_info *down = fp_model_operator(model, layer, FP_DOWN);
+	return expert < 0 ? 0 : (down ? down->shape[1] : 0) + expert * model->config.experts.inner;
+}
+
+int64_t fp_layer_channels(const fp_model *model, int64_t layer)
+{
+	const fp_model_config *c = &model->config;
+	return fp_first_channel(model, layer, fp_config_has_experts(c, layer) ? c->experts.count : 0);
+}
+
 void fp_basis_free(fp_basis *basis)
 {
 	if (!basis)

@@ -13,7 +13,9 @@
  *     value heads       v ← vM for each key-value head, M orthogonal: W_v ← MᵀW_v, and W_o ← W_oM in the columns of
  *                       each query head that reads it.
  *     queries and keys  q ← qM, k ← kM for each key-value head and its query heads; not with rotary positions.
- *     inner channels    a permutation of the rows of gate and up and of the columns of down.
+ *     inner channels    a permutation of the rows of gate and up and of the columns of down, of each expert its own.
+ *
+ * The router and the gate of a shared expert read the stream like any operator.
  */
 #ifndef FP_MODEL_BASIS_H
 #define FP_MODEL_BASIS_H
@@ -25,7 +27,9 @@ enum { FP_HEAD_NAME_SIZE = 64 };
 typedef struct fp_layer_basis {
 	fp_matrix value; /* kv_heads·head_dim × head_dim: M of each key-value head; absent: values are left alone */
 	fp_matrix query; /* the same for queries and keys */
-	int32_t *inner;  /* inner channel i was channel inner[i]; NULL: channels are left alone */
+	/* Inner channel i of a block was channel inner[i] of it: of the block that reads every token, if the layer has one,
+	 * then of each expert. NULL: channels are left alone. */
+	int32_t *inner;
 } fp_layer_basis;
 
 typedef struct fp_basis { /* freed with fp_basis_free() */
@@ -34,6 +38,11 @@ typedef struct fp_basis { /* freed with fp_basis_free() */
 	int64_t layer_count;
 	fp_layer_basis *layers;
 } fp_basis;
+
+/* The inner channels of all blocks of a layer, and where those of an expert (−1: of the block that reads every token)
+ * begin among them. */
+int64_t fp_layer_channels(const fp_model *model, int64_t layer);
+int64_t fp_first_channel(const fp_model *model, int64_t layer, int64_t expert);
 
 /* What a model permits. */
 typedef struct fp_basis_freedom {

@@ -62,22 +62,23 @@ static void swap(folded *f)
 }
 
 /* The norm that an operator reads. */
-static int norm_of(const fp_layer *layer, fp_role role)
+static int norm_of(const fp_layer *layer, int number)
 {
 	const fp_model_config *c = &layer->model->config;
+	fp_role role = fp_operator_role(number);
 	bool feeds = role == FP_GATE || role == FP_UP;
 	return feeds && !(c->parallel && c->shared_norm) ? FP_NORM_FEED : FP_NORM_ATTENTION;
 }
 
 /* b ← b + Wβ, W ← W diag(γ) R */
-static fp_status fold_reader(fp_layer *layer, const fp_basis *basis, fp_role role, folded *f)
+static fp_status fold_reader(fp_layer *layer, const fp_basis *basis, int number, folded *f)
 {
 	fp_backend *be = basis->be;
-	int norm = norm_of(layer, role);
+	int norm = norm_of(layer, number);
 	fp_matrix weight = layer->norm_weight[norm], bias = layer->norm_bias[norm];
 	fp_status status = FP_OK;
 	if (!fp_matrix_is_absent(bias))
-		FP_TRY(be->linear->gemm(be, 1, bias, FP_PLAIN, f->W, FP_TRANSPOSED, 1, layer->bias[role]));
+		FP_TRY(be->linear->gemm(be, 1, bias, FP_PLAIN, f->W, FP_TRANSPOSED, 1, layer->bias[number]));
 	if (!fp_matrix_is_absent(weight))
 		FP_TRY(be->linear->scale_columns(be, weight, f->W, f->W));
 	FP_TRY(be->linear->gemm(be, 1, f->W, FP_PLAIN, basis->R, FP_PLAIN, 0, f->T));
@@ -87,14 +88,14 @@ cleanup:
 }
 
 /* W ← RᵀW, b ← bR */
-static fp_status fold_writer(fp_layer *layer, const fp_basis *basis, fp_role role, folded *f)
+static fp_status fold_writer(fp_layer *layer, const fp_basis *basis, int number, folded *f)
 {
 	fp_backend *be = basis->be;
 	fp_status status;
 	FP_TRY(be->linear->gemm(be, 1, basis->R, FP_TRANSPOSED, f->W, FP_PLAIN, 0, f->T));
 	swap(f);
-	if (!fp_matrix_is_absent(layer->bias[role]))
-		FP_TRY(fp_turn_rows(basis, layer->bias[role]));
+	if (!fp_matrix_is_absent(layer->bias[number]))
+		FP_TRY(fp_turn_rows(basis, layer->bias[number]));
 cleanup:
 	return status;
 }
@@ -120,12 +121,12 @@ cleanup:
 }
 
 /* The order of the inner channels: of rows and biases of gate and up, of columns of down. */
-static fp_status fold_order(fp_layer *layer, const int32_t *order, fp_role role, folded *f)
+static fp_status fold_order(fp_layer *layer, const int32_t *order, int number, folded *f)
 {
 	fp_backend *be = layer->model->be;
-	fp_matrix bias = layer->bias[role], ordered = {0};
+	fp_matrix bias = layer->bias[number], ordered = {0};
 	fp_status status;
-	if (role == FP_DOWN) {
+	if (fp_operator_role(number) == FP_DOWN) {
 		FP_TRY(be->linear->permute_columns(be, order, f->W, f->T));
 	} else {
 		FP_TRY(be->linear->permute_rows(be, order, f->W, f->T));
@@ -141,12 +142,13 @@ cleanup:
 	return status;
 }
 
-static fp_status fold_operator(fp_layer *layer, const fp_basis *basis, fp_role role)
+static fp_status fold_operator(fp_layer *layer, const fp_basis *basis, int number)
 {
 	fp_backend *be = basis->be;
+	fp_role role = fp_operator_role(number);
 	const fp_model_config *c = &layer->model->config;
 	const fp_layer_basis *own = &basis->layers[layer->index];
-	fp_matrix held = layer->weight[role], space[2] = {{0}, {0}};
+	fp_matrix held = layer->weight[number], space[2] = {{0}, {0}};
 	bool stream = !fp_matrix_is_absent(basis->R), writes = role == FP_OUTPUT || role == FP_DOWN;
 	fp_matrix M = role == FP_VALUE || role == FP_OUTPUT ? own->value : own->query;
 	bool heads = fp_role_group(role) <= fp_role_group(FP_OUTPUT) && !fp_matrix_is_absent(M);
@@ -159,7 +161,7 @@ static fp_status fold_operator(fp_layer *layer, const fp_basis *basis, fp_role r
 	folded f = {space[0], space[1]};
 	FP_TRY(be->memory->copy(be, f.W, held));
 	if (stream)
-		FP_TRY(writes ? fold_writer(layer, basis, role, &f) : fold_reader(layer, basis, role, &f));
+		FP_TRY(writes ? fold_writer(layer, basis, number, &f) : fold_reader(layer, basis, number, &f));
 	if (heads && role == FP_OUTPUT) {
 		FP_TRY(fp_turn_head_columns(be, M, c->heads / c->kv_heads, f.W, f.T));
 		swap(&f);
@@ -167,11 +169,27 @@ static fp_status fold_operator(fp_layer *layer, const fp_basis *basis, fp_role r
 		FP_TRY(fold_heads(layer, M, role, &f));
 	}
 	if (orders)
-		FP_TRY(fold_order(layer, own->inner, role, &f));
+		FP_TRY(fold_order(layer, own->inner + fp_first_channel(layer->model, layer->index, fp_operator_expert(number)),
+						  number, &f));
 	FP_TRY(be->memory->copy(be, held, f.W));
 cleanup:
 	fp_matrix_free(be, &space[0]);
 	fp_matrix_free(be, &space[1]);
+	return status;
+}
+
+/* The router or a gate: W ← W diag(γ) R */
+static fp_status fold_router(fp_layer *layer, const fp_basis *basis, fp_matrix W)
+{
+	fp_backend *be = basis->be;
+	fp_matrix norm = layer->norm_weight[FP_NORM_FEED];
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(W) || fp_matrix_is_absent(basis->R))
+		return FP_OK;
+	if (!fp_matrix_is_absent(norm))
+		FP_TRY(be->linear->scale_columns(be, norm, W, W));
+	FP_TRY(fp_turn_rows(basis, W));
+cleanup:
 	return status;
 }
 
@@ -180,8 +198,10 @@ fp_status fp_layer_change_basis(fp_layer *layer, const fp_basis *basis)
 	fp_backend *be = basis->be;
 	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++)
-		FP_TRY(fold_operator(layer, basis, (fp_role)role));
+	for (int i = 0; i < fp_model_operators(layer->model); i++)
+		FP_TRY(fold_operator(layer, basis, i));
+	FP_TRY(fold_router(layer, basis, layer->router));
+	FP_TRY(fold_router(layer, basis, layer->shared_gate));
 	for (int i = FP_NORM_ATTENTION; i <= FP_NORM_FEED && !fp_matrix_is_absent(basis->R); i++) {
 		if (!fp_matrix_is_absent(layer->norm_weight[i]))
 			FP_TRY(be->memory->fill(be, layer->norm_weight[i], 1));
@@ -195,8 +215,8 @@ cleanup:
 int64_t fp_layer_change_basis_bytes(const fp_model *model, int64_t index)
 {
 	int64_t most = 0;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) {
-		const fp_tensor_info *tensor = fp_model_operator(model, index, (fp_role)role);
+	for (int i = 0; i < fp_model_operators(model); i++) {
+		const fp_tensor_info *tensor = fp_model_operator(model, index, i);
 		most = fp_larger(most, tensor ? tensor->elements : 0);
 	}
 	return 2 * most * (int64_t)sizeof(float);

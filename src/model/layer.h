@@ -43,6 +43,8 @@ fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer);
 void fp_layer_free(fp_layer *layer); /* NULL is allowed */
 /* Bytes of a layer's operators on the device, for planning; biases and norms are not counted. */
 int64_t fp_layer_bytes(const fp_model *model, int64_t index);
+/* The first layer of [first, end) with the most of them: layers without experts are smaller than those with. */
+int64_t fp_heaviest_layer(const fp_model *model, int64_t first, int64_t end);
 
 /*
  * Sequences that share rows. Everything except attention works row by row. A prefix that several

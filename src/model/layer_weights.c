@@ -139,3 +139,14 @@ int64_t fp_layer_bytes(const fp_model *model, int64_t index)
 	}
 	return bytes;
 }
+
+int64_t fp_heaviest_layer(const fp_model *model, int64_t first, int64_t end)
+{
+	int64_t heaviest = first, bytes = fp_layer_bytes(model, first);
+	for (int64_t i = first + 1; i < end && model->config.experts.count > 0; i++)
+		if (fp_layer_bytes(model, i) > bytes) {
+			heaviest = i;
+			bytes = fp_layer_bytes(model, i);
+		}
+	return heaviest;
+}

@@ -251,15 +251,6 @@ static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, sizes *s, 
 	return false;
 }
 
-int64_t fp_memory_plan_layer(const fp_model *model, int64_t first, int64_t end)
-{
-	int64_t largest = first;
-	for (int64_t i = first + 1; i < end && fp_model_get_config(model)->experts.count > 0; i++)
-		if (fp_layer_bytes(model, i) > fp_layer_bytes(model, largest))
-			largest = i;
-	return largest;
-}
-
 fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool sends_streams)
 {
 	fp_backend *be = task->be;
@@ -272,7 +263,7 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 	*out = (fp_memory_plan){0};
 	FP_TRY(fp_parse_range(be->ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &first, &end));
 	FP_TRY(fp_parse_size(be->ctx, task->settings->memory, &limit));
-	measure(&s, task, fp_memory_plan_layer(task->model, first, end));
+	measure(&s, task, fp_heaviest_layer(task->model, first, end));
 	FP_TRY(fp_parse_sparsity(be->ctx, task->settings->pattern, &pattern.sparsity, &pattern.kept, &pattern.group));
 	FP_TRY(fp_selection_new(&selection, task->model, task->settings));
 	s.weighs_rows = fp_row_importance_wanted(task->settings, &pattern, selection, be);

@@ -19,9 +19,6 @@ typedef struct fp_memory_plan {
  * another rank. Fails if the setting is too small for any plan. */
 fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool sends_streams);
 
-/* The layer whose memory is estimated: the one with the most weights of [first, end). */
-int64_t fp_memory_plan_layer(const fp_model *model, int64_t first, int64_t end);
-
 /* For --verbose: logs the peak device memory of each stage since the last call, in one line; nothing on a CPU. */
 void fp_memory_log_stages(fp_backend *be, const char *what);
 

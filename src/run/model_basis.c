@@ -57,12 +57,6 @@ fp_status fp_basis_choose(fp_basis_choice *out, fp_model *model, const fp_settin
 						   settings->basis, be->name));
 		return FP_OK;
 	}
-	if (fp_model_get_config(model)->experts.count > 0) {
-		if (!automatic)
-			FP_TRY(fp_fail(be->ctx, FP_ERROR_USAGE, "--basis %s: a mixture of experts has --basis none only",
-						   settings->basis));
-		return FP_OK;
-	}
 	FP_TRY(fp_basis_freedom_of(&out->freedom, model));
 	out->local = true;
 	out->head = fp_model_untied_head(model, out->name);

@@ -43,7 +43,7 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 		for (int i = 0; i < fp_model_operators(task->model); i++)
 			out->operators += fp_selection_has(selection, layer, i);
 	fp_selection_free(selection);
-	int64_t measured = fp_memory_plan_layer(task->model, first, end);
+	int64_t measured = fp_heaviest_layer(task->model, first, end);
 	for (int i = 0; i < fp_model_operators(task->model); i++) {
 		const fp_tensor_info *tensor = fp_model_operator(task->model, measured, i);
 		fp_role role = fp_operator_role(i);

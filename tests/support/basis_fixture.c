@@ -74,6 +74,17 @@ static void fill_blocks(model_fixture *f, fp_matrix M, bool keep_ones, uint64_t 
 	free(values);
 }
 
+/* A random order of so many channels. */
+static void shuffle(int32_t *order, int64_t channels, uint64_t *seed)
+{
+	for (int64_t k = 0; k < channels; k++) { /* channel k goes to a random place among the first k + 1 */
+		int64_t place = (int64_t)((double)(k + 1) * ((double)random_uniform(seed) + 1) / 2);
+		place = place > k ? k : place;
+		order[k] = order[place];
+		order[place] = (int32_t)k;
+	}
+}
+
 fp_basis *random_basis(model_fixture *f, const fp_basis_freedom *freedom, uint64_t seed)
 {
 	const fp_model_config *c = fp_model_get_config(f->model);
@@ -87,13 +98,11 @@ fp_basis *random_basis(model_fixture *f, const fp_basis_freedom *freedom, uint64
 			fill_blocks(f, own->value, false, &seed);
 		if (freedom->query)
 			fill_blocks(f, own->query, false, &seed);
-		assert_ok(f->ctx, FP_NEW(f->ctx, &own->inner, c->inner));
-		for (int64_t k = 0; k < c->inner; k++) { /* channel k goes to a random place among the first k + 1 */
-			int64_t place = (int64_t)((double)(k + 1) * ((double)random_uniform(&seed) + 1) / 2);
-			place = place > k ? k : place;
-			own->inner[k] = own->inner[place];
-			own->inner[place] = (int32_t)k;
-		}
+		int64_t experts = fp_first_channel(f->model, i, 0), channels = fp_layer_channels(f->model, i);
+		assert_ok(f->ctx, FP_NEW(f->ctx, &own->inner, channels));
+		shuffle(own->inner, experts, &seed);
+		for (int64_t first = experts; first < channels; first += c->experts.inner)
+			shuffle(own->inner + first, c->experts.inner, &seed);
 	}
 	return basis;
 }

@@ -59,7 +59,7 @@ static void check_restored(file_run *run, bool ordered)
 	const fp_basis_gain gain = {0.5, 0.25, 0.125, 0.0625, 3};
 	fp_basis_gain got = {0};
 	fp_basis *restored;
-	int64_t layers = fp_model_get_config(run->f.model)->layers, inner = fp_model_get_config(run->f.model)->inner;
+	int64_t layers = fp_model_get_config(run->f.model)->layers;
 	assert_ok(run->f.ctx, fp_basis_save(run->path, run->basis, run->f.model, &gain));
 	assert_ok(run->f.ctx,
 			  fp_basis_restore(&restored, run->path, run->f.model, &run->freedom, !run->freedom.stream, &got));
@@ -73,7 +73,7 @@ static void check_restored(file_run *run, bool ordered)
 		assert_int_equal(restored->layers[i].inner != NULL, ordered);
 		if (ordered)
 			assert_memory_equal(restored->layers[i].inner, run->basis->layers[i].inner,
-								(size_t)inner * sizeof(int32_t));
+								(size_t)fp_layer_channels(run->f.model, i) * sizeof(int32_t));
 	}
 	assert_string_equal(run->warning, "");
 	fp_basis_free(restored);
@@ -82,9 +82,10 @@ static void check_restored(file_run *run, bool ordered)
 static void what_is_saved_is_restored(void **unused)
 {
 	(void)unused;
-	/* with all parts, without queries, without the stream */
-	static const char *const names[] = {"llama-gqa", "opt-plain", "qwen3-plain", "opt-350m"};
-	for (int i = 0; i < 4; i++) {
+	/* with all parts, without queries, without the stream, with experts in all layers or in one */
+	static const char *const names[] = {"llama-gqa", "opt-plain",     "qwen3-plain",
+										"opt-350m",  "mixtral-plain", "qwen2_moe-plain"};
+	for (int i = 0; i < 6; i++) {
 		file_run run;
 		open_run(&run, names[i]);
 		check_restored(&run, true);

@@ -70,6 +70,10 @@ static const freedom_case cases[] = {
 	{"phi3-plain", NULL, false},
 	{"stablelm-plain", unbiased, false},
 	{"stablelm-parallel", unbiased, false},
+	{"mixtral-plain", NULL, false},
+	{"qwen2_moe-plain", NULL, false},
+	{"qwen2_moe-window", NULL, false},
+	{"qwen3_moe-plain", NULL, false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
@@ -299,8 +303,8 @@ static int64_t write_model(model_fixture *f, const char *folder)
 	for (int64_t i = 0; i < c->layers; i++) {
 		fp_layer *layer;
 		assert_ok(f->ctx, fp_layer_load(&layer, f->model, i));
-		for (int role = 0; role < FP_ROLE_COUNT; role++)
-			assert_ok(f->ctx, fp_layer_give_operator(layer, (fp_role)role, put_part, &to));
+		for (int number = 0; number < fp_model_operators(f->model); number++)
+			assert_ok(f->ctx, fp_layer_give_operator(layer, number, put_part, &to));
 		assert_ok(f->ctx, fp_layer_give_vectors(layer, put_part, &to));
 		assert_ok(f->ctx, fp_tensor_joiner_flush(to.joiner, put, &to));
 		fp_layer_free(layer);
@@ -355,6 +359,8 @@ static void check_output(model_fixture *f, const char *folder, const char *name)
 	/* what is written is rounded once: to float, to 11 bits or to 8 */
 	fp_dtype type = fp_model_operator(f->model, 0, FP_OUTPUT)->dtype;
 	double most = type == FP_F32 ? 1e-5 : type == FP_F16 ? 0.003 : 0.02;
+	if (type != FP_F32 && fp_model_get_config(f->model)->experts.count > 0)
+		most *= 5; /* a token for which two experts are nearly alike may get the other one */
 	double difference = relative_difference(before, after, count);
 	print_message("  %-26s relative difference of losses %.2e\n", name, difference);
 	if (!(difference < most))
