@@ -24,25 +24,25 @@ typedef struct inspection {
 	int64_t negative_zeros, not_finite, violations, broken;
 } inspection;
 
+/* The place in the checkpoint of a tensor, or of the one that it is a part of. */
+static int64_t place_of(const inspection *in, const fp_tensor_info *tensor)
+{
+	return (tensor->whole ? tensor->whole : tensor) - fp_checkpoint_tensor(in->checkpoint, 0);
+}
+
 /* Marks the linear operators of the decoder layers and their biases. */
 static void mark_operators(inspection *in, const fp_model *model)
 {
-	int64_t count = fp_checkpoint_tensor_count(in->checkpoint);
 	for (int64_t layer = 0; layer < fp_model_get_config(model)->layers; layer++)
 		for (int number = 0; number < fp_model_operators(model); number++) {
 			const fp_tensor_info *tensor = fp_model_operator(model, layer, number);
 			const fp_tensor_info *bias = fp_model_operator_bias(model, layer, number);
-			const fp_tensor_info *stored = tensor && tensor->whole ? tensor->whole : tensor;
-			const fp_tensor_info *stored_bias = bias && bias->whole ? bias->whole : bias;
-			for (int64_t i = 0; tensor && i < count; i++) {
-				const char *name = fp_checkpoint_tensor(in->checkpoint, i)->name;
-				if (strcmp(name, stored->name) == 0) {
-					in->is_operator[i] = true;
-					in->layer[i] = layer;
-				}
-				if (bias && strcmp(name, stored_bias->name) == 0)
-					in->bias_of[i] = stored->name;
-			}
+			if (!tensor)
+				continue;
+			in->is_operator[place_of(in, tensor)] = true;
+			in->layer[place_of(in, tensor)] = layer;
+			if (bias)
+				in->bias_of[place_of(in, bias)] = (tensor->whole ? tensor->whole : tensor)->name;
 		}
 }
 

@@ -19,21 +19,26 @@ typedef struct order_search {
 static fp_status read_scores(order_search *s, fp_matrix down, fp_matrix inner)
 {
 	fp_backend *be = s->be;
-	int64_t n = s->channels, all = down.rows;
-	float *row = NULL, *squares = NULL;
+	int64_t n = s->channels, all = down.rows, some = all % s->rows == 0 ? s->rows : 1; /* rows in a download */
+	float *rows = NULL, *squares = NULL;
 	fp_status status;
-	FP_TRY(FP_NEW(be->ctx, &row, n));
+	FP_TRY(FP_NEW(be->ctx, &rows, some * n));
 	FP_TRY(FP_NEW(be->ctx, &squares, n));
 	FP_TRY(FP_NEW(be->ctx, &s->scores, n * s->rows));
 	FP_TRY(be->memory->download(be, squares, FP_F32, n, inner));
 	for (int64_t i = 0; i < s->rows; i++) {
-		FP_TRY(be->memory->download(be, row, FP_F32, n, fp_matrix_rows(down, i * all / s->rows, 1)));
-		FP_TRY(be->memory->synchronize(be));
+		const float *row = rows + i % some * n;
+		if (i % some == 0) {
+			fp_matrix part = fp_matrix_rows(down, i * all / s->rows, some);
+			part.stride *= some > 1 ? all / s->rows : 1;
+			FP_TRY(be->memory->download(be, rows, FP_F32, n, part));
+			FP_TRY(be->memory->synchronize(be));
+		}
 		for (int64_t j = 0; j < n; j++)
 			s->scores[j * s->rows + i] = row[j] * row[j] * squares[j];
 	}
 cleanup:
-	fp_free(row);
+	fp_free(rows);
 	fp_free(squares);
 	return status;
 }

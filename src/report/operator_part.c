@@ -14,12 +14,19 @@ static double number_at(const json_t *object, const char *key)
 	return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
+static bool is_experts(const json_t *one)
+{
+	return json_object_get(one, "expert") != NULL;
+}
+
+/* Of those that read every token. */
 static const json_t *find_operator(const json_t *operators, int64_t layer, const char *role)
 {
 	for (size_t i = 0; i < json_array_size(operators); i++) {
 		const json_t *one = json_array_get(operators, i);
 		const char *name = json_string_value(json_object_get(one, "operator"));
-		if (json_integer_value(json_object_get(one, "layer")) == layer && name && strcmp(name, role) == 0)
+		if (json_integer_value(json_object_get(one, "layer")) == layer && !is_experts(one) && name &&
+			strcmp(name, role) == 0)
 			return one;
 	}
 	return NULL;
@@ -108,6 +115,60 @@ static void write_grid(fp_html *html, const json_t *operators, cell_writer write
 	fp_html_raw(html, "</tbody></table></div>\n");
 }
 
+/* What a layer's experts have in common. */
+typedef struct expert_sums {
+	int64_t count;          /* of operators of one role */
+	double error[ROLES];    /* the sum, by role */
+	double fewest, most;    /* tokens of an expert; NAN: unknown */
+	int64_t numbers[ROLES]; /* of operators, by role */
+} expert_sums;
+
+static void add_expert(expert_sums *sums, const json_t *one)
+{
+	const char *name = json_string_value(json_object_get(one, "operator"));
+	double tokens = number_at(one, "tokens");
+	for (int r = 0; r < ROLES; r++)
+		if (name && strcmp(name, roles[r]) == 0) {
+			sums->error[r] += number_at(one, "relative_error");
+			sums->numbers[r]++;
+			sums->count = sums->numbers[r] > sums->count ? sums->numbers[r] : sums->count;
+		}
+	sums->fewest = fmin(sums->fewest, tokens); /* which ignore NAN */
+	sums->most = fmax(sums->most, tokens);
+}
+
+/* A row per layer: the mean errors of its experts, and the tokens that reached them. */
+static void write_experts(fp_html *html, const json_t *operators)
+{
+	bool begun = false;
+	for (int64_t layer = 0, end = layer_end(operators); layer < end; layer++) {
+		expert_sums sums = {.fewest = NAN, .most = NAN};
+		for (size_t i = 0; i < json_array_size(operators); i++) {
+			const json_t *one = json_array_get(operators, i);
+			if (is_experts(one) && json_integer_value(json_object_get(one, "layer")) == layer)
+				add_expert(&sums, one);
+		}
+		if (sums.count == 0)
+			continue;
+		if (!begun)
+			fp_html_raw(html, "<h3>Experts</h3><p class=\"soft\">Mean errors of each layer's experts, and how many "
+							  "tokens reached one.</p><div class=\"wide\"><table><thead><tr><th>layer</th>"
+							  "<th class=\"n\">experts</th><th class=\"n\">gate</th><th class=\"n\">up</th>"
+							  "<th class=\"n\">down</th><th class=\"n\">tokens</th></tr></thead><tbody>");
+		begun = true;
+		fp_html_format(html, "<tr><th>%lld</th><td class=\"n\">%lld</td>", (long long)layer, (long long)sums.count);
+		for (int r = ROLES - 3; r < ROLES; r++)
+			fp_html_format(html, "<td class=\"n\">%.4f</td>",
+						   sums.numbers[r] > 0 ? sums.error[r] / (double)sums.numbers[r] : 0.0);
+		if (sums.most >= 0)
+			fp_html_format(html, "<td class=\"n\">%.0f to %.0f</td></tr>", sums.fewest, sums.most);
+		else
+			fp_html_raw(html, "<td></td></tr>");
+	}
+	if (begun)
+		fp_html_raw(html, "</tbody></table></div>\n");
+}
+
 static void write_times(fp_html *html, const json_t *stages)
 {
 	const char *name;
@@ -142,6 +203,7 @@ void fp_operator_part(fp_html *html, const json_t *run)
 	fp_html_raw(html,
 				"<p class=\"soft\">‖W*X* − WX‖ / ‖WX‖ of each operator; the stronger the colour, the larger.</p>");
 	write_grid(html, operators, write_error, largest(operators, "relative_error"));
+	write_experts(html, operators);
 	if (searched > 0) {
 		fp_html_raw(html, "<h3>λ / steps</h3><p class=\"soft\">λ of the solution that was kept / FISTA steps in all; "
 						  "after a plus sign steps of the support search.</p>");

@@ -73,8 +73,8 @@ static outcome prune_all(const char *name, const char *const *assignments, fp_re
 static void residence_does_not_change_the_result(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa",      "opt-plain", "opt-350m",
-										 "gpt_neox-plain", "falcon-7b", "gemma2-plain"};
+	static const char *const models[] = {"llama-gqa", "opt-plain",    "opt-350m",      "gpt_neox-plain",
+										 "falcon-7b", "gemma2-plain", "mixtral-plain", "qwen2_moe-plain"};
 	static const char *const recipes[][5] = {
 		{"preset=fast", "search_steps=2", "refit_steps=2"},
 		{"preset=fast", "search_steps=2", "refit_steps=2", "correction=intra"},
@@ -86,7 +86,7 @@ static void residence_does_not_change_the_result(void **unused)
 		{"preset=best", "search_steps=2", "fit_steps=2", "fit_mix=0.5"},
 		{"method=wanda", "fit_steps=2"},
 	};
-	for (int m = 0; m < 6; m++)
+	for (size_t m = 0; m < sizeof models / sizeof *models; m++)
 		for (size_t r = 0; r < sizeof recipes / sizeof recipes[0]; r++) {
 			outcome whole = prune_all(models[m], recipes[r], FP_RESIDENT);
 			assert_true(whole.operators > 0);
@@ -134,11 +134,41 @@ static void plans_respect_the_limit(void **unused)
 	close_fixture(&f);
 }
 
+/* The statistics of experts are spread over several passes before hidden states leave the memory. */
+static void plans_spread_experts(void **unused)
+{
+	(void)unused;
+	model_fixture f;
+	static const char *const recipe[] = {"preset=paper", NULL};
+	fp_windows windows = {.count = 2, .length = 16};
+	open_fixture(&f, "mixtral-plain");
+	fp_settings *settings = resolved_settings(f.ctx, "llama", recipe);
+	const fp_prune_task task = {.be = f.be, .ctx = f.ctx, .model = f.model, .settings = settings, .windows = &windows};
+	fp_memory_plan all, plan;
+	assert_ok(f.ctx, fp_memory_plan_make(&all, &task, false));
+	assert_int_equal(all.experts_at_once, 5);
+	int64_t least = 5;
+	for (int64_t limit = all.bytes + all.bytes / 32; limit > 0; limit -= 1 << 10) {
+		char text[32];
+		snprintf(text, sizeof text, "%lld", (long long)limit);
+		assert_ok(f.ctx, fp_settings_set(settings, f.ctx, "memory", text));
+		if (fp_memory_plan_make(&plan, &task, false) != FP_OK || plan.streams.residence != FP_RESIDENT)
+			break;
+		assert_true(plan.bytes <= limit && plan.experts_at_once <= least && plan.experts_at_once >= 1);
+		assert_int_equal(plan.streams.batch, all.streams.batch);
+		least = plan.experts_at_once;
+	}
+	assert_true(least < 5);
+	fp_settings_free(settings);
+	close_fixture(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(residence_does_not_change_the_result),
 		cmocka_unit_test(plans_respect_the_limit),
+		cmocka_unit_test(plans_spread_experts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

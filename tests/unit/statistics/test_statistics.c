@@ -368,6 +368,89 @@ static void every_allocation_may_fail(void **unused)
 	free_streams(s);
 }
 
+static float *numbers_of(streams *s, fp_matrix matrix)
+{
+	float *out = malloc((size_t)(fp_matrix_size(matrix) + 1) * sizeof *out);
+	assert_ok(s->ctx, s->be->memory->download(s->be, out, FP_F32, matrix.cols, matrix));
+	return out;
+}
+
+static void assert_equal_matrices(streams *s, fp_matrix a, fp_matrix b)
+{
+	float *x = numbers_of(s, a), *y = numbers_of(s, b);
+	assert_int_equal(fp_matrix_size(a), fp_matrix_size(b));
+	assert_memory_equal(x, y, (size_t)fp_matrix_size(a) * sizeof *x);
+	free(x);
+	free(y);
+}
+
+/* Several statistics may share the workspaces of one, batch by batch. */
+static void borrowed_workspaces_change_nothing(void **unused)
+{
+	(void)unused;
+	for (int outputs = 0; outputs < 2; outputs++) {
+		streams *s = make_streams(11);
+		fp_statistics lender, own[2], borrowed[2];
+		fp_statistics_plan plan = {.inputs = N, .batch = P, .two_streams = true, .residual_outputs = M};
+		if (outputs)
+			plan.only = s->dW;
+		assert_ok(s->ctx, fp_statistics_space(&lender, s->be, &plan));
+		for (int i = 0; i < 2; i++) {
+			plan.lender = NULL;
+			assert_ok(s->ctx, fp_statistics_new(&own[i], s->be, &plan));
+			plan.lender = &lender;
+			assert_ok(s->ctx, fp_statistics_new(&borrowed[i], s->be, &plan));
+		}
+		for (int64_t first = 0; first < P; first += 50)
+			for (int i = 0; i < 2; i++) { /* rows [first, first + 50 − 20i) */
+				fp_statistics *both[2] = {&own[i], &borrowed[i]};
+				int64_t rows = 50 - 20 * i;
+				for (int k = 0; k < 2; k++) {
+					fp_matrix Xstar = fp_matrix_rows(s->dXstar, first, rows);
+					assert_ok(s->ctx, fp_statistics_fold(both[k], fp_matrix_rows(s->dX, first, rows), Xstar));
+					assert_ok(s->ctx, fp_statistics_fold_residual(both[k], fp_matrix_rows(s->dh, first, rows),
+																  fp_matrix_rows(s->dhstar, first, rows), Xstar));
+				}
+			}
+		for (int i = 0; i < 2; i++) {
+			assert_ok(s->ctx, fp_statistics_finish(&own[i]));
+			assert_ok(s->ctx, fp_statistics_finish(&borrowed[i]));
+			assert_equal_matrices(s, own[i].A, borrowed[i].A);
+			assert_equal_matrices(s, own[i].residual, borrowed[i].residual);
+			assert_true(own[i].drift.energy == borrowed[i].drift.energy);
+			assert_true(own[i].residual_energy == borrowed[i].residual_energy);
+			fp_statistics_free(&own[i]);
+			fp_statistics_free(&borrowed[i]);
+		}
+		fp_statistics_free(&lender);
+		free_streams(s);
+	}
+}
+
+static void a_ridge_is_relative_to_the_diagonal(void **unused)
+{
+	(void)unused;
+	streams *s = make_streams(12);
+	fp_statistics statistics;
+	assert_ok(s->ctx, fp_statistics_new(&statistics, s->be, &(fp_statistics_plan){.inputs = N, .batch = P}));
+	assert_ok(s->ctx, fp_statistics_fold(&statistics, s->dX, s->dXstar));
+	assert_ok(s->ctx, fp_statistics_finish(&statistics));
+	float *before = numbers_of(s, statistics.A);
+	assert_ok(s->ctx, fp_statistics_add_ridge(&statistics, 0.25));
+	float *after = numbers_of(s, statistics.A);
+	double mean = 0;
+	for (int i = 0; i < N; i++)
+		mean += (double)before[i * N + i] / N;
+	for (int i = 0; i < N * N; i++) {
+		double want = (double)before[i] + (i / N == i % N ? 0.25 * mean : 0);
+		assert_true(fabs((double)after[i] - want) <= 1e-6 * mean);
+	}
+	free(before);
+	free(after);
+	fp_statistics_free(&statistics);
+	free_streams(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -380,6 +463,8 @@ int main(void)
 		cmocka_unit_test(identity_makes_errors_those_of_the_weights),
 		cmocka_unit_test(what_is_not_finite_is_refused),
 		cmocka_unit_test(every_allocation_may_fail),
+		cmocka_unit_test(borrowed_workspaces_change_nothing),
+		cmocka_unit_test(a_ridge_is_relative_to_the_diagonal),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
