@@ -17,7 +17,9 @@ static decode_part part_of(const fp_held *W)
 	} else if (W->form == FP_HELD_MASK) {
 		p.counts = fp_cuda_bytes(W->positions);
 		p.positions = (const uint32_t *)(p.counts + decode_counts_bytes(W->rows, W->cols));
-		p.offsets = fp_cuda_at<const uint32_t>(W->offsets);
+		p.half_values = (const uint2 *)(p.values + W->whole * DECODE_GRANULE * size / 16);
+		p.half_gaps = (const uint16_t *)(p.positions + W->whole);
+		p.offsets = fp_cuda_at<const decode_offsets>(W->offsets);
 	} else {
 		p.vectors = decode_steps(W->cols) * 32 * DECODE_GRANULE * size / 16;
 		p.positions = (const uint32_t *)fp_cuda_bytes(W->positions);

@@ -17,8 +17,11 @@ enum {
 /* One matrix. Pointers of the forms that it has not are null. */
 struct decode_part {
 	const uint4 *values;
+	const uint2 *half_values;
 	const uint8_t *counts;
-	const uint32_t *positions, *offsets;
+	const uint32_t *positions;
+	const uint16_t *half_gaps;
+	const decode_offsets *offsets;
 	float *y;
 	int64_t y_stride;
 	int64_t vectors; /* of a dense row */
@@ -123,6 +126,23 @@ template <typename T> struct decode_granule {
 	}
 };
 
+/* Four values of T. */
+template <typename T> struct decode_half {
+	uint2 v[sizeof(T) / 2];
+	__device__ void load(const uint2 *values, int64_t index)
+	{
+#pragma unroll
+		for (int i = 0; i < (int)sizeof(T) / 2; i++)
+			v[i] = __ldcs(values + index * (int64_t)(sizeof(T) / 2) + i);
+	}
+	__device__ float entry(int i) const
+	{
+		const int in_pair = 8 / (int)sizeof(T);
+		uint2 pair = v[i / in_pair];
+		return decode_entry(uint4{pair.x, pair.y, 0, 0}, i % in_pair, (const T *)nullptr);
+	}
+};
+
 /* --- x in shared memory ------------------------------------------------------------------------------------------ */
 
 /* xs[(q·32 + lane)·B + b] ← columns [first, first + cols) of x, where a lane owns every 32nd group of V columns; zeros
@@ -201,7 +221,7 @@ template <typename T> struct decode_gaps {
 	static const int V = 4;
 	__device__ static void announce(const decode_part &p, int row, int chunks, int lane)
 	{
-		int64_t begin = p.offsets[(int64_t)row * chunks], end = p.offsets[(int64_t)(row + 1) * chunks];
+		int64_t begin = p.offsets[(int64_t)row * chunks].whole, end = p.offsets[(int64_t)(row + 1) * chunks].whole;
 		const int64_t bytes = DECODE_GRANULE * sizeof(T);
 		if (lane * 128 < (end - begin) * bytes)
 			decode_prefetch((const char *)p.values + begin * bytes + lane * 128);
@@ -211,8 +231,8 @@ template <typename T> struct decode_gaps {
 	/* The lane's eight columns: sums of gaps by a multiplication, in the bytes of `odd` for entries 1, 3, 5, 7 and of
 	 * `even` for the others. Returns the byte offset behind the last one. */
 	template <int B>
-	__device__ static unsigned granule(float sums[B], const decode_granule<T> &v, unsigned gaps, const char *xs,
-									   unsigned at)
+	__device__ static unsigned whole(float sums[B], const decode_granule<T> &v, unsigned gaps, const char *xs,
+									 unsigned at)
 	{
 		unsigned second = gaps >> 4 & 0x0f0f0f0fU;
 		unsigned odd = ((gaps & 0x0f0f0f0fU) + second) * 0x01010101U, even = odd - second;
@@ -223,14 +243,32 @@ template <typename T> struct decode_gaps {
 		}
 		return at + (odd >> 24) * 128 + DECODE_GRANULE * 128;
 	}
+	/* The same for four. */
+	template <int B>
+	__device__ static void half(float sums[B], const decode_half<T> &v, unsigned gaps, const char *xs, unsigned at)
+	{
+		unsigned spread = (gaps | gaps << 8) & 0x00ff00ffU;
+		unsigned places = ((spread | spread << 4) & 0x0f0f0f0fU) * 0x01010101U;
+#pragma unroll
+		for (int i = 0; i < DECODE_GRANULE / 2; i++)
+			decode_add<B>(sums, v.entry(i), xs + (__dp4a(places, 0x80U << (8 * i), at) + i * 128) * B);
+	}
 	template <int B>
 	__device__ static void add(float sums[B], const decode_part &p, int row, int chunk, int cols, const float *xs,
 							   int q, int lane)
 	{
 		int64_t index = (int64_t)row * decode_chunks_of(cols) + chunk;
-		unsigned next = p.offsets[index], below = (1U << lane) - 1;
-		int count = p.counts[index * 32 + lane], most = __reduce_max_sync(0xffffffffU, count);
-		unsigned at = q * 128 + lane * 4;
+		decode_offsets before = p.offsets[index];
+		int counts = p.counts[index * 32 + lane], count = counts & ~DECODE_HALF;
+		int most = __reduce_max_sync(0xffffffffU, count);
+		unsigned below = (1U << lane) - 1, with_half = __ballot_sync(0xffffffffU, counts & DECODE_HALF);
+		unsigned next = before.whole, at = q * 128 + lane * 4, last_gaps = 0;
+		decode_half<T> last;
+		if (counts & DECODE_HALF) {
+			unsigned i = before.half + __popc(with_half & below);
+			last.load(p.half_values, i);
+			last_gaps = p.half_gaps[i];
+		}
 		for (int g = 0; g < most; g += DECODE_DEPTH) {
 			decode_granule<T> v[DECODE_DEPTH];
 			unsigned gaps[DECODE_DEPTH];
@@ -247,8 +285,10 @@ template <typename T> struct decode_gaps {
 #pragma unroll
 			for (int u = 0; u < DECODE_DEPTH; u++)
 				if (g + u < count)
-					at = granule<B>(sums, v[u], gaps[u], (const char *)xs, at);
+					at = whole<B>(sums, v[u], gaps[u], (const char *)xs, at);
 		}
+		if (counts & DECODE_HALF)
+			half<B>(sums, last, last_gaps, (const char *)xs, at);
 	}
 	__device__ static int decode_chunks_of(int cols)
 	{
@@ -368,15 +408,49 @@ __global__ void __launch_bounds__(DECODE_THREADS, R == 1 && B <= 2 ? 2 : 1)
 
 /* --- back to dense ----------------------------------------------------------------------------------------------- */
 
-/* Writes entry i of lane and granule unless its bits are zero; the row was filled with zeros before. */
+/* Writes an entry unless its bits are zero; the row was filled with zeros before. */
 template <typename T, typename U>
-__device__ static inline void decode_put(U *out, const uint4 *values, int64_t granule, int i, int64_t column, int cols)
+__device__ static inline void decode_put(U *out, const T *entry, int64_t column, int cols)
 {
-	const T *entry = (const T *)values + granule * DECODE_GRANULE + i;
-	float value = fp_cuda_load(entry);
 	bool stored = sizeof(T) == 2 ? *(const uint16_t *)entry != 0 : *(const uint32_t *)entry != 0;
 	if (stored && column < cols)
-		fp_cuda_store(out + column, value);
+		fp_cuda_store(out + column, fp_cuda_load(entry));
+}
+
+/* The lane's entries of a granule, whose gaps begin at column q of the lane; returns the q behind them. */
+template <typename T, typename U>
+__device__ static inline int decode_put_granule(U *out, const T *values, unsigned gaps, int count, int q, int lane,
+												int cols)
+{
+	for (int i = 0; i < count; i++, q++) {
+		q += gaps >> (4 * i) & 15;
+		decode_put(out, values + i, (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
+	}
+	return q;
+}
+
+template <typename T, typename U>
+__device__ static void decode_expand_gaps(const decode_part &p, int row, int chunk, int lane, int cols, U *out)
+{
+	int64_t index = (int64_t)row * ((cols + DECODE_CHUNK - 1) / DECODE_CHUNK) + chunk;
+	decode_offsets next = p.offsets[index];
+	int counts = p.counts[index * 32 + lane], count = counts & ~DECODE_HALF, q = 0;
+	int most = __reduce_max_sync(0xffffffffU, count);
+	unsigned below = (1U << lane) - 1, with_half = __ballot_sync(0xffffffffU, counts & DECODE_HALF);
+	out += (int64_t)chunk * DECODE_CHUNK;
+	cols -= chunk * DECODE_CHUNK;
+	for (int g = 0; g < most; g++) {
+		unsigned active = __ballot_sync(0xffffffffU, g < count);
+		int64_t i = next.whole + __popc(active & below);
+		if (g < count)
+			q = decode_put_granule(out, (const T *)p.values + i * DECODE_GRANULE, p.positions[i], DECODE_GRANULE, q,
+								   lane, cols);
+		next.whole += __popc(active);
+	}
+	int64_t i = next.half + __popc(with_half & below);
+	if (counts & DECODE_HALF)
+		decode_put_granule(out, (const T *)p.half_values + i * (DECODE_GRANULE / 2), p.half_gaps[i], DECODE_GRANULE / 2,
+						   q, lane, cols);
 }
 
 template <typename T, typename U>
@@ -390,26 +464,14 @@ __global__ void decode_expand_kernel(decode_part p, int form, int cols, U *out, 
 		fp_cuda_store(out + c, form == 0 ? fp_cuda_load((const T *)(p.values + row * p.vectors) + c) : 0.0f);
 	__syncwarp();
 	int chunks = (cols + DECODE_CHUNK - 1) / DECODE_CHUNK, steps = (cols + DECODE_STEP - 1) / DECODE_STEP;
-	for (int chunk = 0; form == 1 && chunk < chunks; chunk++) {
-		int64_t index = (int64_t)row * chunks + chunk;
-		unsigned next = p.offsets[index];
-		int count = p.counts[index * 32 + lane], most = __reduce_max_sync(0xffffffffU, count), q = 0;
-		for (int g = 0; g < most; g++) {
-			unsigned active = __ballot_sync(0xffffffffU, g < count);
-			unsigned granule = next + __popc(active & ((1U << lane) - 1));
-			for (int i = 0; g < count && i < DECODE_GRANULE; i++, q++) {
-				q += p.positions[granule] >> (4 * i) & 15;
-				decode_put<T>(out, p.values, granule, i,
-							  (int64_t)chunk * DECODE_CHUNK + (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
-			}
-			next += __popc(active);
-		}
-	}
+	for (int chunk = 0; form == 1 && chunk < chunks; chunk++)
+		decode_expand_gaps<T>(p, row, chunk, lane, cols, out);
 	for (int step = 0; form == 2 && step < steps; step++) {
 		uint32_t bits = p.positions[((int64_t)row * ((steps + 1) / 2) + step / 2) * 32 + lane] >> (16 * (step % 2));
+		const T *values = (const T *)p.values + (((int64_t)row * steps + step) * 32 + lane) * DECODE_GRANULE;
 		for (int i = 0; i < DECODE_GRANULE; i++)
-			decode_put<T>(out, p.values, ((int64_t)row * steps + step) * 32 + lane, i,
-						  (int64_t)step * DECODE_STEP + i / 2 * 128 + lane * 4 + (bits >> (2 * i) & 3), cols);
+			decode_put(out, values + i, (int64_t)step * DECODE_STEP + i / 2 * 128 + lane * 4 + (bits >> (2 * i) & 3),
+					   cols);
 	}
 }
 

@@ -14,10 +14,13 @@
  *     mask     the lane's nonzeros of a row's chunk in granules of GRANULE: their values, and for each the number of
  *              columns of the lane that lie between it and the one before, in four bits. Positions as gaps take four
  *              bits for a nonzero, the bits of a mask two at 50%, but the lane finds all of a granule's columns in a few
- *              instructions. A gap of more than 15 has zeros as entries in between; zeros fill the last granule.
+ *              instructions. A gap of more than 15 has zeros as entries in between; zeros fill the last granule, which
+ *              is a half one if four entries are enough.
  *              All lanes' first granules lie side by side, then the second ones of those lanes that have two, and so on.
- *              positions: for each row and chunk the 32 lanes' numbers of granules, then the granules' gaps
- *              offsets: for each row and chunk the number of granules before it, 32 bits, and their sum
+ *              values: all whole granules, then all half ones
+ *              positions: for each row and chunk the 32 lanes' numbers of granules (HALF added if there is a half one),
+ *              the whole granules' gaps, the half ones' gaps
+ *              offsets: for each row and chunk the whole and half granules before it, 32 bits each, and their sums
  *     2:4      the lane's values of 512 columns, 8 of them in 16 bytes, one row after the other
  *              positions: their 16 bits, those of 1024 columns in a word
  */
@@ -33,6 +36,7 @@ enum {
 	DECODE_GRANULE = 8,
 	DECODE_STEP = 512, /* columns of a granule of all lanes, 2:4 */
 	DECODE_MOST_GAP = 15,
+	DECODE_HALF = 0x80,
 };
 
 static inline int64_t decode_rounded_up(int64_t n, int64_t unit)
@@ -93,42 +97,75 @@ static inline void decode_list_lane(decode_list *list, const char *row, int64_t 
 	}
 }
 
-/* Granules of a row's chunk. */
-static inline int64_t decode_count_granules(const char *row, int64_t cols, int64_t size)
+/* Granules. */
+struct decode_offsets {
+	uint32_t whole, half;
+};
+
+/* The number of granules of a list, as `counts` has it. */
+static inline uint8_t decode_granules(const decode_list *list)
 {
-	int64_t total = 0;
+	int rest = list->count % DECODE_GRANULE, whole = list->count / DECODE_GRANULE + (rest > DECODE_GRANULE / 2);
+	return (uint8_t)(whole | (rest > 0 && rest <= DECODE_GRANULE / 2 ? DECODE_HALF : 0));
+}
+
+/* Granules of a row's chunk. */
+static inline decode_offsets decode_count_granules(const char *row, int64_t cols, int64_t size)
+{
+	decode_offsets total = {0, 0};
 	for (int lane = 0; lane < 32; lane++) {
 		decode_list list;
 		decode_list_lane(&list, row, cols, lane, size);
-		total += (list.count + DECODE_GRANULE - 1) / DECODE_GRANULE;
+		uint8_t count = decode_granules(&list);
+		total.whole += count & ~DECODE_HALF;
+		total.half += count / DECODE_HALF;
 	}
 	return total;
 }
 
-/* values, gaps: where the chunk's granules begin; all zero before. */
-static inline void decode_pack_gaps(const char *row, int64_t cols, int64_t size, char *values, uint32_t *gaps,
-									uint8_t counts[32])
+/* Entries [first, first + most) of a list; returns their gaps. */
+static inline uint32_t decode_pack_granule(const decode_list *list, int first, int most, const char *row, int64_t size,
+										   char *values)
+{
+	uint32_t gaps = 0;
+	for (int i = first; i < first + most && i < list->count; i++) {
+		gaps |= (uint32_t)list->gap[i] << (4 * (i - first));
+		if (list->column[i] >= 0)
+			memcpy(values + (i - first) * size, row + list->column[i] * size, (size_t)size);
+	}
+	return gaps;
+}
+
+/* Where a chunk's granules begin; all zero before. */
+struct decode_gap_parts {
+	char *values, *half_values;
+	uint32_t *gaps;
+	uint16_t *half_gaps;
+	uint8_t *counts; /* 32 */
+};
+
+static inline void decode_pack_gaps(const char *row, int64_t cols, int64_t size, decode_gap_parts out)
 {
 	decode_list lists[32];
-	int most = 0;
 	for (int lane = 0; lane < 32; lane++) {
 		decode_list_lane(&lists[lane], row, cols, lane, size);
-		counts[lane] = (uint8_t)((lists[lane].count + DECODE_GRANULE - 1) / DECODE_GRANULE);
-		most = counts[lane] > most ? counts[lane] : most;
+		out.counts[lane] = decode_granules(&lists[lane]);
 	}
-	for (int g = 0; g < most; g++)
+	for (int g = 0; g < DECODE_LANE_COLUMNS / DECODE_GRANULE; g++)
 		for (int lane = 0; lane < 32; lane++) {
-			if (g >= counts[lane])
+			if (g >= (out.counts[lane] & ~DECODE_HALF))
 				continue;
-			const decode_list *list = &lists[lane];
-			for (int i = g * DECODE_GRANULE; i < (g + 1) * DECODE_GRANULE && i < list->count; i++) {
-				*gaps |= (uint32_t)list->gap[i] << (4 * (i % DECODE_GRANULE));
-				if (list->column[i] >= 0)
-					memcpy(values + i % DECODE_GRANULE * size, row + list->column[i] * size, (size_t)size);
-			}
-			values += DECODE_GRANULE * size;
-			gaps++;
+			*out.gaps++ = decode_pack_granule(&lists[lane], g * DECODE_GRANULE, DECODE_GRANULE, row, size, out.values);
+			out.values += DECODE_GRANULE * size;
 		}
+	for (int lane = 0; lane < 32; lane++) {
+		if (!(out.counts[lane] & DECODE_HALF))
+			continue;
+		int first = (out.counts[lane] & ~DECODE_HALF) * DECODE_GRANULE;
+		*out.half_gaps++ =
+			(uint16_t)decode_pack_granule(&lists[lane], first, DECODE_GRANULE / 2, row, size, out.half_values);
+		out.half_values += DECODE_GRANULE / 2 * size;
+	}
 }
 
 /* One row of 2:4. values: steps × 32 granules; positions: a word for each two steps and lane; all zero before. */

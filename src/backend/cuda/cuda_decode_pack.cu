@@ -29,7 +29,7 @@ struct packing {
 	const char *rows;
 	int64_t size; /* bytes of an entry */
 	int64_t chunks;
-	uint32_t *offsets; /* granules of each row's chunk, then those before it */
+	decode_offsets *offsets; /* granules of each row's chunk, then those before it */
 	char *values, *positions;
 };
 
@@ -89,7 +89,7 @@ static void count_row_granules(packing *p, int64_t row, fp_held_counts *)
 	for (int64_t c = 0; c < p->chunks; c++) {
 		int64_t cols;
 		const char *chunk = chunk_at(p, row, c, &cols);
-		p->offsets[row * p->chunks + c] = (uint32_t)decode_count_granules(chunk, cols, p->size);
+		p->offsets[row * p->chunks + c] = decode_count_granules(chunk, cols, p->size);
 	}
 }
 
@@ -105,27 +105,35 @@ static void pack_row(packing *p, int64_t row, fp_held_counts *)
 						  (uint32_t *)(void *)p->positions + row * words);
 	} else {
 		uint32_t *gaps = (uint32_t *)(void *)(p->positions + decode_counts_bytes(p->held->rows, cols));
+		uint16_t *half_gaps = (uint16_t *)(void *)(gaps + p->held->whole);
+		char *half_values = p->values + p->held->whole * DECODE_GRANULE * p->size;
 		for (int64_t c = 0; c < p->chunks; c++) {
-			int64_t index = row * p->chunks + c, width, before = p->offsets[index];
+			int64_t index = row * p->chunks + c, width;
+			decode_offsets before = p->offsets[index];
 			const char *chunk = chunk_at(p, row, c, &width);
-			decode_pack_gaps(chunk, width, p->size, p->values + before * DECODE_GRANULE * p->size, gaps + before,
-							 (uint8_t *)p->positions + index * 32);
+			decode_pack_gaps(chunk, width, p->size,
+							 decode_gap_parts{p->values + (int64_t)before.whole * DECODE_GRANULE * p->size,
+											  half_values + (int64_t)before.half * (DECODE_GRANULE / 2) * p->size,
+											  gaps + before.whole, half_gaps + before.half,
+											  (uint8_t *)p->positions + index * 32});
 		}
 	}
 }
 
-/* Turns numbers of granules into the numbers before them; the last is the sum. */
+/* Turns numbers of granules into the numbers before them; the last are the sums. */
 static fp_status sum_offsets(fp_backend *be, packing *p, int64_t count)
 {
-	uint64_t before = 0;
+	uint64_t whole = 0, half = 0;
 	for (int64_t i = 0; i <= count; i++) {
-		uint32_t here = i < count ? p->offsets[i] : 0;
-		p->offsets[i] = (uint32_t)before;
-		before += here;
+		decode_offsets here = i < count ? p->offsets[i] : decode_offsets{0, 0};
+		p->offsets[i] = decode_offsets{(uint32_t)whole, (uint32_t)half};
+		whole += here.whole;
+		half += here.half;
 	}
-	if (before > UINT32_MAX)
+	if (whole > UINT32_MAX || half > UINT32_MAX)
 		return fp_fail(be->ctx, FP_ERROR_MEMORY, "a matrix of %lld × %lld is too large to be compressed",
 					   (long long)p->held->rows, (long long)p->held->cols);
+	p->held->whole = (int64_t)whole;
 	return FP_OK;
 }
 
@@ -155,11 +163,12 @@ static fp_status hold(fp_backend *be, packing *p, fp_held_form form)
 		positions_bytes = held->rows * ((steps + 1) / 2) * 128;
 	} else {
 		FP_OR_RETURN(offsets.take(be, (count + 1) * (int64_t)sizeof *p->offsets));
-		p->offsets = offsets.as<uint32_t>();
+		p->offsets = offsets.as<decode_offsets>();
 		for_rows(p, be->threads, count_row_granules, &counts);
 		FP_OR_RETURN(sum_offsets(be, p, count));
-		values_bytes = (int64_t)p->offsets[count] * DECODE_GRANULE * p->size;
-		positions_bytes = decode_counts_bytes(held->rows, held->cols) + (int64_t)p->offsets[count] * 4;
+		decode_offsets all = p->offsets[count];
+		values_bytes = ((int64_t)all.whole * DECODE_GRANULE + (int64_t)all.half * (DECODE_GRANULE / 2)) * p->size;
+		positions_bytes = decode_counts_bytes(held->rows, held->cols) + (int64_t)all.whole * 4 + (int64_t)all.half * 2;
 	}
 	FP_OR_RETURN(values.take(be, values_bytes));
 	FP_OR_RETURN(positions.take(be, positions_bytes));
