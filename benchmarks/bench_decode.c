@@ -184,7 +184,7 @@ static fp_status multiply(bench *b, const fp_held *layer, int first, int count, 
 		W[i] = &layer[first + i];
 		Y[i] = fp_matrix_cols(fp_matrix_rows(b->y[i], 0, batch), 0, W[i]->rows);
 	}
-	return b->be->decode->multiply(b->be, fp_matrix_rows(x, 0, batch), count, W, Y);
+	return b->be->decode->multiply(b->be, fp_matrix_rows(x, 0, batch), count, W, false, Y);
 }
 
 static fp_status run_layers(bench *b, int p, int64_t batch)
@@ -205,7 +205,7 @@ static fp_status run_head(bench *b, int64_t batch)
 {
 	const fp_held *W[1] = {&b->head};
 	fp_matrix Y[1] = {fp_matrix_rows(b->logits, 0, batch)};
-	return b->be->decode->multiply(b->be, fp_matrix_rows(b->x, 0, batch), 1, W, Y);
+	return b->be->decode->multiply(b->be, fp_matrix_rows(b->x, 0, batch), 1, W, false, Y);
 }
 
 /* *best ← the smaller of *best and the seconds of one token. p < 0: the head. */

@@ -43,10 +43,11 @@ typedef struct fp_decode_operations {
 	fp_status (*hold)(fp_backend *be, fp_held *out, fp_matrix W, fp_dtype dtype, fp_held_form form);
 	/* out ← W, of any weight type */
 	fp_status (*expand)(fp_backend *be, const fp_held *W, fp_matrix out);
-	/* Y[i] ← X W[i]ᵀ for `count` matrices (1 to FP_DECODE_PARTS) of the same number of inputs; X has 1 to
-	 * FP_DECODE_BATCH rows. Sums in float, in an order that depends on shapes, form and type only: a row of Y does not
-	 * depend on the other rows of X. */
-	fp_status (*multiply)(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, const fp_matrix *Y);
+	/* Y[i] ← X W[i]ᵀ, or with `add` Y[i] + X W[i]ᵀ, for `count` matrices (1 to FP_DECODE_PARTS) of the same number of
+	 * inputs; X has 1 to FP_DECODE_BATCH rows. X and Y may be BF16 where gemm()'s operands may. Sums in float, in an
+	 * order that depends on shapes, form and type only: a row of Y does not depend on the other rows of X. */
+	fp_status (*multiply)(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, bool add,
+						  const fp_matrix *Y);
 	/* *seconds ← the time in which the device reads `bytes` bytes once from memory that no cache can hold; the best of
 	 * a few */
 	fp_status (*read_time)(fp_backend *be, int64_t bytes, double *seconds);

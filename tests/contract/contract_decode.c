@@ -74,7 +74,7 @@ static void check_form(contract *c, int64_t m, int64_t n, int64_t batch, fp_held
 	assert_int_equal(held.rows, m);
 	assert_int_equal(held.cols, n);
 	expect_expanded(c, &held, &W, what);
-	assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, &Y.view));
+	assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, false, &Y.view));
 	expect_product(c, &X, &W, &Y, what);
 	fp_held_free(c->be, &held);
 	sample_free(c, &W);
@@ -138,7 +138,7 @@ static void test_gaps(void **state)
 	const fp_held *parts[1] = {&held};
 	assert_ok(c->ctx, c->be->decode->hold(c->be, &held, W.view, FP_BF16, FP_HELD_MASK));
 	expect_expanded(c, &held, &W, "mask with gaps");
-	assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, &Y.view));
+	assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, false, &Y.view));
 	expect_product(c, &X, &W, &Y, "mask with gaps");
 	fp_held_free(c->be, &held);
 	sample_free(c, &W);
@@ -166,7 +166,7 @@ static void test_parts(void **state)
 		assert_ok(c->ctx, c->be->decode->hold(c->be, &held[i], W[i].view, held_types[i], forms[i]));
 	}
 	for (int count = 1; count <= FP_DECODE_PARTS; count++)
-		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, count, parts, out));
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, count, parts, false, out));
 	for (int i = 0; i < FP_DECODE_PARTS; i++) {
 		expect_product(c, &X, &W[i], &Y[i], "one of several");
 		fp_held_free(c->be, &held[i]);
@@ -174,6 +174,66 @@ static void test_parts(void **state)
 		sample_free(c, &Y[i]);
 	}
 	sample_free(c, &X);
+}
+
+/* Y + X Wᵀ. */
+static void test_adding(void **state)
+{
+	contract *c = *state;
+	for (int form = 0; form < FP_HELD_FORMS; form++) {
+		sample W = sparse(c, 50, 300, 0.5, form == FP_HELD_TWO_OF_FOUR, FP_BF16);
+		sample X = sample_normal(c, 3, 300), Y = sample_filled(c, 3, 50, NAN), sum = sample_normal(c, 3, 50);
+		fp_held held;
+		const fp_held *parts[1] = {&held};
+		assert_ok(c->ctx, c->be->decode->hold(c->be, &held, W.view, FP_BF16, (fp_held_form)form));
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, false, &Y.view));
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, true, &sum.view));
+		double *product = sample_read(c, &Y);
+		for (int64_t i = 0; i < 3 * 50; i++)
+			product[i] += sum.value[i];
+		sample_expect(c, &sum, product, 1e-6, 2e-7, "a sum");
+		free(product);
+		fp_held_free(c->be, &held);
+		sample_free(c, &W);
+		sample_free(c, &X);
+		sample_free(c, &Y);
+		sample_free(c, &sum);
+	}
+}
+
+/* BF16 in and out gives the rounded product of the rounded X. */
+static void test_narrow(void **state)
+{
+	contract *c = *state;
+	enum { B = 5, M = 70, N = 333 };
+	if (!fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW))
+		return;
+	for (int form = 0; form < FP_HELD_TWO_OF_FOUR; form++) {
+		sample W = sparse(c, M, N, 0.5, false, FP_BF16), X = sample_normal(c, B, N), Y = sample_filled(c, B, M, NAN);
+		sample wide = sample_filled(c, B, M, NAN), rounded = sample_filled(c, B, N, NAN);
+		fp_matrix narrow_X, narrow_Y;
+		fp_held held;
+		const fp_held *parts[1] = {&held};
+		assert_ok(c->ctx, fp_matrix_new(c->be, &narrow_X, B, N, FP_BF16));
+		assert_ok(c->ctx, fp_matrix_new(c->be, &narrow_Y, B, M, FP_BF16));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, narrow_X, X.view));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, rounded.view, narrow_X));
+		assert_ok(c->ctx, c->be->decode->hold(c->be, &held, W.view, FP_BF16, (fp_held_form)form));
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, narrow_X, 1, parts, false, &narrow_Y));
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, rounded.view, 1, parts, false, &wide.view));
+		assert_ok(c->ctx, c->be->memory->copy(c->be, Y.view, narrow_Y));
+		double *want = sample_read(c, &wide);
+		sample_expect(c, &Y, want, 1e-30, 0.004, "a product in BF16"); /* half of the last of eight bits */
+		free(want);
+		fp_held_free(c->be, &held);
+		fp_matrix_free(c->be, &narrow_X);
+		fp_matrix_free(c->be, &narrow_Y);
+		sample_free(c, &W);
+		sample_free(c, &X);
+		sample_free(c, &Y);
+		sample_free(c, &wide);
+		sample_free(c, &rounded);
+	}
 }
 
 /* The same row of X gives the same bits alone, among others, and again. */
@@ -187,12 +247,13 @@ static void test_determinism(void **state)
 		fp_held held;
 		const fp_held *parts[1] = {&held};
 		assert_ok(c->ctx, c->be->decode->hold(c->be, &held, W.view, FP_BF16, (fp_held_form)form));
-		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, &Y.view));
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, false, &Y.view));
 		double *first = sample_read(c, &Y);
-		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, &Y.view));
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, 1, parts, false, &Y.view));
 		sample_expect(c, &Y, first, 0, 0, "the second time");
 		for (int64_t b = 0; b < FP_DECODE_BATCH; b++) {
-			assert_ok(c->ctx, c->be->decode->multiply(c->be, fp_matrix_rows(X.view, b, 1), 1, parts, &alone.view));
+			assert_ok(c->ctx,
+					  c->be->decode->multiply(c->be, fp_matrix_rows(X.view, b, 1), 1, parts, false, &alone.view));
 			sample_expect(c, &alone, first + b * 150, 0, 0, "alone");
 		}
 		free(first);
@@ -247,9 +308,9 @@ static void test_refusals(void **state)
 	const fp_held *parts[1] = {&held};
 	assert_int_equal(c->be->decode->hold(c->be, &held, W.view, FP_BF16, FP_HELD_TWO_OF_FOUR), FP_ERROR_INTERNAL);
 	assert_ok(c->ctx, c->be->decode->hold(c->be, &held, W.view, FP_BF16, FP_HELD_SMALLEST));
-	assert_int_equal(c->be->decode->multiply(c->be, X.view, 1, parts, &Y.view), FP_ERROR_INTERNAL);
+	assert_int_equal(c->be->decode->multiply(c->be, X.view, 1, parts, false, &Y.view), FP_ERROR_INTERNAL);
 	fp_matrix short_row = fp_matrix_cols(fp_matrix_rows(X.view, 0, 1), 0, 7), out = fp_matrix_rows(Y.view, 0, 1);
-	assert_int_equal(c->be->decode->multiply(c->be, short_row, 1, parts, &out), FP_ERROR_INTERNAL);
+	assert_int_equal(c->be->decode->multiply(c->be, short_row, 1, parts, false, &out), FP_ERROR_INTERNAL);
 	fp_held_free(c->be, &held);
 	sample_free(c, &W);
 	sample_free(c, &X);
@@ -265,5 +326,6 @@ static void test_read_time(void **state)
 }
 
 CONTRACT_TESTS(decode, cmocka_unit_test(test_forms), cmocka_unit_test(test_batches), cmocka_unit_test(test_empty),
-			   cmocka_unit_test(test_gaps), cmocka_unit_test(test_parts), cmocka_unit_test(test_determinism),
-			   cmocka_unit_test(test_choice), cmocka_unit_test(test_refusals), cmocka_unit_test(test_read_time));
+			   cmocka_unit_test(test_gaps), cmocka_unit_test(test_parts), cmocka_unit_test(test_adding),
+			   cmocka_unit_test(test_narrow), cmocka_unit_test(test_determinism), cmocka_unit_test(test_choice),
+			   cmocka_unit_test(test_refusals), cmocka_unit_test(test_read_time));

@@ -185,7 +185,8 @@ fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *
 fp_status fp_cpu_hold(fp_backend *be, fp_held *out, fp_matrix W, fp_dtype dtype, fp_held_form form);
 fp_status fp_cpu_expand(fp_backend *be, const fp_held *W, fp_matrix out);
 /* cpu_decode.c */
-fp_status fp_cpu_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, const fp_matrix *Y);
+fp_status fp_cpu_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, bool add,
+							   const fp_matrix *Y);
 fp_status fp_cpu_read_time(fp_backend *be, int64_t bytes, double *seconds);
 /* cpu_gradients.c */
 fp_status fp_cpu_cross_entropy_backward(fp_backend *be, const int32_t *targets, fp_matrix logits);

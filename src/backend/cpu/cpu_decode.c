@@ -76,7 +76,7 @@ static fp_cpu_block block_at(const fp_held *W, int64_t block)
 
 /* The four outputs of a block for all rows of X. */
 static void multiply_block(fp_cpu_block_loop loop, const fp_held *W, int64_t block, const float *x, int64_t x_stride,
-						   int64_t batch, fp_matrix Y)
+						   int64_t batch, bool add, fp_matrix Y)
 {
 	fp_cpu_block b = block_at(W, block);
 	int64_t first = block * FP_CPU_BLOCK, rows = fp_smaller(FP_CPU_BLOCK, W->rows - first);
@@ -84,8 +84,11 @@ static void multiply_block(fp_cpu_block_loop loop, const fp_held *W, int64_t blo
 		float y[FP_CPU_TOGETHER][FP_CPU_BLOCK];
 		int together = (int)fp_smaller(FP_CPU_TOGETHER, batch - i);
 		loop(&b, x + i * x_stride, x_stride, together, y);
-		for (int k = 0; k < together; k++)
-			memcpy(fp_cpu_floats(Y) + (i + k) * Y.stride + first, y[k], (size_t)rows * sizeof **y);
+		for (int k = 0; k < together; k++) {
+			float *out = fp_cpu_floats(Y) + (i + k) * Y.stride + first;
+			for (int64_t r = 0; r < rows; r++)
+				out[r] = add ? out[r] + y[k][r] : y[k][r];
+		}
 	}
 }
 
@@ -93,7 +96,7 @@ static void multiply_block(fp_cpu_block_loop loop, const fp_held *W, int64_t blo
 enum { RUN_BYTES = 512 << 10 };
 
 static void multiply_one(fp_backend *be, const fp_cpu_decode_loops *loops, const fp_held *W, const float *x,
-						 int64_t x_stride, int64_t batch, fp_matrix Y)
+						 int64_t x_stride, int64_t batch, bool add, fp_matrix Y)
 {
 	fp_cpu_block_loop loop = loops->multiply[W->form][W->dtype];
 	int64_t blocks = fp_cpu_block_count(W->rows);
@@ -103,11 +106,12 @@ static void multiply_one(fp_backend *be, const fp_cpu_decode_loops *loops, const
 	for (int64_t t = 0; t < runs; t++) {
 		int64_t end = fp_smaller(blocks, (t + 1) * run);
 		for (int64_t block = t * run; block < end; block++)
-			multiply_block(loop, W, block, x, x_stride, batch, Y);
+			multiply_block(loop, W, block, x, x_stride, batch, add, Y);
 	}
 }
 
-fp_status fp_cpu_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, const fp_matrix *Y)
+fp_status fp_cpu_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, bool add,
+							   const fp_matrix *Y)
 {
 	fp_status status = FP_OK;
 	const fp_cpu_decode_loops *loops = ((const fp_cpu_state *)be->state)->decode;
@@ -124,7 +128,7 @@ fp_status fp_cpu_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_
 			for (int64_t b = 0; b < X.rows; b++)
 				arrange(arranged[even_odd] + b * x_stride, fp_cpu_floats(X) + b * X.stride, X.cols, even_odd);
 		}
-		multiply_one(be, loops, W[i], arranged[even_odd], x_stride, X.rows, Y[i]);
+		multiply_one(be, loops, W[i], arranged[even_odd], x_stride, X.rows, add, Y[i]);
 	}
 
 cleanup:

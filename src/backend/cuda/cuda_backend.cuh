@@ -364,7 +364,8 @@ fp_status fp_cuda_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *p
 fp_status fp_cuda_hold(fp_backend *be, fp_held *out, fp_matrix W, fp_dtype dtype, fp_held_form form);
 /* cuda_decode.cu */
 fp_status fp_cuda_expand(fp_backend *be, const fp_held *W, fp_matrix out);
-fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, const fp_matrix *Y);
+fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, bool add,
+								const fp_matrix *Y);
 fp_status fp_cuda_read_time(fp_backend *be, int64_t bytes, double *seconds);
 /* cuda_sparsegpt.cu */
 fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,

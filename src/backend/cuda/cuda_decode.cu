@@ -85,9 +85,13 @@ template <typename Form> static fp_status multiply_form(fp_backend *be, decode_a
 			FP_OR_RETURN((launch_rows<Form, 4>(be, &a, room)));
 		else
 			FP_OR_RETURN((launch_rows<Form, 8>(be, &a, room)));
-		a.x += most * a.x_stride;
-		for (int i = 0; i < a.parts; i++)
-			a.part[i].y += most * a.part[i].y_stride;
+		a.x += a.x ? most * a.x_stride : 0;
+		a.narrow_x += a.narrow_x ? most * a.x_stride : 0;
+		for (int i = 0; i < a.parts; i++) {
+			decode_part *p = &a.part[i];
+			p->y += p->y ? most * p->y_stride : 0;
+			p->narrow_y += p->narrow_y ? most * p->y_stride : 0;
+		}
 	}
 	return FP_OK;
 }
@@ -105,18 +109,22 @@ static fp_status multiply_type(fp_backend *be, fp_held_form form, const decode_a
 	}
 }
 
-fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, const fp_matrix *Y)
+fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_held *const *W, bool add,
+								const fp_matrix *Y)
 {
 	int room = 0;
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && X.rows >= 1 && X.rows <= FP_DECODE_BATCH && X.cols <= INT32_MAX);
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && X.rows >= 1 && X.rows <= FP_DECODE_BATCH && X.cols <= INT32_MAX);
 	FP_REQUIRE(be, count >= 1 && count <= FP_DECODE_PARTS);
 	for (int i = 0; i < count; i++)
-		FP_REQUIRE(be, W[i]->cols == X.cols && fp_cuda_is_f32(Y[i]) && Y[i].rows == X.rows && Y[i].cols == W[i]->rows);
+		FP_REQUIRE(be, W[i]->cols == X.cols && fp_cuda_is_f32_or_bf16(Y[i]) && Y[i].rows == X.rows &&
+						   Y[i].cols == W[i]->rows);
 	FP_CUDA(be, cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, fp_cuda_state_of(be)->device));
 	for (int first = 0; first < count;) { /* parts of one form and type in one launch */
 		decode_arguments a = {};
-		a.x = fp_cuda_floats(X);
+		a.x = X.dtype == FP_F32 ? fp_cuda_floats(X) : nullptr;
+		a.narrow_x = X.dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(X) : nullptr;
 		a.x_stride = X.stride;
+		a.add = add;
 		a.batch = (int)X.rows;
 		a.cols = (int)X.cols;
 		fp_held_form form = W[first]->form;
@@ -124,7 +132,8 @@ fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp
 		for (; first < count && W[first]->form == form && W[first]->dtype == dtype; first++) {
 			decode_part *p = &a.part[a.parts++];
 			*p = part_of(W[first]);
-			p->y = fp_cuda_floats(Y[first]);
+			p->y = Y[first].dtype == FP_F32 ? fp_cuda_floats(Y[first]) : nullptr;
+			p->narrow_y = Y[first].dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(Y[first]) : nullptr;
 			p->y_stride = Y[first].stride;
 		}
 		FP_OR_RETURN(dtype == FP_BF16  ? multiply_type<__nv_bfloat16>(be, form, a, room)

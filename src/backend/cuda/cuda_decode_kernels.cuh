@@ -23,6 +23,7 @@ struct decode_part {
 	const uint16_t *half_gaps;
 	const decode_offsets *offsets;
 	float *y;
+	__nv_bfloat16 *narrow_y; /* instead of y */
 	int64_t y_stride;
 	int64_t vectors; /* of a dense row */
 	int rows;
@@ -33,8 +34,10 @@ struct decode_arguments {
 	decode_part part[DECODE_PARTS];
 	int parts, tasks;
 	const float *x;
+	const __nv_bfloat16 *narrow_x; /* instead of x */
 	int64_t x_stride;
 	int batch; /* rows of x, at most the kernel's */
+	bool add;  /* to y */
 	int cols;
 	bool resident; /* all of x is in shared memory at once, not one chunk */
 };
@@ -145,6 +148,22 @@ template <typename T> struct decode_half {
 
 /* --- x in shared memory ------------------------------------------------------------------------------------------ */
 
+/* V columns of a row of x, of which `there` exist; zeros behind them. */
+template <int V, typename T> __device__ static inline void decode_read_x(float in[V], const T *row, int there)
+{
+	if (there >= V && (uintptr_t)row % (4 * sizeof(T)) == 0) {
+#pragma unroll
+		for (int j = 0; j < V; j += 4) {
+			float4 four = fp_cuda_load4(row + j);
+			in[j] = four.x, in[j + 1] = four.y, in[j + 2] = four.z, in[j + 3] = four.w;
+		}
+		return;
+	}
+#pragma unroll
+	for (int j = 0; j < V; j++)
+		in[j] = j < there ? fp_cuda_load(row + j) : 0.0f;
+}
+
 /* xs[(q·32 + lane)·B + b] ← columns [first, first + cols) of x, where a lane owns every 32nd group of V columns; zeros
  * behind them up to a whole step, and DECODE_PAD rows more. */
 template <int B, int V> __device__ static void decode_load_x(float *xs, const decode_arguments &a, int first, int cols)
@@ -155,19 +174,12 @@ template <int B, int V> __device__ static void decode_load_x(float *xs, const de
 #pragma unroll
 		for (int b = 0; b < B; b++) {
 			float in[V];
-			const float *row = a.x + b * a.x_stride + first + group * V;
-			bool whole = b < a.batch && group * V + V <= cols && (uintptr_t)row % 16 == 0;
-			if (whole) {
-#pragma unroll
-				for (int j = 0; j < V; j += 4) {
-					float4 four = *(const float4 *)(row + j);
-					in[j] = four.x, in[j + 1] = four.y, in[j + 2] = four.z, in[j + 3] = four.w;
-				}
-			} else {
-#pragma unroll
-				for (int j = 0; j < V; j++)
-					in[j] = b < a.batch && group * V + j < cols ? row[j] : 0.0f;
-			}
+			int64_t at = b * a.x_stride + first + group * V;
+			int there = b < a.batch ? cols - group * V : 0;
+			if (a.narrow_x)
+				decode_read_x<V>(in, a.narrow_x + at, there);
+			else
+				decode_read_x<V>(in, a.x + at, there);
 #pragma unroll
 			for (int j = 0; j < V; j++)
 				xs[((q + j) * 32 + lane) * B + b] = in[j];
@@ -399,8 +411,13 @@ __global__ void __launch_bounds__(DECODE_THREADS, R == 1 && B <= 2 ? 2 : 1)
 				float sum = sums[r][b];
 				for (int offset = 16; offset > 0; offset /= 2)
 					sum += __shfl_xor_sync(0xffffffffU, sum, offset);
-				if (lane == 0 && row + r < p.rows && b < a.batch)
-					p.y[b * p.y_stride + row + r] = sum;
+				int64_t at = b * p.y_stride + row + r;
+				if (lane == 0 && row + r < p.rows && b < a.batch) {
+					if (p.narrow_y)
+						fp_cuda_store(p.narrow_y + at, a.add ? fp_cuda_load(p.narrow_y + at) + sum : sum);
+					else
+						p.y[at] = a.add ? p.y[at] + sum : sum;
+				}
 			}
 		}
 	}

@@ -47,7 +47,7 @@ static void multiply(fp_backend *be, const numbers *n, int64_t rows, int64_t col
 	assert_ok(be->ctx, be->memory->upload(be, W, n->w, FP_F32, cols));
 	assert_ok(be->ctx, be->memory->upload(be, X, n->x, FP_F32, cols));
 	assert_ok(be->ctx, be->decode->hold(be, &held, W, dtype, form));
-	assert_ok(be->ctx, be->decode->multiply(be, X, 1, parts, &Y));
+	assert_ok(be->ctx, be->decode->multiply(be, X, 1, parts, false, &Y));
 	assert_ok(be->ctx, be->memory->download(be, y, FP_F32, rows, Y));
 	fp_held_free(be, &held);
 	fp_matrix_free(be, &W);
