@@ -2,6 +2,7 @@
 /* generate_text.c: fp_generate(): a model and prompts → the texts that continue them. */
 #include "api/prompts.h"
 #include "api/result_text.h"
+#include "api/weights_document.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/numbers.h"
@@ -89,7 +90,7 @@ static fp_status prepare_texts(generation_session *s)
 		FP_TRY(FP_NEW(s->ctx, &text->ids, positions - text->prompt_count));
 		capacity = fp_larger(capacity, positions);
 	}
-	FP_TRY(fp_decoder_new(&s->decoder, s->model, slots, capacity, memory));
+	FP_TRY(fp_decoder_new(&s->decoder, s->model, slots, capacity, memory, FP_HELD_SMALLEST));
 cleanup:
 	return status;
 }
@@ -187,21 +188,22 @@ static json_t *document_of(const generation_session *s, double seconds)
 {
 	const fp_settings *settings = s->settings;
 	const fp_generation_task *task = &s->task;
+	const fp_decoder_weights weights = fp_decoder_held(s->decoder);
 	json_t *results = json_array();
 	int64_t tokens = 0;
 	for (int64_t i = 0; i < s->prompts.count; i++) {
 		json_array_append_new(results, text_result(s, i));
 		tokens += s->texts[i].count;
 	}
-	return json_pack("{s:s, s:s*, s:s, s:I, s:f, s:I, s:f, s:I, s:o, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model",
+	return json_pack("{s:s, s:s*, s:s, s:I, s:f, s:I, s:f, s:I, s:o, s:o, s:I, s:I, s:f, s:f, s:s, s:f, s:I}", "model",
 					 s->request->model, "stored_as", fp_checkpoint_coding(fp_model_checkpoint(s->model)),
 					 "architecture", fp_model_architecture(s->model), "max_tokens", (json_int_t)settings->max_tokens,
 					 "temperature", settings->temperature, "top_k", (json_int_t)settings->top_k, "top_p",
-					 settings->top_p, "seed", (json_int_t)settings->seed, "results", results, "prompt_tokens",
-					 (json_int_t)task->prompt_tokens, "tokens", (json_int_t)tokens, "prompt_tokens_per_second",
-					 rate(task->prompt_tokens, task->prompt_seconds), "tokens_per_second",
-					 rate(task->tokens, task->seconds), "device", s->be->description, "seconds", seconds,
-					 "peak_memory_bytes", (json_int_t)fp_peak_memory());
+					 settings->top_p, "seed", (json_int_t)settings->seed, "results", results, "weights",
+					 fp_weights_document(&weights), "prompt_tokens", (json_int_t)task->prompt_tokens, "tokens",
+					 (json_int_t)tokens, "prompt_tokens_per_second", rate(task->prompt_tokens, task->prompt_seconds),
+					 "tokens_per_second", rate(task->tokens, task->seconds), "device", s->be->description, "seconds",
+					 seconds, "peak_memory_bytes", (json_int_t)fp_peak_memory());
 }
 
 fp_status fp_generate(char **json, fp_context *ctx, const fp_generate_request *request, const fp_settings *settings)

@@ -37,6 +37,21 @@ static const char *stop_of(const json_t *result)
 	return json_array_size(results) == 1 ? fp_cli_text_at(json_array_get(results, 0), "stop") : NULL;
 }
 
+/* "154 operators as mask (1.1 GB)" for each form. */
+static void print_weights(const json_t *weights)
+{
+	fputs("weights     ", stderr);
+	for (size_t i = 0; i < json_array_size(weights); i++) {
+		const json_t *form = json_array_get(weights, i);
+		double operators = fp_cli_number_at(form, "operators");
+		char bytes[32];
+		fp_cli_format_bytes(bytes, fp_cli_number_at(form, "bytes"));
+		fprintf(stderr, "%s%.0f operator%s %s (%s)", i > 0 ? ", " : "", operators, operators == 1 ? "" : "s",
+				fp_cli_text_at(form, "form"), bytes);
+	}
+	fputc('\n', stderr);
+}
+
 /* The text is on stdout already; how long it took goes to stderr, so that the text can be redirected. */
 static void print_rates(const json_t *result)
 {
@@ -47,6 +62,7 @@ static void print_rates(const json_t *result)
 			fp_cli_number_at(result, "prompt_tokens_per_second"));
 	fprintf(stderr, "text        %.0f tokens, %.1f per second%s%s\n", fp_cli_number_at(result, "tokens"),
 			fp_cli_number_at(result, "tokens_per_second"), stop ? "; ended by " : "", stop ? stop : "");
+	print_weights(json_object_get(result, "weights"));
 	fprintf(stderr, "took        %.1f s, %s at most, on %s\n", fp_cli_number_at(result, "seconds"), bytes,
 			fp_cli_text_at(result, "device"));
 }

@@ -39,6 +39,7 @@ static int64_t block_tokens(int64_t slots, int64_t capacity)
 /* Fails if the device has no room for the model (the message says so) or for the cache. */
 static fp_status check_memory(const fp_model *model, int64_t slots, int64_t capacity, int64_t memory)
 {
+	int64_t largest = 0; /* the layer that is being loaded is there twice */
 	fp_backend *be = fp_model_backend(model);
 	const fp_model_config *c = fp_model_get_config(model);
 	const char *name = fp_checkpoint_directory(fp_model_checkpoint(model));
@@ -50,8 +51,11 @@ static fp_status check_memory(const fp_model *model, int64_t slots, int64_t capa
 		return status;
 	if (memory > 0)
 		available = memory;
-	for (int64_t layer = 0; layer < c->layers; layer++)
-		weights += fp_layer_bytes(model, layer);
+	for (int64_t layer = 0; layer < c->layers; layer++) {
+		weights += fp_layer_most_held_bytes(model, layer);
+		largest = fp_larger(largest, fp_layer_bytes(model, layer));
+	}
+	weights += largest;
 	weights += fp_workspace_bytes_past(model, block_tokens(slots, capacity), capacity, type);
 	if (weights > available)
 		return fp_fail(be->ctx, FP_ERROR_MEMORY,
@@ -73,7 +77,7 @@ static fp_status check_memory(const fp_model *model, int64_t slots, int64_t capa
 	return FP_OK;
 }
 
-static fp_status allocate(fp_decoder *d)
+static fp_status allocate(fp_decoder *d, fp_held_form form)
 {
 	fp_context *ctx = d->be->ctx;
 	const fp_model_config *c = fp_model_get_config(d->model);
@@ -96,13 +100,16 @@ static fp_status allocate(fp_decoder *d)
 	for (int64_t layer = 0; layer < c->layers; layer++) {
 		FP_TRY(fp_check_interrupt(ctx));
 		FP_TRY(fp_layer_load(&d->layers[layer], d->model, layer));
+		FP_TRY(fp_layer_hold(d->layers[layer], form));
 		fp_report_progress(ctx, "loading", layer + 1, c->layers);
 	}
+	FP_TRY(fp_model_hold_head(d->model));
 cleanup:
 	return status;
 }
 
-fp_status fp_decoder_new(fp_decoder **out, fp_model *model, int64_t slots, int64_t capacity, int64_t memory)
+fp_status fp_decoder_new(fp_decoder **out, fp_model *model, int64_t slots, int64_t capacity, int64_t memory,
+						 fp_held_form form)
 {
 	fp_status status;
 	fp_backend *be = fp_model_backend(model);
@@ -117,7 +124,7 @@ fp_status fp_decoder_new(fp_decoder **out, fp_model *model, int64_t slots, int64
 	d->slots = slots;
 	d->capacity = capacity;
 	d->block = block_tokens(slots, capacity);
-	FP_TRY(allocate(d));
+	FP_TRY(allocate(d, form));
 	*out = d;
 	d = NULL;
 cleanup:
@@ -147,6 +154,22 @@ void fp_decoder_free(fp_decoder *d)
 	fp_free(d->sequences);
 	fp_free(d->first);
 	fp_free(d);
+}
+
+fp_decoder_weights fp_decoder_held(const fp_decoder *d)
+{
+	const fp_held *head = fp_model_held_head(d->model);
+	fp_decoder_weights w = {.head_bytes = head->bytes, .head_entries = head->rows * head->cols};
+	for (int64_t layer = 0; layer < fp_model_get_config(d->model)->layers; layer++)
+		for (int i = 0; i < fp_model_operators(d->model); i++) {
+			const fp_held *held = &d->layers[layer]->held[i];
+			if (fp_matrix_is_absent(held->values))
+				continue;
+			w.operators[held->form]++;
+			w.bytes[held->form] += held->bytes;
+			w.entries += held->rows * held->cols;
+		}
+	return w;
 }
 
 void fp_decoder_clear(fp_decoder *d, int64_t slot)

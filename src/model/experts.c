@@ -13,6 +13,7 @@
  * output, and the gradient of a weight follows from the narrow z.
  */
 #include "model/experts.h"
+#include "model/model_parts.h"
 
 int64_t fp_expert_space_bytes(const fp_model *model, int64_t tokens, fp_dtype type)
 {
@@ -77,13 +78,11 @@ cleanup:
 
 fp_status fp_experts_multiply(const fp_layer *layer, const fp_routing *routing, fp_role role, fp_matrix X, fp_matrix Y)
 {
-	fp_backend *be = fp_model_backend(layer->model);
 	fp_status status = FP_OK;
 	for (int64_t e = 0; e < routing->experts && status == FP_OK; e++) {
 		fp_matrix rows = fp_routing_rows(routing, e, X);
 		if (rows.rows > 0)
-			status = be->linear->gemm(be, 1, rows, FP_PLAIN, layer->weight[fp_expert_operator(e, role)], FP_TRANSPOSED,
-									  0, fp_routing_rows(routing, e, Y));
+			status = fp_layer_multiply(layer, fp_expert_operator(e, role), rows, false, fp_routing_rows(routing, e, Y));
 	}
 	return status;
 }

@@ -82,7 +82,10 @@ static fp_status block_logits(fp_model *model, fp_matrix hidden, fp_matrix logit
 		FP_TRY(fp_linear(be, features, model->output_projection, (fp_matrix){0}, false, projected));
 		features = projected;
 	}
-	FP_TRY(fp_linear(be, features, model->head_weight, (fp_matrix){0}, false, logits));
+	const fp_held *held = &model->held_head;
+	FP_TRY(fp_matrix_is_absent(held->values)
+			   ? fp_linear(be, features, model->head_weight, (fp_matrix){0}, false, logits)
+			   : fp_multiply_held(be, 1, &held, features, false, &logits));
 	if (logit_scale(c) != 1)
 		FP_TRY(be->linear->axpby(be, logit_scale(c), logits, 0, logits));
 	if (model->head_bias)
@@ -136,6 +139,7 @@ void fp_model_drop_head(fp_model *model)
 						&model->losses,        &model->dense_logits};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_matrix_free(model->be, all[i]);
+	fp_held_free(model->be, &model->held_head);
 	model->head_loaded = false;
 }
 

@@ -38,7 +38,11 @@ fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bia
 
 fp_status fp_layer_apply(const fp_layer *layer, fp_role role, fp_matrix X, bool add, fp_matrix Y)
 {
-	return fp_linear(fp_model_backend(layer->model), X, layer->weight[role], layer->bias[role], add, Y);
+	fp_backend *be = fp_model_backend(layer->model);
+	fp_status status = fp_layer_multiply(layer, role, X, add, Y);
+	if (status == FP_OK && !fp_matrix_is_absent(layer->bias[role]))
+		status = be->transformer->add_bias(be, layer->bias[role], Y);
+	return status;
 }
 
 /* A contiguous rows × cols matrix that starts rows·skipped elements into the scratch buffer. */
@@ -95,12 +99,13 @@ static fp_status inner_activations(const fp_layer *layer, fp_matrix input, fp_wo
 	fp_matrix up = scratch_part(workspace, input.rows, 0, inner);
 	if (c->gated || workspace->type == FP_BF16)
 		FP_TRY(round_once(workspace, input, &input));
-	FP_TRY(fp_layer_apply(layer, FP_UP, input, false, up));
 	if (c->gated) {
-		fp_matrix gate = scratch_part(workspace, input.rows, inner, inner);
-		FP_TRY(fp_layer_apply(layer, FP_GATE, input, false, gate));
-		FP_TRY(be->transformer->activate_gated(be, c->activation, gate, up, up));
+		static const fp_role roles[] = {FP_UP, FP_GATE};
+		fp_matrix both[] = {up, scratch_part(workspace, input.rows, inner, inner)};
+		FP_TRY(fp_layer_apply_all(layer, 2, roles, input, both));
+		FP_TRY(be->transformer->activate_gated(be, c->activation, both[1], up, up));
 	} else {
+		FP_TRY(fp_layer_apply(layer, FP_UP, input, false, up));
 		FP_TRY(be->transformer->activate(be, c->activation, up, up));
 	}
 	*out = up;
@@ -220,9 +225,8 @@ static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *
 	fp_matrix K = scratch_part(workspace, input.rows, query_width, key_width);
 	fp_matrix V = scratch_part(workspace, input.rows, query_width + key_width, key_width);
 	FP_TRY(round_once(workspace, input, &input));
-	FP_TRY(fp_layer_apply(layer, FP_QUERY, input, false, Q));
-	FP_TRY(fp_layer_apply(layer, FP_KEY, input, false, K));
-	FP_TRY(fp_layer_apply(layer, FP_VALUE, input, false, V));
+	static const fp_role roles[] = {FP_QUERY, FP_KEY, FP_VALUE};
+	FP_TRY(fp_layer_apply_all(layer, 3, roles, input, (const fp_matrix[]){Q, K, V}));
 	FP_TRY(state->packing ? packed_attention(layer, state, workspace, Q, K, V)
 						  : attention(layer, state, workspace, Q, K, V, state->context));
 cleanup:

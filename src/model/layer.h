@@ -31,6 +31,8 @@ typedef struct fp_layer {
 	/* By the operators' numbers: outputs × inputs, of fp_model_held_type(), absent where the layer lacks one; and 1 ×
 	 * outputs or absent. */
 	fp_matrix *weight, *bias;
+	/* By the same numbers, after fp_layer_hold(), instead of the weights, of which only the shapes are left; else NULL. */
+	fp_held *held;
 	fp_matrix norm_weight[FP_NORM_COUNT], norm_bias[FP_NORM_COUNT];
 	fp_matrix query_norm, key_norm; /* 1 × head_dim, or 1 × the width of all heads, or absent */
 	fp_matrix router, shared_gate; /* F32: experts × hidden, 1 × hidden; absent without experts, without a shared one */
@@ -41,6 +43,11 @@ fp_status fp_layer_load(fp_layer **out, const fp_model *model, int64_t index);
 /* Copies the weights on the device. */
 fp_status fp_layer_copy(fp_layer **out, const fp_layer *layer);
 void fp_layer_free(fp_layer *layer); /* NULL is allowed */
+/* Replaces the weights of all operators by such that are held for decoding, in this form. Only the forward pass can be
+ * computed then. */
+fp_status fp_layer_hold(fp_layer *layer, fp_held_form form);
+/* The most bytes that they can take. */
+int64_t fp_layer_most_held_bytes(const fp_model *model, int64_t index);
 /* Bytes of a layer's operators on the device, for planning; biases and norms are not counted. */
 int64_t fp_layer_bytes(const fp_model *model, int64_t index);
 /* The first layer of [first, end) with the most of them: layers without experts are smaller than those with. */

@@ -125,6 +125,7 @@ void fp_layer_free(fp_layer *layer)
 		return;
 	for (int i = 0; i < fp_layer_part_count(layer->model); i++)
 		fp_matrix_free(fp_model_backend(layer->model), fp_layer_part_at(layer, i).matrix);
+	fp_layer_free_held(layer);
 	fp_free(layer->weight);
 	fp_free(layer->bias);
 	fp_free(layer);

@@ -208,6 +208,10 @@ fp_status fp_model_divergence(fp_model *dense, fp_matrix dense_hidden, fp_model 
 /* gradient [rows × hidden] ← the gradient of the sum of losses with respect to `hidden`. Needs a
  * backend with gradients. */
 fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_t *targets, fp_matrix gradient);
+/* Loads the head and holds its weights for decoding; only logits can be computed then. */
+fp_status fp_model_hold_head(fp_model *model);
+/* What is held; all zero without that. Borrowed. */
+const fp_held *fp_model_held_head(const fp_model *model);
 /* Bytes of the head and its workspace, for planning. */
 int64_t fp_model_head_bytes(const fp_model *model);
 /* Frees them. fp_model_close() does so too. */

@@ -37,6 +37,7 @@ struct fp_model {
 	fp_matrix embedding_norm[2]; /* weight, bias */
 	bool head_loaded;
 	fp_matrix norm_weight, norm_bias, output_projection, head_weight, head_bias_row;
+	fp_held held_head; /* instead of head_weight after fp_model_hold_head() */
 	/* The head's workspace for one block of rows. */
 	fp_matrix normalised, projected, logits, losses;
 	fp_matrix
@@ -78,6 +79,14 @@ fp_layer_part fp_layer_part_at(fp_layer *layer, int number);
 fp_status fp_linear(fp_backend *be, fp_matrix X, fp_matrix weight, fp_matrix bias, bool add, fp_matrix Y);
 /* Y ← the operator of X, plus Y with `add`. Every operator of the forward pass goes through this function. */
 fp_status fp_layer_apply(const fp_layer *layer, fp_role role, fp_matrix X, bool add, fp_matrix Y);
+/* Y[i] ← the operator roles[i] of X, for operators that read the same input. */
+fp_status fp_layer_apply_all(const fp_layer *layer, int count, const fp_role *roles, fp_matrix X, const fp_matrix *Y);
+/* Y ← X Wᵀ, plus Y with `add`, for an operator by its number, without its bias. */
+fp_status fp_layer_multiply(const fp_layer *layer, int number, fp_matrix X, bool add, fp_matrix Y);
+/* The same for several held matrices and any number of rows. */
+fp_status fp_multiply_held(fp_backend *be, int count, const fp_held *const *W, fp_matrix X, bool add,
+						   const fp_matrix *Y);
+void fp_layer_free_held(fp_layer *layer);
 /* Y ← a norm of X; `which` is one of FP_NORM_… */
 fp_status fp_layer_normalise(const fp_layer *layer, int which, fp_matrix X, fp_matrix Y);
 /* Y ← the norm of queries or keys, X, with the weights `norm`. In place is allowed. */

@@ -37,6 +37,21 @@ d['results'][0]['stop'] == '--max-tokens' and d['tokens_per_second'] > 0 and d['
 expect_json "[r['tokens'] for r in d['results']] == [7, 7, 7]" \
 	generate "$demo" --batch "$work/prompts.jsonl" --max-tokens 7
 
+# weights are held without their zeros where that pays, and the text is that of the same weights with them
+for pattern in 50% 2:4 70%; do
+	"$program" prune "$demo" -o "$work/pruned" --method magnitude --pattern $pattern --basis none -q >"$work/out" 2>"$work/err" ||
+		complain "pruning to $pattern fails"
+	form=mask
+	[ $pattern = 2:4 ] && form=2:4
+	expect_json "[(w['form'], w['operators'] > 0, w['bytes'] > 0) for w in d['weights']] == [('$form', True, True)]" \
+		generate "$work/pruned" --prompt "One day" --max-tokens 5
+	grep -q . "$work/out" || complain "no document"
+	"$program" generate "$work/pruned" --prompt "One day" --max-tokens 5 >"$work/out" 2>"$work/err"
+	grep -Eq "^weights +[0-9]+ operators $form \(" "$work/err" || complain "$pattern: stderr does not name the form"
+	rm -r "$work/pruned"
+done
+expect_json "[w['form'] for w in d['weights']] == ['dense']" generate "$demo" --prompt "One day" --max-tokens 5
+
 # sampling is reproduced by its seed
 sampled() {
 	"$program" generate "$demo" --prompt "One day" --max-tokens 40 -q "$@" 2>>"$work/err"

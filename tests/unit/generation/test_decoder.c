@@ -84,7 +84,7 @@ static void check_steps(decoding *d)
 	int64_t slots[16], length = d->expected.length;
 	int32_t ids[16];
 	assert_true(d->expected.sequences <= 16);
-	assert_ok(d->f.ctx, fp_decoder_new(&decoder, d->f.model, d->expected.sequences, length, 0));
+	assert_ok(d->f.ctx, fp_decoder_new(&decoder, d->f.model, d->expected.sequences, length, 0, FP_HELD_SMALLEST));
 	for (int64_t n = 1; n <= length; n++) {
 		for (int s = 0; s < d->expected.sequences; s++) {
 			slots[s] = s;
@@ -107,7 +107,7 @@ static void check_ragged(decoding *d)
 	fp_decoder *decoder;
 	int last = d->expected.sequences - 1;
 	int64_t length = d->expected.length, count[2] = {length / 2, length / 3 + 1}, slots[2] = {2, 0};
-	assert_ok(d->f.ctx, fp_decoder_new(&decoder, d->f.model, 3, length, 0));
+	assert_ok(d->f.ctx, fp_decoder_new(&decoder, d->f.model, 3, length, 0, FP_HELD_SMALLEST));
 	assert_ok(d->f.ctx, fp_decoder_append(decoder, 0, ids_at(d, 0, 0), 2, d->logits));
 	fp_decoder_clear(decoder, 0);
 	assert_ok(d->f.ctx, fp_decoder_append(decoder, 2, ids_at(d, 0, 0), 2, d->logits));
@@ -164,12 +164,14 @@ static void test_limits(void **state)
 	const fp_model_config *c = fp_model_get_config(f.model);
 	logits = malloc((size_t)c->vocabulary * sizeof *logits);
 	const int32_t ids[4] = {1, 2, 3, 4};
-	assert_fails(f.ctx, FP_ERROR_USAGE, "positions", fp_decoder_new(&decoder, f.model, 1, c->positions + 1, 0));
+	assert_fails(f.ctx, FP_ERROR_USAGE, "positions",
+				 fp_decoder_new(&decoder, f.model, 1, c->positions + 1, 0, FP_HELD_SMALLEST));
 	assert_null(decoder);
-	assert_fails(f.ctx, FP_ERROR_MEMORY, "whole model", fp_decoder_new(&decoder, f.model, 1, 4, 1000));
+	assert_fails(f.ctx, FP_ERROR_MEMORY, "whole model",
+				 fp_decoder_new(&decoder, f.model, 1, 4, 1000, FP_HELD_SMALLEST));
 	assert_fails(f.ctx, FP_ERROR_MEMORY, "keys and values of 1000000000 sequences",
-				 fp_decoder_new(&decoder, f.model, 1000000000, 4, (int64_t)1 << 40));
-	assert_ok(f.ctx, fp_decoder_new(&decoder, f.model, 1, 4, 0));
+				 fp_decoder_new(&decoder, f.model, 1000000000, 4, (int64_t)1 << 40, FP_HELD_SMALLEST));
+	assert_ok(f.ctx, fp_decoder_new(&decoder, f.model, 1, 4, 0, FP_HELD_SMALLEST));
 	assert_ok(f.ctx, fp_decoder_append(decoder, 0, ids, 4, logits));
 	assert_fails(f.ctx, FP_ERROR_INTERNAL, "capacity", fp_decoder_step(decoder, (const int64_t[]){0}, ids, 1, logits));
 	fp_decoder_clear(decoder, 0);

@@ -73,7 +73,7 @@ static void run(model_fixture *f, texts *t, fp_generation_task *task, int64_t sl
 	task->token = count_token;
 	task->complete = count_text;
 	task->data = t;
-	assert_ok(f->ctx, fp_decoder_new(&decoder, f->model, slots, capacity, 0));
+	assert_ok(f->ctx, fp_decoder_new(&decoder, f->model, slots, capacity, 0, FP_HELD_SMALLEST));
 	assert_ok(f->ctx, fp_generate_texts(task, f->model, decoder, slots, t->all, t->count));
 	fp_decoder_free(decoder);
 	for (int64_t i = 0; i < t->count; i++) {
