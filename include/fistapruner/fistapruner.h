@@ -123,6 +123,10 @@ FP_API fp_status fp_pack(char **json, fp_context *ctx, const char *model, const 
 /* Writes the files of a packed checkpoint as they were before, to the byte. Damaged ones are refused. */
 FP_API fp_status fp_unpack(char **json, fp_context *ctx, const char *model, const char *output);
 
+/* Read bandwidth and the rate of matrix products of the settings' device; with a model (not NULL) also its tokens per
+ * second for a prompt and for text behind it, with weights dense and without their zeros, as shares of those. */
+FP_API fp_status fp_bench(char **json, fp_context *ctx, const char *model, const fp_settings *settings);
+
 /* Token ids of a text file: ids[] for plain text; documents[].ids for JSON lines. Text NULL: `size` bytes at `bytes`
  * instead. */
 FP_API fp_status fp_tokenize(char **json, fp_context *ctx, const char *model, const char *text, const char *bytes,

@@ -57,12 +57,12 @@ extern "C" {
 	  "seed of what is drawn: the calibration sample, where 0 with packed means the first windows of the text, or "    \
 	  "the tokens of generate")                                                                                        \
 	X(TEXT, layers, "", 0, 0, "A-B", "p", "prune only these decoder layers, counted from 0; empty: all")               \
-	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pecg", "where to compute")                                     \
-	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pecg",                                           \
+	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pecgb", "where to compute")                                    \
+	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pecgb",                                          \
 	  "arithmetic of a GPU's matrix products where rounding is harmless; auto: bf16 in prune and generate, tf32 in "   \
 	  "eval, and fp32 for models with a hidden size of 512 or less")                                                   \
-	X(INT, threads, 0, 0, 4096, "N", "pecg", "CPU threads; 0: as many as this process may use")                        \
-	X(TEXT, memory, "", 0, 0, "SIZE", "pecg",                                                                          \
+	X(INT, threads, 0, 0, 4096, "N", "pecgb", "CPU threads; 0: as many as this process may use")                       \
+	X(TEXT, memory, "", 0, 0, "SIZE", "pecgb",                                                                         \
 	  "upper limit for memory, such as 2G; with a GPU, for its memory; empty: what is free")                           \
 	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text is cut into windows")     \
 	X(INT, limit, 0, 0, 1000000000, "N", "e", "with --task: only the first N examples of each file; 0: all")           \

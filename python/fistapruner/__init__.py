@@ -23,7 +23,7 @@ from . import _library
 from ._session import (CheckError, Error, InputError, Interrupted, Log, Progress, Session, UsageError, encode, library, text_list)
 
 __all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "compare", "report_page", "inspect", "tokenize",
-           "generate", "pack", "unpack", "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError",
+           "generate", "bench", "pack", "unpack", "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError",
            "Interrupted"]
 __version__: str = library.fp_version().decode()
 
@@ -232,6 +232,14 @@ def generate(model: Path, prompt: Optional[str] = None, *, batch: Optional[Path]
         request = _library.GenerateRequest(encode(model), content, len(content), None if batch is None else encode(batch), listener, None,
                                            _library.MetricsFunction(), None)
         return session.document(library.fp_generate, ctypes.byref(request), session.settings)
+
+
+def bench(model: Optional[Path] = None, *, progress: Optional[Progress] = None, log: Optional[Log] = None,
+          **settings: Any) -> Dict[str, Any]:
+    """Read bandwidth and matrix products of a device; with a model also its tokens per second, with
+    weights dense and without their zeros. Returns the document that `fistapruner bench --json` prints."""
+    with Session(settings, progress, log) as session:
+        return session.document(library.fp_bench, None if model is None else encode(model), session.settings)
 
 
 def settings() -> List[Setting]:

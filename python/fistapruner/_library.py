@@ -100,6 +100,7 @@ FUNCTIONS = {
     "fp_inspect": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p]),
     "fp_pack": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p]),
     "fp_unpack": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p]),
+    "fp_bench": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_void_p]),
     "fp_tokenize": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_char_p, c_int64]),
     "fp_generate": (c_int, [POINTER(c_void_p), c_void_p, POINTER(GenerateRequest), c_void_p]),
     "fp_prune_matrix": (c_int, [POINTER(c_float), POINTER(MatrixReport), c_void_p, POINTER(MatrixProblem), c_void_p]),

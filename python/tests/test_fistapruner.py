@@ -189,6 +189,11 @@ class Checkpoint(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError):
             fistapruner.generate(MATERIAL / "good", "ab", text=lambda part: 1 // 0, max_tokens=50)
 
+    def test_bench(self):
+        document = fistapruner.bench(MATERIAL / "good", threads=1, device="cpu")
+        self.assertEqual([rate["held"] for rate in document["rates"]], ["dense"])
+        self.assertGreater(document["read_bytes_per_second"], 0)
+
     def test_dry_run_writes_nothing(self):
         document = fistapruner.prune_checkpoint(MATERIAL / "good", None, [MATERIAL / "documents.jsonl"], dry_run=True, **CALIBRATION)
         self.assertTrue(document)

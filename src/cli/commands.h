@@ -13,6 +13,7 @@ fp_status fp_cli_tokenize(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_generate(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_pack(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_unpack(fp_context *ctx, const fp_cli_options *options);
+fp_status fp_cli_bench(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_show_help(fp_context *ctx, const fp_cli_options *options);
 

@@ -108,6 +108,18 @@ static const fp_cli_command command_table[] = {
 		.run = fp_cli_unpack,
 	},
 	{
+		.name = "bench",
+		.letter = 'b',
+		.operands = -1,
+		.usage = "[MODEL] [flags]",
+		.summary = "how fast this machine is, and how much of that a model reaches, with and without its zeros",
+		.detail =
+			"Measures how fast the device reads memory and multiplies matrices. With MODEL also how fast MODEL reads a "
+			"prompt, as a share of the latter, and writes text, as a share of the former: with its weights held dense, "
+			"and without their zeros where that saves bytes. The whole model must fit into memory.",
+		.run = fp_cli_bench,
+	},
+	{
 		.name = "demo",
 		.letter = 'd',
 		.operands = 0,

@@ -9,7 +9,7 @@
 typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_TASK, FLAG_ASSIGNMENT } flag_kind;
 
 /* The flags that are not settings. `commands` has letters as in the settings table: p prune, e eval, c compare,
- * i inspect, t tokenize, g generate, k pack, u unpack, d demo, h help. */
+ * i inspect, t tokenize, g generate, k pack, u unpack, b bench, d demo, h help. */
 static const struct own_flag {
 	const char *name;
 	char letter;
@@ -72,15 +72,15 @@ static const struct own_flag {
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL,
 	 "write nothing; print what would be done, with time and memory"},
 	/* help prints these last (COMMON_FLAGS) */
-	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecdgku", "auto|always|never",
+	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecdgkub", "auto|always|never",
 	 "progress bar on stderr; auto: on a terminal only, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
 	{"completion", 0, FLAG_TEXT, FIELD(completion), "h", "bash|zsh|fish", "print a completion script for this shell"},
-	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitdgku", NULL, "print the result as one JSON document"},
-	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitdgku", NULL, "print only errors on stderr"},
+	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitdgkub", NULL, "print the result as one JSON document"},
+	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitdgkub", NULL, "print only errors on stderr"},
 	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "p", NULL, "print more on stderr, and every operator in the result"},
-	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitdgku", NULL, "print more on stderr"},
-	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdhgku", NULL, "print this text"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitdgkub", NULL, "print more on stderr"},
+	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdhgkub", NULL, "print this text"},
 #undef FIELD
 };
 enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 8, MAX_FLAGS = 128 };
