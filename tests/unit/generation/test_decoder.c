@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Of logits. Single precision gives about 1e-5; a wrong position or angle gives 1e-2 or more. */
@@ -129,6 +130,32 @@ static void check_ragged(decoding *d)
 	fp_decoder_free(decoder);
 }
 
+/* Weights as masks: a prompt and the token behind it give the same logits as dense ones, on a CPU the same bits. */
+static void check_forms(decoding *d)
+{
+	static const fp_held_form forms[2] = {FP_HELD_DENSE, FP_HELD_MASK};
+	size_t vocabulary = (size_t)d->expected.vocabulary;
+	int64_t slot = 0, prompt = d->expected.length - 1;
+	float *logits[2];
+	for (int i = 0; i < 2; i++) {
+		fp_decoder *decoder;
+		logits[i] = malloc(2 * vocabulary * sizeof *logits[i]);
+		assert_ok(d->f.ctx, fp_decoder_new(&decoder, d->f.model, 1, prompt + 1, 0, forms[i]));
+		fp_decoder_weights held = fp_decoder_held(decoder);
+		assert_true(held.operators[forms[i]] > 0 && held.operators[forms[1 - i]] == 0);
+		assert_true(held.bytes[forms[i]] > 0 && held.entries > 0 && held.head_bytes > 0);
+		assert_ok(d->f.ctx, fp_decoder_append(decoder, slot, ids_at(d, 0, 0), prompt, logits[i]));
+		assert_ok(d->f.ctx, fp_decoder_step(decoder, &slot, ids_at(d, 0, prompt), 1, logits[i] + vocabulary));
+		fp_decoder_free(decoder);
+	}
+	if (strcmp(d->f.be->name, "cpu") == 0)
+		assert_memory_equal(logits[0], logits[1], 2 * vocabulary * sizeof **logits);
+	for (int n = 0; n < 2; n++)
+		compare(d, logits[1] + n * vocabulary, logits[0] + n * vocabulary, 0, prompt + n, "mask");
+	free(logits[0]);
+	free(logits[1]);
+}
+
 static int is_fixture(const struct dirent *entry)
 {
 	char path[512];
@@ -148,10 +175,39 @@ static void test_fixtures(void **state)
 		begin(&d, entries[i]->d_name);
 		check_steps(&d);
 		check_ragged(&d);
+		check_forms(&d);
 		end(&d);
 		free(entries[i]);
 	}
 	free(entries);
+}
+
+/* Products of many rows expand the weights: the logits behind a long prompt are those behind its parts. */
+static void test_long_prompt(void **state)
+{
+	(void)state;
+	enum { LENGTH = 150, PART = 30 };
+	static const fp_held_form forms[] = {FP_HELD_DENSE, FP_HELD_MASK};
+	model_fixture f = {0};
+	int32_t ids[LENGTH];
+	assert_ok(f.ctx, open_directory(&f, source_path("models/llama-demo")));
+	int64_t vocabulary = fp_model_get_config(f.model)->vocabulary;
+	float *logits[2] = {malloc((size_t)vocabulary * sizeof(float)), malloc((size_t)vocabulary * sizeof(float))};
+	for (int i = 0; i < LENGTH; i++)
+		ids[i] = (int32_t)(i * 37 % vocabulary);
+	for (int form = 0; form < 2; form++) {
+		fp_decoder *decoder;
+		assert_ok(f.ctx, fp_decoder_new(&decoder, f.model, 2, LENGTH, 0, forms[form]));
+		assert_ok(f.ctx, fp_decoder_append(decoder, 0, ids, LENGTH, logits[0]));
+		for (int first = 0; first < LENGTH; first += PART)
+			assert_ok(f.ctx, fp_decoder_append(decoder, 1, ids + first, PART, logits[1]));
+		for (int64_t i = 0; i < vocabulary; i++)
+			assert_true(fabsf(logits[0][i] - logits[1][i]) < tolerance);
+		fp_decoder_free(decoder);
+	}
+	free(logits[0]);
+	free(logits[1]);
+	close_fixture(&f);
 }
 
 static void test_limits(void **state)
@@ -184,6 +240,7 @@ static void test_limits(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_fixtures), cmocka_unit_test(test_limits)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_fixtures), cmocka_unit_test(test_long_prompt),
+									   cmocka_unit_test(test_limits)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
