@@ -173,13 +173,13 @@ static bool helps(const fp_basis_task *task, const fp_layer *layer)
 	if (group == 0 || group > MOST_GROUP)
 		return false;
 	return (!fp_matrix_is_absent(own) && own.cols % group == 0) ||
-		   (!fp_matrix_is_absent(layer->router) && experts % group == 0);
+		   (fp_layer_has_experts(layer) && experts % group == 0);
 }
 
 fp_status fp_order_channels(int32_t **out, const fp_basis_task *task, const fp_layer *layer, fp_matrix inner)
 {
 	const fp_model *model = task->model;
-	int64_t experts = fp_matrix_is_absent(layer->router) ? 0 : layer->router.rows;
+	int64_t experts = fp_layer_has_experts(layer) ? layer->router.rows : 0;
 	int32_t *order = NULL;
 	fp_status status = FP_OK;
 	*out = NULL;

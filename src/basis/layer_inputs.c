@@ -194,7 +194,7 @@ fp_status fp_layer_inputs_measure(fp_layer_inputs *out, fp_text_stream *stream, 
 		if (groups & 1U << group && n > 0)
 			FP_TRY(fp_matrix_new(be, &out->H[group], n, n, FP_F32));
 	}
-	if (!fp_matrix_is_absent(layer->router)) {
+	if (fp_layer_has_experts(layer)) {
 		int64_t n = layer->router.cols;
 		FP_TRY(FP_NEW(be->ctx, &s.rows, layer->router.rows));
 		if (groups & 1U << fp_role_group(FP_UP))

@@ -287,7 +287,7 @@ static fp_status add_layer(learner *l, const pooled_layer *pooled, fp_mass *mass
 	if (!fp_matrix_is_absent(pooled->layer->weight[FP_DOWN]))
 		FP_TRY(add_operator(l, pooled, FP_DOWN, mass));
 	FP_TRY(add_readers(l, pooled, READ_EXPERTS, mass));
-	for (int64_t i = 0; !fp_matrix_is_absent(pooled->layer->router) && i < l->drawn; i++)
+	for (int64_t i = 0; fp_layer_has_experts(pooled->layer) && i < l->drawn; i++)
 		FP_TRY(add_operator(l, pooled, fp_expert_operator(l->experts[i], FP_DOWN), mass));
 cleanup:
 	return status;

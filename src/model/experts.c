@@ -12,7 +12,7 @@
  * The weights are applied before down and not behind it: an error of down then counts as much as it changes the layer's
  * output, and the gradient of a weight follows from the narrow z.
  */
-#include "model/experts.h"
+#include "model/layer_workspace.h"
 #include "model/model_parts.h"
 
 int64_t fp_expert_space_bytes(const fp_model *model, int64_t tokens, fp_dtype type)
@@ -136,4 +136,19 @@ fp_status fp_experts_add(const fp_layer *layer, fp_expert_space *space, float be
 	FP_TRY(be->transformer->add_rows(be, routing->place, routing->active, out, beta, target));
 cleanup:
 	return status;
+}
+
+fp_expert_rows fp_layer_expert_rows(const fp_layer *layer, const fp_workspace *workspace)
+{
+	return fp_layer_has_experts(layer) ? (fp_expert_rows){workspace->experts.input, workspace->experts.routed}
+									   : (fp_expert_rows){0};
+}
+
+fp_status fp_layer_expert_errors(const fp_layer *layer, fp_workspace *workspace, fp_matrix E, fp_matrix *out)
+{
+	const fp_expert_space *space = &workspace->experts;
+	FP_REQUIRE(workspace->be, fp_layer_has_experts(layer) && space->routed->tokens == E.rows);
+	*out =
+		fp_matrix_rows(fp_matrix_is_absent(space->out) ? space->rows : space->out, 0, fp_routing_places(space->routed));
+	return workspace->be->transformer->gather_rows(workspace->be, space->routed->token, space->routed->share, E, *out);
 }

@@ -267,11 +267,6 @@ cleanup:
 	return status;
 }
 
-static bool has_experts(const fp_layer *layer)
-{
-	return !fp_matrix_is_absent(layer->router);
-}
-
 /* The same for a layer with experts, for all of them; `input` is absent unless one of them reads every token. */
 static fp_status add_experts(const fp_layer *layer, fp_matrix input, fp_layer_state *state, fp_workspace *workspace)
 {
@@ -313,21 +308,6 @@ cleanup:
 	return status;
 }
 
-fp_expert_rows fp_layer_expert_rows(const fp_layer *layer, const fp_workspace *workspace)
-{
-	return has_experts(layer) ? (fp_expert_rows){workspace->experts.input, workspace->experts.routed}
-							  : (fp_expert_rows){0};
-}
-
-fp_status fp_layer_expert_errors(const fp_layer *layer, fp_workspace *workspace, fp_matrix E, fp_matrix *out)
-{
-	const fp_expert_space *space = &workspace->experts;
-	FP_REQUIRE(workspace->be, has_experts(layer) && space->routed->tokens == E.rows);
-	*out =
-		fp_matrix_rows(fp_matrix_is_absent(space->out) ? space->rows : space->out, 0, fp_routing_places(space->routed));
-	return workspace->be->transformer->gather_rows(workspace->be, space->routed->token, space->routed->share, E, *out);
-}
-
 static fp_status check_finite(const fp_layer *layer, fp_matrix hidden)
 {
 	fp_backend *be = fp_model_backend(layer->model);
@@ -358,7 +338,7 @@ fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state 
 	fp_status status;
 	FP_REQUIRE(workspace->be, group >= 0 && group < FP_GROUP_COUNT);
 	FP_TRY(check_state(layer, state, workspace));
-	if (has_experts(layer) && group >= fp_role_group(FP_UP)) {
+	if (fp_layer_has_experts(layer) && group >= fp_role_group(FP_UP)) {
 		FP_TRY(experts_input(layer, group, state, workspace, input));
 		goto cleanup;
 	}
@@ -402,8 +382,8 @@ fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp
 	default:
 		if (parallel)
 			FP_TRY(add_to_residual(layer, FP_OUTPUT, state->context, state, workspace));
-		FP_TRY(has_experts(layer) ? add_experts(layer, input, state, workspace)
-								  : add_to_residual(layer, FP_DOWN, input, state, workspace));
+		FP_TRY(fp_layer_has_experts(layer) ? add_experts(layer, input, state, workspace)
+										   : add_to_residual(layer, FP_DOWN, input, state, workspace));
 		if (!state->past) /* a wait in every layer for one token's worth of work; its logits are checked */
 			FP_TRY(check_finite(layer, state->hidden));
 		break;

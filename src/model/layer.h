@@ -117,6 +117,10 @@ fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t seque
  * until the next call. */
 fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
 						 fp_matrix *input);
+static inline bool fp_layer_has_experts(const fp_layer *layer)
+{
+	return !fp_matrix_is_absent(layer->router);
+}
 /* What the experts read, after fp_layer_input() for group 2 (gate and up) or 3 (down). */
 typedef struct fp_expert_rows {
 	fp_matrix rows;            /* one for each place, scaled by its weight; absent: the layer has no experts */

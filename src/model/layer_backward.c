@@ -246,7 +246,7 @@ fp_status fp_layer_forward_taped(const fp_layer *layer, int64_t sequences, int64
 	tape->length = length;
 	tape->input = input;
 	FP_TRY(forward_attention(layer, tape));
-	FP_TRY(fp_matrix_is_absent(layer->router) ? forward_inner(layer, tape) : forward_experts(layer, tape));
+	FP_TRY(fp_layer_has_experts(layer) ? forward_experts(layer, tape) : forward_inner(layer, tape));
 	if (sum_norm)
 		FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, fp_tape_used(tape, tape->hidden2),
 								  fp_tape_used(tape, tape->output)));
@@ -286,7 +286,7 @@ static fp_status backward_inner(const fp_layer *layer, fp_tape *tape, fp_matrix 
 			  dy = fp_tape_used(tape, tape->dy), y = rounded_or(tape, tape->rounded_y, inner_input(layer, tape));
 	fp_matrix dup = fp_matrix_is_absent(tape->dup) ? up : fp_tape_inner(tape, tape->dup, width);
 	FP_TRY(block_gradient(layer, tape, 1, d, &d));
-	if (!fp_matrix_is_absent(layer->router))
+	if (fp_layer_has_experts(layer))
 		return fp_experts_backward(layer, tape, d, want, dy);
 	FP_TRY(fp_operator_backward(layer, FP_DOWN, d, fp_tape_inner(tape, tape->z, width), want, 0, dz));
 	if (c->gated) {

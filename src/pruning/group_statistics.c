@@ -20,7 +20,7 @@ fp_status fp_group_statistics_new(fp_group_statistics *out, const fp_layer_task 
 								  int64_t first, int64_t end)
 {
 	fp_status status = FP_OK;
-	bool experts = !fp_matrix_is_absent(dense->router) && group >= fp_role_group(FP_UP);
+	bool experts = fp_layer_has_experts(dense) && group >= fp_role_group(FP_UP);
 	int64_t count = experts ? dense->router.rows : 0;
 	end = end < count ? end : count;
 	*out = (fp_group_statistics){.first = first, .end = end, .starts = first == 0, .ends = end == count};

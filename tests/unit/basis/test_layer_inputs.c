@@ -3,6 +3,7 @@
 #include "basis_fixture.h"
 
 #include "basis/layer_inputs.h"
+#include "model/basis.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -107,8 +108,81 @@ static void grams_are_those_of_plain_loops(void **unused)
 	}
 }
 
+/* Experts: the Gram matrix of all rows that their gates read, and the squares of the channels of each. */
+static void grams_of_experts(model_fixture *f, const fp_layer *layer, fp_layer_state *state, double *gram,
+							 double *squares)
+{
+	const fp_experts_config *experts = &fp_model_get_config(f->model)->experts;
+	int64_t own = fp_first_channel(f->model, layer->index, 0), places = WINDOWS * LENGTH * experts->active;
+	fp_workspace *workspace;
+	fp_matrix X;
+	assert_ok(f->ctx, fp_workspace_new(&workspace, f->model, WINDOWS * LENGTH));
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		assert_ok(f->ctx, fp_layer_input(layer, group, state, workspace, &X));
+		fp_expert_rows read = fp_layer_expert_rows(layer, workspace);
+		float *values = group > 1 ? matrix_floats(f, read.rows) : NULL;
+		if (group == 2) {
+			add_products(gram, values, read.rows.rows, read.rows.cols);
+			for (int64_t i = 0; i < read.rows.cols * read.rows.cols; i++)
+				gram[i] /= (double)places;
+		}
+		for (int64_t e = 0; group == 3 && e < experts->count; e++)
+			for (int64_t i = read.routing->first[e]; i < read.routing->first[e + 1]; i++)
+				for (int64_t j = 0; j < experts->inner; j++)
+					squares[own + e * experts->inner + j] +=
+						pow((double)values[i * experts->inner + j], 2) /
+						(double)(read.routing->first[e + 1] - read.routing->first[e]);
+		free(values);
+		assert_ok(f->ctx, fp_layer_advance(layer, group, X, state, workspace));
+	}
+	fp_workspace_free(workspace);
+}
+
+static void experts_are_those_of_plain_loops(void **unused)
+{
+	(void)unused;
+	static const char *const models[] = {"mixtral-plain", "qwen3_moe-plain"};
+	for (int m = 0; m < 2; m++) {
+		model_fixture f;
+		fp_text_stream stream;
+		fp_layer *layer;
+		fp_layer_inputs inputs;
+		uint64_t seed = 7;
+		open_fixture(&f, models[m]);
+		const fp_model_config *c = fp_model_get_config(f.model);
+		fp_layer_state state = {.sequences = WINDOWS, .length = LENGTH};
+		fp_windows windows = {.count = WINDOWS, .length = LENGTH};
+		windows.ids = calloc(WINDOWS * LENGTH, sizeof *windows.ids);
+		for (int i = 0; i < WINDOWS * LENGTH; i++)
+			windows.ids[i] = (int32_t)((double)(random_uniform(&seed) + 1) / 2 * 40) % 40;
+		assert_ok(f.ctx, fp_matrix_new(f.be, &state.hidden, WINDOWS * LENGTH, c->hidden, FP_F32));
+		assert_ok(f.ctx, fp_matrix_new(f.be, &state.context, WINDOWS * LENGTH, c->heads * c->head_dim, FP_F32));
+		assert_ok(f.ctx, fp_model_embed(f.model, windows.ids, WINDOWS, LENGTH, state.hidden));
+		assert_ok(f.ctx, fp_text_stream_open(&stream, f.model, &windows));
+		assert_ok(f.ctx, fp_layer_load(&layer, f.model, 0));
+		double *gram = calloc((size_t)(c->hidden * c->hidden), sizeof *gram);
+		double *squares = calloc((size_t)fp_layer_channels(f.model, 0), sizeof *squares);
+		grams_of_experts(&f, layer, &state, gram, squares);
+		assert_ok(f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, 15));
+		assert_true(fp_matrix_is_absent(inputs.H[2]) && fp_matrix_is_absent(inputs.H[3]));
+		assert_int_equal(inputs.inner.cols, fp_layer_channels(f.model, 0));
+		check_matrix(&f, inputs.experts, gram, 1, models[m]);
+		check_matrix(&f, inputs.inner, squares, 1, models[m]);
+		free(gram);
+		free(squares);
+		fp_layer_inputs_free(f.be, &inputs);
+		fp_layer_free(layer);
+		fp_text_stream_free(&stream);
+		fp_matrix_free(f.be, &state.hidden);
+		fp_matrix_free(f.be, &state.context);
+		free(windows.ids);
+		close_fixture(&f);
+	}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(grams_are_those_of_plain_loops)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(grams_are_those_of_plain_loops),
+									   cmocka_unit_test(experts_are_those_of_plain_loops)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
