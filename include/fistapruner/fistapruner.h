@@ -33,7 +33,8 @@ FP_API void fp_text_free(char *text);
 
 /*
  * Prunes the checkpoint `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes it as the
- * directory `output`, which must not exist. calibration: one or more text files. With dry_run nothing is written and
+ * directory `output`, which must not exist. calibration: one or more text files, or the word "self"
+ * (none: the same, if the method needs text) for windows that the model writes. With dry_run nothing is written and
  * the document says what would be done. metrics (may be NULL) is called with one JSON line per operator as soon as it is
  * pruned.
  *

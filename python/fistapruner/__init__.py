@@ -118,7 +118,7 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
     directory `output`, which must not exist. Returns the document that `fistapruner prune --json`
     prints.
 
-    calibration   one or several text files
+    calibration   one or several text files; "self" or None: the model writes the text
     resume        continue an earlier identical call that was interrupted or killed
     check         also measure perplexity and divergence on calibration windows that the run does not use
     progress      called with (stage, done, total); an exception ends the run without output

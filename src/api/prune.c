@@ -2,6 +2,7 @@
 /* prune.c: fp_prune(): opens model, text and device, runs the pipeline, writes the checkpoint and the report. */
 #include <fistapruner/fistapruner.h>
 
+#include "api/own_calibration.h"
 #include "api/prune_check.h"
 #include "api/prune_plan.h"
 #include "api/rank_device.h"
@@ -29,6 +30,7 @@ typedef struct prune_session {
 	fp_tokenizer *tokenizer;
 	fp_windows windows;
 	fp_windows held_out; /* for --check */
+	fp_own_calibration own;
 	fp_writer *writer;
 	fp_layer_journal *journal;
 	fp_basis_choice choice;
@@ -63,12 +65,12 @@ static fp_status check_request(prune_session *session)
 	const fp_prune_request *request = session->request;
 	if (!request->output && !request->dry_run)
 		return fp_fail(session->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
-	if (request->calibration_count == 0 && fp_method_of(&session->settings)->needs_text)
+	fp_status status = fp_own_calibration_choose(&session->own, session->ctx, request, &session->settings);
+	if (status != FP_OK)
+		return status;
+	if (request->calibration_count == 0 && !session->own.wanted && request->check)
 		return fp_fail(session->ctx, FP_ERROR_USAGE,
-					   "calibration text is needed: --calibration FILE (only --method magnitude works without it)");
-	if (request->calibration_count == 0 && request->check)
-		return fp_fail(session->ctx, FP_ERROR_USAGE,
-					   "--check measures on calibration text: --calibration FILE is needed");
+					   "--check measures on calibration text: --calibration FILE or self is needed");
 	return FP_OK;
 }
 
@@ -81,9 +83,14 @@ static fp_status read_windows(prune_session *session)
 	if (length == 0)
 		length = fp_model_default_length(session->model);
 	session->windows.length = length;
-	if (request->calibration_count == 0)
+	if (request->calibration_count == 0 && !session->own.wanted)
 		return FP_OK;
 	FP_TRY(fp_model_check_length(session->model, length));
+	if (session->own.wanted) { /* drawn later; their number is enough for a plan */
+		session->windows.count = settings->samples;
+		session->held_out = (fp_windows){.count = request->check ? fp_prune_check_count(length) : 0, .length = length};
+		return FP_OK;
+	}
 	FP_TRY(fp_tokenizer_open(&session->tokenizer, session->ctx, fp_checkpoint_directory(session->checkpoint)));
 	FP_TRY(fp_windows_calibration(&session->windows, session->ctx, session->tokenizer, request->calibration,
 								  request->calibration_count, settings->sampler, settings->samples, length,
@@ -99,7 +106,7 @@ static fp_status open_backend(prune_session *session)
 {
 	const fp_settings *settings = &session->settings;
 	fp_status status = fp_rank_device_open(&session->be, session->ctx, session->comm, settings);
-	bool fits = settings->fit_steps > 0 && session->request->calibration_count > 0;
+	bool fits = settings->fit_steps > 0 && (session->request->calibration_count > 0 || session->own.wanted);
 	if (status == FP_OK && fits && fp_is(settings->device, "auto") &&
 		!fp_backend_can(session->be, FP_CAN_DIFFERENTIATE)) {
 		fp_log(session->ctx, FP_LOG_INFO,
@@ -140,13 +147,20 @@ static void send_metrics(void *data, const fp_operator_result *result)
 	json_decref(line);
 }
 
+static json_t *report_of(const prune_session *session, const fp_prune_task *task, bool with_times)
+{
+	json_t *report = fp_report_result(task, &session->result, session->request->model, with_times);
+	if (report && session->own.wanted)
+		json_object_set_new(report, "own_text", fp_own_calibration_document(&session->own, with_times));
+	return report;
+}
+
 /* pruning_report.json leaves out times, so that two runs write the same bytes. */
 static fp_status write_report(prune_session *session, const fp_prune_task *task)
 {
 	char *text = NULL;
 	fp_status status;
-	FP_TRY(
-		fp_result_text(&text, session->ctx, fp_report_result(task, &session->result, session->request->model, false)));
+	FP_TRY(fp_result_text(&text, session->ctx, report_of(session, task, false)));
 	FP_TRY(fp_writer_add_file(session->writer, "pruning_report.json", text, (int64_t)strlen(text)));
 cleanup:
 	fp_text_free(text);
@@ -169,7 +183,7 @@ static fp_status find_finished(prune_session *session, const fp_prune_task *task
 		goto cleanup;
 	FP_TRY(fp_read_file(&text, &size, session->ctx, path, MOST_BYTES));
 	found = json_loadb(text, (size_t)size, 0, NULL);
-	wanted = fp_report_result(task, &session->result, session->request->model, false);
+	wanted = report_of(session, task, false);
 	bool equal = found && wanted;
 	for (size_t i = 0; equal && i < sizeof same / sizeof same[0]; i++)
 		equal = json_equal(json_object_get(found, same[i]), json_object_get(wanted, same[i]));
@@ -201,6 +215,9 @@ static fp_status open_output(prune_session *session, fp_prune_task *task)
 	task->writer = session->writer;
 	if (leads && status == FP_OK)
 		status = fp_layer_journal_open(&session->journal, task, begun);
+	if (leads && status == FP_OK && !begun && session->own.wanted)
+		status = fp_own_calibration_keep(&session->own, &session->windows, &session->held_out, session->writer,
+										 session->ctx);
 	FP_TRY(fp_comm_agree(session->comm, status));
 	if (!leads) {
 		status = fp_writer_join(&session->writer, session->ctx, session->checkpoint, request->output, added);
@@ -276,7 +293,7 @@ static fp_status run(prune_session *session, fp_prune_task *task, json_t **docum
 	if (comm->rank > 0)
 		return FP_OK;
 	FP_TRY(write_report(session, task));
-	*document = fp_report_result(task, &session->result, session->request->model, true);
+	*document = report_of(session, task, true);
 	if (*document && comm->size > 1)
 		json_object_set_new(*document, "ranks", json_integer(comm->size));
 	if (*document && session->request->hidden_errors && session->windows.count > 0)
@@ -320,6 +337,28 @@ static fp_status open_quietly(prune_session *session)
 	}
 	status = fp_comm_agree(session->comm, session_open(session));
 	ctx->log_level = level;
+cleanup:
+	return status;
+}
+
+/* Rank 0 draws the model's own text and gives it to the others: on another device it could be another text. */
+static fp_status draw_own_text(prune_session *session)
+{
+	fp_comm *comm = session->comm;
+	fp_windows *windows = &session->windows;
+	int64_t tokens = windows->count * windows->length;
+	fp_status status = FP_OK;
+	if (!session->own.wanted)
+		return FP_OK;
+	if (comm->rank > 0)
+		status = FP_NEW(session->ctx, &windows->ids, tokens);
+	else if (!session->request->resume) /* before the text is drawn */
+		status = fp_writer_check(session->ctx, session->checkpoint, session->request->output);
+	if (comm->rank == 0 && status == FP_OK)
+		status = fp_own_calibration_make(&session->own, windows, &session->held_out, session->model, session->request,
+										 &session->settings);
+	FP_TRY(fp_comm_agree(comm, status));
+	FP_TRY(comm->ops->broadcast(comm, windows->ids, tokens * (int64_t)sizeof *windows->ids));
 cleanup:
 	return status;
 }
@@ -370,6 +409,7 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 			FP_TRY(fp_prune_plan_text(json, &task, request->model));
 		goto cleanup;
 	}
+	FP_TRY(draw_own_text(&session));
 	FP_TRY(run(&session, &task, &document));
 	if (leads)
 		status = finish(&session, document, json);

@@ -5,13 +5,17 @@
 
 enum { MOST_TOKENS = 1 << 16 };
 
+int64_t fp_prune_check_count(int64_t length)
+{
+	return length < MOST_TOKENS ? MOST_TOKENS / length : 1;
+}
+
 fp_status fp_prune_check_windows(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer,
 								 const fp_prune_request *request, const fp_settings *settings, int64_t length)
 {
-	int64_t most = length < MOST_TOKENS ? MOST_TOKENS / length : 1;
 	fp_status status =
 		fp_windows_held_out(out, ctx, tokenizer, request->calibration, request->calibration_count, settings->sampler,
-							settings->samples, length, (uint64_t)settings->seed, most);
+							settings->samples, length, (uint64_t)settings->seed, fp_prune_check_count(length));
 	if (status == FP_OK && out->count == 0)
 		status = fp_fail(ctx, FP_ERROR_INPUT,
 						 "--check needs windows of %lld tokens of the calibration text that the run does not use, and "

@@ -11,7 +11,9 @@
 #include <fistapruner/fistapruner.h>
 #include <jansson.h>
 
-/* *out ← up to 65,536 tokens of held-out windows. Fails if the run uses all windows of the text. */
+/* The number of windows that a check uses, if there are enough: 65,536 tokens. */
+int64_t fp_prune_check_count(int64_t length);
+/* *out ← up to so many held-out windows. Fails if the run uses all windows of the text. */
 fp_status fp_prune_check_windows(fp_windows *out, fp_context *ctx, fp_tokenizer *tokenizer,
 								 const fp_prune_request *request, const fp_settings *settings, int64_t length);
 /* Sets document.check: perplexity of the checkpoint `output` and its divergence from the dense model. */

@@ -174,6 +174,15 @@ static void empty(const fp_working_folder *folder)
 	closedir(listing);
 }
 
+fp_status fp_working_folder_check_unfinished(const fp_working_folder *folder)
+{
+	if (!has_finished_parts(folder))
+		return FP_OK;
+	return fp_fail(folder->ctx, FP_ERROR_USAGE,
+				   "%s: an unfinished run of it is in %s; continue it with --resume, or remove that directory",
+				   folder->target, folder->path);
+}
+
 fp_status fp_working_folder_take(fp_working_folder *folder, bool resume, bool *begun)
 {
 	fp_status status;
@@ -181,10 +190,8 @@ fp_status fp_working_folder_take(fp_working_folder *folder, bool resume, bool *b
 	FP_TRY(make(folder));
 	FP_TRY(take_lock(folder));
 	bool finished = has_finished_parts(folder);
-	if (finished && !resume)
-		FP_TRY(fp_fail(folder->ctx, FP_ERROR_USAGE,
-					   "%s: an unfinished run of it is in %s; continue it with --resume, or remove that directory",
-					   folder->target, folder->path));
+	if (!resume)
+		FP_TRY(fp_working_folder_check_unfinished(folder));
 	folder->made = true;
 	*begun = finished;
 	if (finished)

@@ -29,6 +29,8 @@ fp_status fp_working_folder_resolve(fp_working_folder *out, fp_context *ctx, con
 fp_status fp_working_folder_check(const fp_working_folder *folder, const char *source);
 /* Fails if the target's disk has no room for this many bytes. */
 fp_status fp_working_folder_check_space(const fp_working_folder *folder, int64_t bytes);
+/* Fails if an earlier run left finished parts. */
+fp_status fp_working_folder_check_unfinished(const fp_working_folder *folder);
 /* Creates and locks the folder. If an earlier run left finished parts, they are kept with `resume` (then *begun is set)
  * and are an error without. Otherwise the folder is emptied. */
 fp_status fp_working_folder_take(fp_working_folder *folder, bool resume, bool *begun);

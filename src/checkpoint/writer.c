@@ -176,6 +176,16 @@ cleanup:
 	return status;
 }
 
+fp_status fp_writer_check(fp_context *ctx, const fp_checkpoint *source, const char *directory)
+{
+	fp_writer *writer = NULL;
+	fp_status status = writer_new(&writer, ctx, source, directory, NULL, false);
+	if (status == FP_OK)
+		status = fp_working_folder_check_unfinished(&writer->folder);
+	fp_writer_close(writer);
+	return status;
+}
+
 fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
 						 const fp_tensor_info *added)
 {

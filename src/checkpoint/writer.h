@@ -29,6 +29,8 @@ fp_status fp_writer_open_exact(fp_writer **out, fp_context *ctx, const fp_checkp
 /* The same as fp_writer_open(), but continues an unfinished output that has finished parts, and then sets *begun. */
 fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
 						   const fp_tensor_info *added, bool *begun);
+/* Fails where fp_writer_open() would because of the directory; writes nothing. */
+fp_status fp_writer_check(fp_context *ctx, const fp_checkpoint *source, const char *directory);
 /* A second writer, of another process, into the output that the first one has open. It must not commit. */
 fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
 						 const fp_tensor_info *added);

@@ -19,12 +19,14 @@ static const fp_cli_command command_table[] = {
 		.name = "prune",
 		.letter = 'p',
 		.operands = 1,
-		.usage = "MODEL -o DIR --calibration FILE [flags]",
+		.usage = "MODEL -o DIR [--calibration FILE|self] [flags]",
 		.summary = "make a model sparse and write it as a new checkpoint",
 		.detail =
 			"Prunes every linear operator of MODEL's decoder layers to a pattern and writes the checkpoint DIR: the "
 			"files of MODEL with only those weights changed, and with the presets fast and best their biases too. The "
-			"calibration text determines which inputs matter. N:M means N kept of M consecutive entries of a row.",
+			"calibration text determines which inputs matter; without one the model writes its own, for which all of "
+			"it "
+			"must fit into memory. N:M means N kept of M consecutive entries of a row.",
 		.run = fp_cli_prune,
 	},
 	{

@@ -20,10 +20,11 @@ typedef struct generation_run {
 	int64_t slots, vocabulary;
 	active_text *active; /* by slot; index −1: free */
 	float *logits;       /* slots × vocabulary */
-	/* Of one step: the slots that are not free, their newest tokens and random numbers. */
+	/* Of one step: the slots that are not free, their newest tokens, random numbers and how those are used. */
 	int64_t *step_slots;
 	int32_t *step_ids;
 	fp_mersenne **step_random;
+	fp_sampling *step_sampling;
 } generation_run;
 
 int64_t fp_generation_capacity(const fp_model *model, int64_t prompt_count, int64_t max_tokens)
@@ -66,7 +67,7 @@ static fp_status begin_text(generation_run *run, active_text *active, int64_t in
 	fp_sampler_seed(random, task->seed, index);
 	fp_decoder_clear(run->decoder, active->slot);
 	FP_TRY(fp_decoder_append(run->decoder, active->slot, text->prompt, text->prompt_count, run->logits));
-	FP_TRY(fp_sample_rows(run->ctx, 1, &random, &task->sampling, run->logits, 1, run->vocabulary, &id));
+	FP_TRY(fp_sample_rows(run->ctx, 1, &random, &task->sampling, run->logits, 1, run->vocabulary, &id, NULL));
 	task->prompt_seconds += fp_clock() - start;
 	task->prompt_tokens += text->prompt_count;
 	FP_TRY(take_token(run, active, id));
@@ -88,14 +89,15 @@ static fp_status step(generation_run *run, int64_t *count)
 		const fp_generation *text = &run->texts[active->index];
 		run->step_slots[*count] = slot;
 		run->step_ids[*count] = text->ids[text->count - 1];
+		run->step_sampling[*count] = task->sampling;
 		run->step_random[(*count)++] = &active->random;
 	}
 	if (*count == 0)
 		goto cleanup;
 	FP_TRY(fp_check_interrupt(run->ctx));
 	FP_TRY(fp_decoder_step(run->decoder, run->step_slots, run->step_ids, *count, run->logits));
-	FP_TRY(fp_sample_rows(run->ctx, fp_model_backend(run->model)->threads, run->step_random, &task->sampling,
-						  run->logits, *count, run->vocabulary, run->step_ids));
+	FP_TRY(fp_sample_rows(run->ctx, fp_model_backend(run->model)->threads, run->step_random, run->step_sampling,
+						  run->logits, *count, run->vocabulary, run->step_ids, NULL));
 	task->seconds += fp_clock() - start;
 	task->tokens += *count;
 	for (int64_t i = 0; i < *count; i++)
@@ -112,6 +114,7 @@ static fp_status allocate(generation_run *run)
 	FP_TRY(FP_NEW(run->ctx, &run->step_slots, run->slots));
 	FP_TRY(FP_NEW(run->ctx, &run->step_ids, run->slots));
 	FP_TRY(FP_NEW(run->ctx, &run->step_random, run->slots));
+	FP_TRY(FP_NEW(run->ctx, &run->step_sampling, run->slots));
 	for (int64_t slot = 0; slot < run->slots; slot++)
 		run->active[slot] = (active_text){.slot = slot, .index = -1};
 cleanup:
@@ -140,6 +143,7 @@ fp_status fp_generate_texts(fp_generation_task *task, fp_model *model, fp_decode
 		FP_TRY(step(&run, &running));
 	} while (running > 0 || next < count);
 cleanup:
+	fp_free(run.step_sampling);
 	fp_free(run.step_random);
 	fp_free(run.step_ids);
 	fp_free(run.step_slots);

@@ -68,9 +68,11 @@ static int64_t restrict_to_top(const fp_sampling *how, fp_candidate *candidates,
 }
 
 int32_t fp_sample(fp_mersenne *random, const fp_sampling *how, const float *logits, int64_t vocabulary,
-				  fp_candidate *space)
+				  fp_candidate *space, double *loss)
 {
 	int64_t best = 0, count = vocabulary;
+	if (loss)
+		*loss = 0;
 	for (int64_t i = 0; i < vocabulary; i++) {
 		if (isnan(logits[i]))
 			return -1;
@@ -84,17 +86,19 @@ int32_t fp_sample(fp_mersenne *random, const fp_sampling *how, const float *logi
 		space[i] = (fp_candidate){exp(((double)logits[i] - largest) / how->temperature), (int32_t)i};
 	if (how->top_k > 0 || how->top_p < 1)
 		count = restrict_to_top(how, space, count);
-	double rest = fp_mersenne_unit(random) * sum_of(space, count);
-	for (int64_t i = 0; i < count; i++) {
-		rest -= space[i].weight;
-		if (rest < 0)
-			return space[i].id;
-	}
-	return (int32_t)best; /* the sum was rounded up */
+	double sum = sum_of(space, count), rest = fp_mersenne_unit(random) * sum;
+	int64_t drawn = 0;
+	while (drawn < count && (rest -= space[drawn].weight) >= 0)
+		drawn++;
+	if (drawn == count) /* the sum was rounded up; a weight of zero must not be drawn */
+		drawn = how->top_k > 0 || how->top_p < 1 ? 0 : best;
+	if (loss)
+		*loss = log(sum / space[drawn].weight);
+	return space[drawn].id;
 }
 
 fp_status fp_sample_rows(fp_context *ctx, int threads, fp_mersenne *const *random, const fp_sampling *how,
-						 const float *logits, int64_t rows, int64_t vocabulary, int32_t *ids)
+						 const float *logits, int64_t rows, int64_t vocabulary, int32_t *ids, double *losses)
 {
 	fp_candidate *space = NULL;
 	fp_status status;
@@ -102,8 +106,8 @@ fp_status fp_sample_rows(fp_context *ctx, int threads, fp_mersenne *const *rando
 	FP_TRY(FP_NEW(ctx, &space, threads * vocabulary));
 #pragma omp parallel for num_threads(threads) schedule(static)
 	for (int64_t i = 0; i < rows; i++)
-		ids[i] =
-			fp_sample(random[i], how, logits + i * vocabulary, vocabulary, space + omp_get_thread_num() * vocabulary);
+		ids[i] = fp_sample(random[i], &how[i], logits + i * vocabulary, vocabulary,
+						   space + omp_get_thread_num() * vocabulary, losses ? &losses[i] : NULL);
 	for (int64_t i = 0; i < rows; i++)
 		if (ids[i] < 0)
 			FP_TRY(fp_fail(ctx, FP_ERROR_NUMERIC, "a logit is not a number: the model is damaged, or overflows"));

@@ -130,9 +130,18 @@ static void write_settings(fp_html *html, const json_t *document)
 		{"time", "seconds"},
 		{"peak memory", "peak_memory_bytes"},
 	};
+	static const char *const own_text[][2] = {
+		{"calibration texts that the model wrote", "texts"},
+		{"their distinct runs of four tokens, as a share", "distinct"},
+		{"their perplexity", "perplexity"},
+		{"windows of them drawn again", "drawn_again"},
+		{"seconds to write them", "seconds"},
+	};
 	fp_html_raw(html, "<h2>Settings and versions</h2><div class=\"wide\"><table class=\"facts\"><tbody>");
 	for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
 		write_fact(html, facts[i][0], json_object_get(document, facts[i][1]));
+	for (size_t i = 0; i < sizeof own_text / sizeof own_text[0]; i++)
+		write_fact(html, own_text[i][0], json_object_get(json_object_get(document, "own_text"), own_text[i][1]));
 	fp_html_raw(html, "</tbody></table></div><details><summary>Every setting</summary><div class=\"wide\"><table "
 					  "class=\"facts\"><tbody>");
 	const char *name;

@@ -12,7 +12,6 @@ prune() { # prune FOLDER ARGUMENT...
 before=$(cat good/* | cksum)
 
 expect 2 "-o DIR" prune good --calibration documents.jsonl
-expect 2 "--calibration FILE" prune good -o out
 expect 2 "--set.*name=value" prune good -o out --set iterations
 expect 2 "--set.*'steps'" prune good -o out --set steps=3
 expect 2 "use --set iterations=" prune good -o out --iterations 3

@@ -15,7 +15,7 @@ static void draw(const fp_sampling *how, int counts[WORDS])
 	fp_sampler_seed(&random, 1, 0);
 	memset(counts, 0, WORDS * sizeof *counts);
 	for (int i = 0; i < DRAWS; i++) {
-		int32_t id = fp_sample(&random, how, logits, WORDS, space);
+		int32_t id = fp_sample(&random, how, logits, WORDS, space, NULL);
 		assert_true(id >= 0 && id < WORDS);
 		counts[id]++;
 	}
@@ -64,9 +64,9 @@ static void test_greedy(void **state)
 	fp_mersenne random;
 	fp_sampler_seed(&random, 1, 0);
 	const fp_sampling how = {.top_p = 1};
-	assert_int_equal(fp_sample(&random, &how, logits, WORDS, NULL), 1); /* the first of the two largest */
+	assert_int_equal(fp_sample(&random, &how, logits, WORDS, NULL, NULL), 1); /* the first of the two largest */
 	const float low[3] = {-INFINITY, -5, -INFINITY};
-	assert_int_equal(fp_sample(&random, &how, low, 3, NULL), 1);
+	assert_int_equal(fp_sample(&random, &how, low, 3, NULL, NULL), 1);
 }
 
 static void test_rows(void **state)
@@ -78,20 +78,30 @@ static void test_rows(void **state)
 	fp_mersenne *streams[ROWS];
 	fp_candidate space[WORDS];
 	int32_t ids[ROWS];
-	const fp_sampling how = {.temperature = 1.5, .top_k = 4, .top_p = 0.9};
+	fp_sampling how[ROWS];
+	double losses[ROWS], loss;
 	for (int i = 0; i < ROWS * WORDS; i++)
 		many[i] = sinf((float)i);
 	for (int i = 0; i < ROWS; i++) {
 		fp_sampler_seed(&random[i], 5, i);
 		streams[i] = &random[i];
+		how[i] = (fp_sampling){.temperature = i % 2 ? 1.5 : 1, .top_k = i % 5, .top_p = i % 3 ? 0.9 : 1};
 	}
-	assert_ok(ctx, fp_sample_rows(ctx, 3, streams, &how, many, ROWS, WORDS, ids));
+	assert_ok(ctx, fp_sample_rows(ctx, 3, streams, how, many, ROWS, WORDS, ids, losses));
 	for (int i = 0; i < ROWS; i++) {
 		fp_sampler_seed(&again, 5, i);
-		assert_int_equal(ids[i], fp_sample(&again, &how, many + i * WORDS, WORDS, space));
+		assert_int_equal(ids[i], fp_sample(&again, &how[i], many + i * WORDS, WORDS, space, &loss));
+		assert_true(losses[i] == loss);
+		if (i == 0) { /* all tokens at temperature 1: the loss by the model */
+			double sum = 0;
+			for (int j = 0; j < WORDS; j++)
+				sum += exp((double)many[j] - (double)many[ids[0]]);
+			assert_true(fabs(loss - log(sum)) < 1e-9);
+		}
 	}
 	many[20] = NAN;
-	assert_fails(ctx, FP_ERROR_NUMERIC, "not a number", fp_sample_rows(ctx, 3, streams, &how, many, ROWS, WORDS, ids));
+	assert_fails(ctx, FP_ERROR_NUMERIC, "not a number",
+				 fp_sample_rows(ctx, 3, streams, how, many, ROWS, WORDS, ids, losses));
 }
 
 int main(void)

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* own_calibration.h: prune --calibration self: the model writes the calibration windows. They are kept beside the finished
+ * layers, so that a resumed run has the same ones without drawing them again. */
+#ifndef FP_API_OWN_CALIBRATION_H
+#define FP_API_OWN_CALIBRATION_H
+
+#include "base/settings.h"
+#include "checkpoint/writer.h"
+#include "generation/own_text.h"
+
+#include <fistapruner/fistapruner.h>
+#include <jansson.h>
+
+typedef struct fp_own_calibration {
+	bool wanted;
+	int32_t start; /* the token that begins a text */
+	fp_own_text_statistics statistics;
+} fp_own_calibration;
+
+/* Whether the request asks for it: by the word, or since it has no text and the method needs one. Fails if there are
+ * files besides the word, or if the settings do not say how many windows. */
+fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, const fp_prune_request *request,
+									const fp_settings *settings);
+/* windows->ids ← windows->count windows of windows->length tokens, and the same for held_out, which are others (its
+ * count may be 0): drawn, or with request->resume those of the unfinished run. Logs what was done. */
+fp_status fp_own_calibration_make(fp_own_calibration *own, fp_windows *windows, fp_windows *held_out, fp_model *model,
+								  const fp_prune_request *request, const fp_settings *settings);
+/* Keeps them for a resumed run. */
+fp_status fp_own_calibration_keep(const fp_own_calibration *own, const fp_windows *windows, const fp_windows *held_out,
+								  const fp_writer *writer, fp_context *ctx);
+/* What the report says of the text. */
+json_t *fp_own_calibration_document(const fp_own_calibration *own, bool with_times);
+
+#endif
