@@ -113,17 +113,30 @@ def _candidates() -> List[str]:
     if chosen:
         return [chosen]
     here = pathlib.Path(__file__).resolve().parent
-    found = [str(here / NAME)] if (here / NAME).exists() else []
+    found = [str(path) for path in [here / "native" / "lib" / NAME] if path.exists()]
     root = here.parent.parent
     found += [str(path) for preset in ("default", "program") for path in [root / "build" / preset / "src" / NAME] if path.exists()]
     return found + [NAME]
+
+
+def _open(path: str) -> ctypes.CDLL:
+    """Limits how long the library's own OpenMP threads spin before they sleep, as the program does
+    (src/cli/main.c); they read the variable when they are loaded."""
+    limited = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}.isdisjoint(os.environ)
+    if limited:
+        os.environ["GOMP_SPINCOUNT"] = "1000"
+    try:
+        return ctypes.CDLL(path)
+    finally:
+        if limited:
+            del os.environ["GOMP_SPINCOUNT"]
 
 
 def load() -> ctypes.CDLL:
     failures = []
     for path in _candidates():
         try:
-            library = ctypes.CDLL(path)
+            library = _open(path)
             break
         except OSError as error:
             failures.append(str(error))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call into the library: a context, settings, callbacks, and errors as exceptions."""
 import ctypes
+import functools
 import json
 import os
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from . import _library
+from . import _command, _library
 
 library = _library.load()
 
@@ -53,6 +54,20 @@ def setting_text(value: Any) -> bytes:
     return encode(repr(value) if isinstance(value, float) else str(value))
 
 
+@functools.lru_cache(maxsize=None)
+def load_cuda_libraries() -> None:
+    """Loads NVIDIA's libraries from where only Python finds them, so that the CUDA module can use
+    them. Nothing happens without a driver."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return
+    for folder in _command.cuda_folders():
+        for name in _command.CUDA_LIBRARIES:
+            if os.path.exists(os.path.join(folder, name)):
+                ctypes.CDLL(os.path.join(folder, name), mode=ctypes.RTLD_GLOBAL)
+
+
 def text_list(values: Sequence[Any]) -> Any:
     return (ctypes.c_char_p * len(values))(*[encode(value) for value in values])
 
@@ -69,6 +84,8 @@ class Session:
         if not self.context:
             raise MemoryError("no memory for a context")
         try:
+            if settings.get("device") != "cpu":
+                load_cuda_libraries()
             self._listen(progress, log)
             self.check(library.fp_settings_new(ctypes.byref(self.settings), self.context))
             for name, value in settings.items():

@@ -6,7 +6,7 @@ build=$(dirname "$program")
 ! sanitized || skip "Python cannot load a sanitized library"
 ! grep -q 'FP_STATIC:BOOL=ON' "$build/CMakeCache.txt" || skip "a static build has no shared library"
 python=
-for candidate in python3 /usr/bin/python3; do
+for candidate in ${FP_PYTHON:-python3} /usr/bin/python3; do
 	if "$candidate" -c "import numpy" 2>/dev/null; then
 		python=$candidate
 		break
@@ -21,18 +21,44 @@ export FISTAPRUNER_LIBRARY="$build/src/libfistapruner.so.0" FISTAPRUNER_PROGRAM=
 kernel=$(PYTHONPATH="$source/python" "$python" -c "from fistapruner import library; print((library.fp_openblas_kernel() or b'').decode())")
 [ -z "$kernel" ] || export OPENBLAS_CORETYPE="$kernel"
 
-part pip || PYTHONPATH="$source/python" "$python" -W error -m unittest discover -s "$source/python/tests" || exit 1
+[ -n "$wanted_part" ] || PYTHONPATH="$source/python" "$python" -W error -m unittest discover -s "$source/python/tests" || exit 1
+
+if part portable; then
+	# the wheel that needs nothing but glibc: its own OpenBLAS, which it uses with the right kernel
+	build=$source/build/wheel
+	program=$build/bin/fistapruner
+	[ -x "$program" ] || skip "there is no build/wheel; make it by: cmake --preset wheel && cmake --build --preset wheel"
+	"$python" -c "import ziglang" 2>/dev/null || skip "there is no ziglang, whose licences the wheel lists"
+	export FISTAPRUNER_PROGRAM="$program"
+	unset OPENBLAS_CORETYPE
+	nm -D --defined-only "$build/lib/libfistapruner.so.0" | awk '{ print $3 }' | sort | diff - "$source/tests/install/symbols.txt" ||
+		complain "the portable library exports something else"
+fi
 
 # The wheel as pip builds it; then, without the variable and outside of the tree, with its own
 # library.
-(cd "$source/python" && "$python" -c "import build_wheel_from_cmake as b, sys; print(b.build_wheel(sys.argv[1]))" "$work") || exit 1
+(cd "$source/python" && FISTAPRUNER_BUILD=$build "$python" -c "import build_wheel_from_cmake as b, sys; print(b.build_wheel(sys.argv[1]))" \
+	"$work") || exit 1
 unset FISTAPRUNER_LIBRARY
 mkdir "$work/site"
 if part pip; then
 	"$python" -m pip --version >/dev/null 2>&1 || skip "pip is not installed"
 	"$python" -m pip install -q --no-index --no-deps --target "$work/site" "$work"/*.whl || exit 1
+	command=$work/site/bin/fistapruner
 else
 	"$python" -m zipfile -e "$work"/*.whl "$work/site" || exit 1
+	chmod +x "$work/site/fistapruner/native/bin/fistapruner"
+	command="$python $(echo "$work/site"/*.data/scripts/fistapruner)"
+fi
+# The command that the wheel installs is the program, and finds the demo's models.
+[ "$(PYTHONPATH="$work/site" $command --version)" = "$("$program" --version)" ] || complain "the wheel's command is not the program"
+[ -s "$work/site/fistapruner/native/share/fistapruner/models/opt-demo/model.safetensors" ] || complain "the wheel has no demo models"
+if [ "$wanted_part" = portable ]; then
+	set -- "$work"/*-manylinux_2_*_x86_64*.whl
+	[ -e "$1" ] || complain "the tag is not manylinux: $(echo "$work"/*.whl)"
+	grep -q "OpenBLAS" "$work/site"/*.dist-info/licenses/THIRD_PARTY.txt || complain "the wheel does not list licences"
+	PYTHONPATH="$work/site" "$python" -c "from fistapruner import library; assert library.fp_openblas_kernel() is None" ||
+		complain "the portable library has a slow kernel"
 fi
 cp -r "$source/python/tests" "$work/tests"
 rm "$work/tests/test_declarations.py" # needs the headers

@@ -32,6 +32,28 @@ const char *fp_openblas_kernel(void)
 	return fp_cpu_blas_kernel(openblas_get_corename(), fp_cpu_loops_best()->name);
 }
 
+#ifdef FP_OWN_BLAS
+/*
+ * Where OpenBLAS is linked into this library, nobody else uses it, so that its choice can be made again when the library
+ * is loaded. OpenBLAS takes a kernel by name only from the environment; the variable is removed afterwards because
+ * other libraries of the process may have an OpenBLAS of their own.
+ */
+void gotoblas_dynamic_init(void);
+void gotoblas_dynamic_quit(void);
+
+__attribute__((constructor)) static void choose_kernel(void)
+{
+	__builtin_cpu_init();
+	gotoblas_dynamic_init(); /* OpenBLAS's own constructor, which does this too, may not have run yet */
+	const char *kernel = fp_openblas_kernel();
+	if (!kernel || setenv("OPENBLAS_CORETYPE", kernel, 1) != 0)
+		return;
+	gotoblas_dynamic_quit();
+	gotoblas_dynamic_init();
+	unsetenv("OPENBLAS_CORETYPE");
+}
+#endif
+
 /* OpenBLAS allocates a buffer in its first product and retries for ever if that fails. Check that the memory is there
  * and make OpenBLAS allocate it now, so that a limit on memory gives an error message. */
 static fp_status allocate_blas_buffer(fp_context *ctx)
