@@ -7,6 +7,11 @@
     generate()
     pack(), unpack()     a checkpoint without its zeros, and back
 
+    fistapruner.torch    models in memory: prune(), to_semi_structured()
+
+Results are dictionaries that print as tables. Long calls show a bar in a terminal and in a notebook;
+progress=False shows none, and progress=function gets (stage, done, total).
+
 Settings are keyword arguments named like the flags of the command line and the names of --set, with
 '_' for '-': method="wanda", preset="paper", samples=64, threads=4, refit_steps=50. settings() lists
 them. Paths may be strings or path objects.
@@ -20,11 +25,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 import numpy
 
 from . import _library
+from ._results import Comparison, Document, Evaluation, Inspection, PruneResult, TaskResults
 from ._session import (CheckError, Error, InputError, Interrupted, Log, Progress, Session, UsageError, encode, library, text_list)
 
 __all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "compare", "report_page", "inspect", "tokenize",
-           "generate", "bench", "pack", "unpack", "settings", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError",
-           "Interrupted"]
+           "generate", "bench", "pack", "unpack", "settings", "Document", "PruneResult", "Evaluation", "TaskResults", "Comparison",
+           "Inspection", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
 __version__: str = library.fp_version().decode()
 
 Path = Union[str, "os.PathLike[str]"]
@@ -42,6 +48,16 @@ class MatrixResult:
     sparsity: float
     lambda_: float
     iterations: int
+
+    def _rows(self) -> List[Any]:
+        return [("weights", " × ".join(map(str, self.weights.shape))), ("sparsity", f"{self.sparsity:.2%}"), ("error", f"{self.error:.6g}"),
+                ("relative_error", f"{self.relative_error:.4g}"), ("lambda", f"{self.lambda_:.4g}"), ("iterations", str(self.iterations))]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{key:<14}  {value}" for key, value in self._rows())
+
+    def _repr_html_(self) -> str:
+        return "<table>" + "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in self._rows()) + "</table>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +89,7 @@ def _least_energy(A: numpy.ndarray, C: numpy.ndarray) -> float:
 
 
 def prune_matrix(W: Any, A: Any, C: Any = None, *, energy: Optional[float] = None, pattern: str = "50%",
-                 family: Optional[str] = None, progress: Optional[Progress] = None, **settings: Any) -> MatrixResult:
+                 family: Optional[str] = None, progress: Progress = None, **settings: Any) -> MatrixResult:
     """Minimises ‖V X* − W X‖_F over all V with the pattern.
 
     W         weights, outputs × inputs, as in nn.Linear; W X is the operator's output for its dense
@@ -111,9 +127,9 @@ def _paths(value: Union[None, Path, Sequence[Path]]) -> Sequence[Path]:
 
 
 def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[None, Path, Sequence[Path]] = None, *,
-                     dry_run: bool = False, resume: bool = False, check: bool = False, progress: Optional[Progress] = None,
+                     dry_run: bool = False, resume: bool = False, check: bool = False, progress: Progress = True,
                      metrics: Optional[Callable[[Dict[str, Any]], None]] = None, log: Optional[Log] = None,
-                     **settings: Any) -> Dict[str, Any]:
+                     **settings: Any) -> PruneResult:
     """Prunes `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes the
     directory `output`, which must not exist. Returns the document that `fistapruner prune --json`
     prints.
@@ -121,7 +137,8 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
     calibration   one or several text files; "self" or None: the model writes the text
     resume        continue an earlier identical call that was interrupted or killed
     check         also measure perplexity and divergence on calibration windows that the run does not use
-    progress      called with (stage, done, total); an exception ends the run without output
+    progress      True: a bar where one can be seen; False: none; or a function of (stage, done, total), whose
+                  exceptions end the run without output
     metrics       called with a dictionary after each operator
     log           called with (level, text)
     """
@@ -131,39 +148,39 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
             _library.MetricsFunction()
         request = _library.PruneRequest(encode(model), None if output is None else encode(output), text_list(texts), len(texts),
                                         int(dry_run), int(resume), 0, listener, None, None, 0, int(check))
-        return session.document(library.fp_prune, ctypes.byref(request), session.settings)
+        return session.document(PruneResult, library.fp_prune, ctypes.byref(request), session.settings)
 
 
-def evaluate(model: Path, text: Path, *, reference: Optional[Path] = None, progress: Optional[Progress] = None,
-             **settings: Any) -> Dict[str, Any]:
+def evaluate(model: Path, text: Path, *, reference: Optional[Path] = None, progress: Progress = True,
+             **settings: Any) -> Evaluation:
     """The document that `fistapruner eval --json` prints: perplexity, windows, tokens, protocol, …
 
     With a reference (the dense model) also kl, kl_stderr, kl_median, kl_p99, top1 and perplexity_ratio.
     """
     with Session(settings, progress) as session:
-        return session.document(library.fp_evaluate_against, encode(model), None if reference is None else encode(reference),
+        return session.document(Evaluation, library.fp_evaluate_against, encode(model), None if reference is None else encode(reference),
                                 encode(text), session.settings)
 
 
-def perplexity(model: Path, text: Path, *, progress: Optional[Progress] = None, **settings: Any) -> float:
+def perplexity(model: Path, text: Path, *, progress: Progress = True, **settings: Any) -> float:
     """Perplexity of a model on a text file, for example
     perplexity("pruned", "wiki.test.raw", protocol="wikitext2")."""
     return float(evaluate(model, text, progress=progress, **settings)["perplexity"])
 
 
-def evaluate_tasks(model: Path, tasks: Mapping[str, Path], *, progress: Optional[Progress] = None, **settings: Any) -> Dict[str, Any]:
+def evaluate_tasks(model: Path, tasks: Mapping[str, Path], *, progress: Progress = True, **settings: Any) -> TaskResults:
     """Zero-shot accuracy on tasks, {name: file}."""
     with Session(settings, progress) as session:
         pairs = text_list([f"{name}={os.fspath(file)}" for name, file in tasks.items()])
         request = _library.TasksRequest(encode(model), pairs, len(pairs), _library.MetricsFunction(), None)
-        return session.document(library.fp_evaluate_tasks, ctypes.byref(request), session.settings)
+        return session.document(TaskResults, library.fp_evaluate_tasks, ctypes.byref(request), session.settings)
 
 
 def compare(model: Path, calibration: Union[Path, Sequence[Path]], text: Path, *, recipe: Optional[str] = None,
-            journal: Optional[Path] = None, progress: Optional[Progress] = None, methods: Optional[Sequence[str]] = None,
+            journal: Optional[Path] = None, progress: Progress = True, methods: Optional[Sequence[str]] = None,
             presets: Optional[Sequence[str]] = None, corrections: Optional[Sequence[str]] = None,
             patterns: Optional[Sequence[str]] = None, samples: Optional[Sequence[int]] = None, seeds: Optional[Sequence[int]] = None,
-            **settings: Any) -> Dict[str, Any]:
+            **settings: Any) -> Comparison:
     """Evaluates the dense model, and prunes and evaluates it for every combination of method,
     preset, correction, pattern, sample count and seed. A list that is None is the recipe's. With a
     journal an interrupted comparison continues where it stopped. No pruned model is written."""
@@ -174,7 +191,7 @@ def compare(model: Path, calibration: Union[Path, Sequence[Path]], text: Path, *
         request = _library.CompareRequest(encode(model), text_list(texts), len(texts), encode(text),
                                           None if recipe is None else encode(recipe), *lists,
                                           None if journal is None else encode(journal))
-        return session.document(library.fp_compare, ctypes.byref(request), session.settings)
+        return session.document(Comparison, library.fp_compare, ctypes.byref(request), session.settings)
 
 
 def report_page(document: Mapping[str, Any]) -> str:
@@ -183,38 +200,38 @@ def report_page(document: Mapping[str, Any]) -> str:
         return session.text(library.fp_report_page, json.dumps(document).encode())
 
 
-def inspect(model: Path, pattern: Optional[str] = None) -> Dict[str, Any]:
+def inspect(model: Path, pattern: Optional[str] = None, *, progress: Progress = True) -> Inspection:
     """Architecture, parameters and sparsity. With a pattern, raises CheckError if an operator
     violates it."""
-    with Session() as session:
-        return session.document(library.fp_inspect, encode(model), None if pattern is None else encode(pattern))
+    with Session(progress=progress) as session:
+        return session.document(Inspection, library.fp_inspect, encode(model), None if pattern is None else encode(pattern))
 
 
-def pack(model: Path, output: Path, *, progress: Optional[Progress] = None) -> Dict[str, Any]:
+def pack(model: Path, output: Path, *, progress: Progress = True) -> Document:
     """Writes the safetensors checkpoint `model` as the directory `output`, which must not exist, with
     every sparse matrix stored without its zeros. All functions read it like `model`. Returns the
     document that `fistapruner pack --json` prints."""
     with Session({}, progress) as session:
-        return session.document(library.fp_pack, encode(model), encode(output))
+        return session.document(Document, library.fp_pack, encode(model), encode(output))
 
 
-def unpack(model: Path, output: Path, *, progress: Optional[Progress] = None) -> Dict[str, Any]:
+def unpack(model: Path, output: Path, *, progress: Progress = True) -> Document:
     """The files of a packed checkpoint as they were before pack(), to the byte."""
     with Session({}, progress) as session:
-        return session.document(library.fp_unpack, encode(model), encode(output))
+        return session.document(Document, library.fp_unpack, encode(model), encode(output))
 
 
 def tokenize(model: Path, text: str) -> List[int]:
     """The token ids of a text, with the special tokens that the model's tokenizer adds."""
     content = text.encode()
     with Session() as session:
-        ids: List[int] = session.document(library.fp_tokenize, encode(model), None, content, len(content))["ids"]
+        ids: List[int] = session.document(Document, library.fp_tokenize, encode(model), None, content, len(content))["ids"]
         return ids
 
 
 def generate(model: Path, prompt: Optional[str] = None, *, batch: Optional[Path] = None,
-             text: Optional[Callable[[str], None]] = None, progress: Optional[Progress] = None, log: Optional[Log] = None,
-             **settings: Any) -> Dict[str, Any]:
+             text: Optional[Callable[[str], None]] = None, progress: Progress = None, log: Optional[Log] = None,
+             **settings: Any) -> Document:
     """Continues a prompt, or with `batch` the prompts of a file of JSON lines ({"prompt": …}). Returns the
     document that `fistapruner generate --json` prints: results[] with text, ids, tokens and stop, and
     tokens_per_second.
@@ -231,15 +248,14 @@ def generate(model: Path, prompt: Optional[str] = None, *, batch: Optional[Path]
             lambda _, place, size: text(ctypes.string_at(place, size).decode()))) if text else _library.TextFunction()
         request = _library.GenerateRequest(encode(model), content, len(content), None if batch is None else encode(batch), listener, None,
                                            _library.MetricsFunction(), None)
-        return session.document(library.fp_generate, ctypes.byref(request), session.settings)
+        return session.document(Document, library.fp_generate, ctypes.byref(request), session.settings)
 
 
-def bench(model: Optional[Path] = None, *, progress: Optional[Progress] = None, log: Optional[Log] = None,
-          **settings: Any) -> Dict[str, Any]:
+def bench(model: Optional[Path] = None, *, progress: Progress = None, log: Optional[Log] = None, **settings: Any) -> Document:
     """Read bandwidth and matrix products of a device; with a model also its tokens per second, with
     weights dense and without their zeros. Returns the document that `fistapruner bench --json` prints."""
     with Session(settings, progress, log) as session:
-        return session.document(library.fp_bench, None if model is None else encode(model), session.settings)
+        return session.document(Document, library.fp_bench, None if model is None else encode(model), session.settings)
 
 
 def settings() -> List[Setting]:

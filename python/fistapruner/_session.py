@@ -4,13 +4,15 @@ import ctypes
 import functools
 import json
 import os
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from . import _command, _library
+from . import _command, _library, _progress
+from ._results import Document
 
 library = _library.load()
 
-Progress = Callable[[str, int, int], None]
+Progress = Union[None, bool, _progress.Progress]  # True: a bar; None and False: nothing
+Result = TypeVar("Result", bound=Document)
 Log = Callable[[str, str], None]
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
@@ -32,7 +34,7 @@ class InputError(Error):
 class CheckError(Error):
     """A check failed. `document` is what inspect() would have returned."""
 
-    document: Optional[Dict[str, Any]] = None
+    document: Optional[Document] = None
 
 
 class Interrupted(Error):
@@ -76,17 +78,18 @@ class Session:
     """Use as a context manager. An exception in a callback, also KeyboardInterrupt, ends the call;
     check() then raises it."""
 
-    def __init__(self, settings: Mapping[str, Any] = {}, progress: Optional[Progress] = None, log: Optional[Log] = None):
+    def __init__(self, settings: Mapping[str, Any] = {}, progress: Progress = None, log: Optional[Log] = None):
         self.context = library.fp_context_new()
         self.settings = ctypes.c_void_p()
         self._raised: Optional[BaseException] = None
         self._interrupt = ctypes.c_int(0)
+        self._listener = _progress.listener(progress)
         if not self.context:
             raise MemoryError("no memory for a context")
         try:
             if settings.get("device") != "cpu":
                 load_cuda_libraries()
-            self._listen(progress, log)
+            self._listen(log)
             self.check(library.fp_settings_new(ctypes.byref(self.settings), self.context))
             for name, value in settings.items():
                 if value is not None:
@@ -102,16 +105,18 @@ class Session:
         self.close()
 
     def close(self) -> None:
+        if isinstance(self._listener, _progress.Bar):
+            self._listener.close()
         library.fp_settings_free(self.settings)
         library.fp_context_free(self.context)
         self.settings, self.context = ctypes.c_void_p(), None
 
-    def _listen(self, progress: Optional[Progress], log: Optional[Log]) -> None:
+    def _listen(self, log: Optional[Log]) -> None:
         # Always set a progress callback: Python handles signals only while its own code runs, so
         # that Ctrl-C takes effect here.
         def on_progress(_: Any, stage: bytes, done: int, total: int) -> None:
-            if progress:
-                progress(stage.decode(), done, total)
+            if self._listener:
+                self._listener(stage.decode(), done, total)
 
         def on_log(_: Any, level: int, text: bytes) -> None:
             if log:
@@ -135,10 +140,10 @@ class Session:
                     self._interrupt.value = 1
         return call
 
-    def document(self, function: Callable[..., int], *arguments: Any) -> Dict[str, Any]:
+    def document(self, kind: Type[Result], function: Callable[..., int], *arguments: Any) -> Result:
         """Calls f(char **json, context, arguments) and returns the parsed document."""
         status, text = self._call(function, *arguments)
-        document: Dict[str, Any] = json.loads(text) if text else {}
+        document = kind(json.loads(text) if text else {})
         self.check(status, document)
         return document
 
@@ -156,7 +161,7 @@ class Session:
         finally:
             library.fp_text_free(given)
 
-    def check(self, status: int, document: Optional[Dict[str, Any]] = None) -> None:
+    def check(self, status: int, document: Optional[Document] = None) -> None:
         """Raises if the call or a callback failed."""
         if self._raised is not None:
             raise self._raised

@@ -21,7 +21,12 @@ export FISTAPRUNER_LIBRARY="$build/src/libfistapruner.so.0" FISTAPRUNER_PROGRAM=
 kernel=$(PYTHONPATH="$source/python" "$python" -c "from fistapruner import library; print((library.fp_openblas_kernel() or b'').decode())")
 [ -z "$kernel" ] || export OPENBLAS_CORETYPE="$kernel"
 
-[ -n "$wanted_part" ] || PYTHONPATH="$source/python" "$python" -W error -m unittest discover -s "$source/python/tests" || exit 1
+if part torch; then
+	"$python" -c "import torch, transformers" 2>/dev/null || skip "there is no transformers; FP_PYTHON names a python3 that has it"
+	SOURCE="$source" PYTHONPATH="$source/python" "$python" -m unittest discover -s "$source/python/tests" -p "test_torch.py" || exit 1
+	finish
+fi
+[ -n "$wanted_part" ] || PYTHONPATH="$source/python" "$python" -W error -m unittest discover -s "$source/python/tests" -p "test_[!t]*.py" || exit 1
 
 if part portable; then
 	# the wheel that needs nothing but glibc: its own OpenBLAS, which it uses with the right kernel
@@ -61,7 +66,7 @@ if [ "$wanted_part" = portable ]; then
 		complain "the portable library has a slow kernel"
 fi
 cp -r "$source/python/tests" "$work/tests"
-rm "$work/tests/test_declarations.py" # needs the headers
+rm "$work/tests/test_declarations.py" "$work/tests/test_torch.py" # need the headers, and torch
 (cd "$work" && PYTHONPATH="$work/site" "$python" -m unittest discover -s "$work/tests") || exit 1
 (cd "$work" && PYTHONPATH="$work/site" "$python" -c "
 import fistapruner, sys

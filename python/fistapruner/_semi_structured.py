@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""2:4 operators as PyTorch's semi-structured sparse tensors, where that is faster."""
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from . import _progress
+from ._results import Document, Table, number
+from ._session import Progress
+
+_TYPES = (torch.float16, torch.bfloat16)
+
+
+class SemiStructuredResult(Document):
+    """Of to_semi_structured(). `operators` has the times in milliseconds."""
+
+    shown = (("tokens", number), ("converted", number), ("left", number), ("device", str))
+
+    def _tables(self) -> List[Table]:
+        return [(("operator", "shape", "dense ms", "sparse ms", "faster", "result"),
+                 [(row["name"], " × ".join(map(str, row["shape"])), number(row.get("dense_ms")), number(row.get("sparse_ms")),
+                   f"{row['dense_ms'] / row['sparse_ms']:.2f}x" if row.get("sparse_ms") else "", row["result"])
+                  for row in self["operators"]])]
+
+
+def is_2_of_4(weight: torch.Tensor) -> bool:
+    """At most two of each four consecutive entries of a row are not zero, and some are."""
+    if weight.dim() != 2 or weight.shape[1] % 4 != 0:
+        return False
+    return bool(((weight.reshape(-1, 4) != 0).sum(1) <= 2).all()) and bool((weight != 0).any())
+
+
+def convert(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The sparse tensor, with the algorithm that cuSPARSELt's search finds best for inputs like x."""
+    sparse: Any = torch.sparse.to_sparse_semi_structured(weight)
+    search = getattr(torch, "_cslt_sparse_mm_search", None)
+    if search is not None and getattr(sparse, "alg_id_cusparselt", None) is not None and getattr(sparse, "packed", None) is not None:
+        try:
+            sparse.alg_id_cusparselt = int(search(sparse.packed, x.t()))
+        except RuntimeError:  # PyTorch's own choice stays
+            pass
+    return sparse
+
+
+def milliseconds(work: Callable[[], Any], repeats: int = 30) -> float:
+    """Of one call as Python makes it, on the GPU."""
+    for _ in range(5):
+        work()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(repeats):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / repeats
+
+
+def _try(linear: nn.Linear, tokens: int, gain: float) -> Dict[str, Any]:
+    """Converts the operator if that pays; what was found."""
+    weight, bias = linear.weight.detach(), linear.bias
+    if not weight.is_cuda:
+        return {"result": "left: not on a GPU"}
+    if weight.dtype not in _TYPES:
+        return {"result": f"left: {weight.dtype}, not float16 or bfloat16"}
+    x = torch.randn(tokens, weight.shape[1], device=weight.device, dtype=weight.dtype)
+    try:
+        sparse = convert(weight, x)
+        dense_ms = milliseconds(lambda: functional.linear(x, weight, bias))
+        sparse_ms = milliseconds(lambda: functional.linear(x, sparse, bias))
+    except (RuntimeError, ValueError, NotImplementedError) as error:  # a shape or a GPU that it does not take
+        return {"result": f"left: {(str(error).splitlines() or [type(error).__name__])[0]}"}
+    row = {"dense_ms": dense_ms, "sparse_ms": sparse_ms, "result": "left: not faster"}
+    if dense_ms > gain * sparse_ms:
+        linear.weight = nn.Parameter(sparse, requires_grad=False)
+        row["result"] = "converted"
+    return row
+
+
+def to_semi_structured(model: nn.Module, tokens: int = 4096, *, gain: float = 1.0, progress: Progress = True) -> SemiStructuredResult:
+    """Replaces the weights of 2:4 nn.Linear operators by PyTorch's semi-structured sparse tensors
+    wherever a product with `tokens` rows of inputs becomes more than `gain` times as fast, measured
+    here, as called from Python. Other operators stay as they are. Needs a GPU of compute capability
+    8.0 or later and float16 or bfloat16 weights; convert the model first."""
+    found: List[Tuple[str, nn.Linear]] = [(name, module) for name, module in model.named_modules()
+                                          if isinstance(module, nn.Linear) and is_2_of_4(module.weight.detach())]
+    listener: Optional[Any] = _progress.listener(progress)
+    rows = []
+    with torch.no_grad():
+        for count, (name, linear) in enumerate(found):
+            shape = list(linear.weight.shape)
+            rows.append({"name": name, "shape": shape, **_try(linear, tokens, gain)})
+            if listener:
+                listener("measuring", count + 1, len(found))
+    if isinstance(listener, _progress.Bar):
+        listener.close()
+    converted = sum(row["result"] == "converted" for row in rows)
+    return SemiStructuredResult(tokens=tokens, converted=converted, left=len(rows) - converted, operators=rows,
+                                device=torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
