@@ -13,7 +13,9 @@ static const fp_module_file cuda_module = {
 	.entry = FP_BACKEND_MODULE_ENTRY,
 	.if_missing = "this program was built without CUDA; build it where nvcc is installed, set FISTAPRUNER_CUDA_MODULE "
 				  "to the module's path, or use --device cpu",
-	.if_unloadable = "; add the folder of CUDA's libraries to LD_LIBRARY_PATH, or use --device cpu",
+	.if_unloadable =
+		"; install the library that is missing (CUDA 13: pip install nvidia-cublas nvidia-cusolver), add its "
+		"folder to LD_LIBRARY_PATH, or use --device cpu",
 	.scope = RTLD_LOCAL,
 };
 
