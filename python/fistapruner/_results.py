@@ -4,7 +4,7 @@
 import html
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-Table = Tuple[Sequence[str], List[Sequence[str]]]  # headers, rows
+Table = Tuple[Sequence[str], Sequence[Sequence[str]]]  # headers, rows
 
 
 def number(value: Any, digits: int = 4) -> str:

@@ -7,8 +7,6 @@ import pathlib
 import tempfile
 import unittest
 
-import numpy
-
 import fistapruner
 
 try:
