@@ -260,7 +260,7 @@ static fp_status open_decoder(own_text_run *run)
 	fp_status status;
 	run->slots = fp_smaller(MOST_SLOTS, task->count);
 	do {
-		status = fp_decoder_new(&run->decoder, task->model, run->slots, task->length, task->memory);
+		status = fp_decoder_new(&run->decoder, task->model, run->slots, task->length, task->memory, FP_HELD_DENSE);
 		if (status != FP_ERROR_MEMORY || run->slots == 1)
 			return status;
 		run->slots /= 2;
