@@ -32,6 +32,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/docs/fistapruner.1 DESTINATION ${CMAKE_INSTA
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/llama-demo ${PROJECT_SOURCE_DIR}/models/opt-demo
+        ${PROJECT_SOURCE_DIR}/models/moe-demo
         DESTINATION ${CMAKE_INSTALL_DATADIR}/fistapruner/models)
 install(FILES ${PROJECT_SOURCE_DIR}/models/calibration.jsonl ${PROJECT_SOURCE_DIR}/models/evaluation.jsonl
         DESTINATION ${CMAKE_INSTALL_DATADIR}/fistapruner/models)

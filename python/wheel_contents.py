@@ -27,8 +27,7 @@ def native_files(build, root):
         if inside not in found:
             raise SystemExit(f"fistapruner: there is no {pathlib.Path(inside).name} in {build}; build the preset program or wheel there")
     models = root / "models"
-    for path in [models / "calibration.jsonl", models / "evaluation.jsonl", *sorted((models / "llama-demo").iterdir()),
-                 *sorted((models / "opt-demo").iterdir())]:
+    for path in [models / "calibration.jsonl", models / "evaluation.jsonl", *sorted(models.glob("*-demo/*"))]:
         found[f"share/fistapruner/models/{path.relative_to(models).as_posix()}"] = path
     return found
 

@@ -27,7 +27,7 @@ static const char *const short_fit_plain[] = {SHORT_FIT, "basis=none", NULL};
 	"prune these models in the basis full, which is learned and folded into the weights; one row shows best without "  \
 	"it."
 
-static const char *const model_names[] = {"llama-demo", "opt-demo"};
+static const char *const model_names[] = {"llama-demo", "opt-demo", "moe-demo"};
 static const char patterns[] = "50%,2:4";
 /* Comparisons of each model with one journal, in which the later ones find the dense row. */
 static const struct {
@@ -53,7 +53,7 @@ typedef struct demo_progress {
 	volatile int stop;                /* a worker failed or was interrupted: the others end too */
 } demo_progress;
 
-/* One worker per model: the models are so small that two of them use two processors better than one of them could. */
+/* One worker per model: the models are so small that several of them use the processors better than one of them could. */
 typedef struct demo {
 	fp_context *ctx;
 	const fp_cli_options *options;

@@ -21,3 +21,4 @@ check() { # check MODEL PERPLEXITY WINDOWS
 
 check llama-demo 3.3557 153
 check opt-demo 3.2683 169
+check moe-demo 3.4572 153

@@ -20,6 +20,7 @@ static const reference references[] = {
 	{"models/llama-demo", "models/calibration.jsonl", 307, 0xab148fbe2db3ec0eu, 0},
 	{"models/opt-demo", "models/evaluation.jsonl", 169, 0x78dd87137c241f8fu, 3.2683},
 	{"models/opt-demo", "models/calibration.jsonl", 340, 0x2243e7b0aabf4a2bu, 0},
+	{"models/moe-demo", "models/evaluation.jsonl", 153, 0x5a2ac24846fda9d8u, 3.4572},
 };
 
 static uint64_t hash_of(const fp_windows *windows)
