@@ -39,22 +39,21 @@ struct shape {
 	double rope_theta;
 	/* Mixtures of experts: `inner` is the width of each. */
 	int64_t experts, active;
-	int64_t head_dim; /* 0: hidden / heads */
-	bool qwen3;       /* Qwen3's names and norms of heads, else Mixtral's */
+	int64_t head_dim; /* with Qwen3's names and norms of heads; 0: hidden / heads, with Mixtral's names */
 };
 
 static const struct shape shapes[] = {
-	{"opt-125m", true, 12, 768, 3072, 12, 12, 50272, 2048, 768, false, 0, 0, 0, 0, false},
-	{"opt-350m", true, 24, 1024, 4096, 16, 16, 50272, 2048, 512, true, 0, 0, 0, 0, false},
-	{"opt-1.3b", true, 24, 2048, 8192, 32, 32, 50272, 2048, 2048, false, 0, 0, 0, 0, false},
-	{"tinyllama-1.1b", false, 22, 2048, 5632, 32, 4, 32000, 2048, 2048, false, 10000, 0, 0, 0, false},
-	{"llama-15m", false, 6, 288, 768, 6, 6, 32000, 256, 288, false, 10000, 0, 0, 0, false},
-	{"llama-60m", false, 8, 512, 1376, 8, 8, 32000, 1024, 512, false, 10000, 0, 0, 0, false},
-	{"llama-2-7b", false, 32, 4096, 11008, 32, 32, 32000, 4096, 4096, false, 10000, 0, 0, 0, false},
-	{"llama-3-8b", false, 32, 4096, 14336, 32, 8, 128256, 8192, 4096, false, 500000, 0, 0, 0, false},
-	{"llama-3-70b", false, 80, 8192, 28672, 64, 8, 128256, 8192, 8192, false, 500000, 0, 0, 0, false},
-	{"mixtral-8x7b", false, 32, 4096, 14336, 32, 8, 32000, 32768, 4096, false, 1e6, 8, 2, 0, false},
-	{"qwen3-30b-a3b", false, 48, 2048, 768, 32, 4, 151936, 40960, 2048, false, 1e6, 128, 8, 128, true},
+	{"opt-125m", true, 12, 768, 3072, 12, 12, 50272, 2048, 768, false, 0, 0, 0, 0},
+	{"opt-350m", true, 24, 1024, 4096, 16, 16, 50272, 2048, 512, true, 0, 0, 0, 0},
+	{"opt-1.3b", true, 24, 2048, 8192, 32, 32, 50272, 2048, 2048, false, 0, 0, 0, 0},
+	{"tinyllama-1.1b", false, 22, 2048, 5632, 32, 4, 32000, 2048, 2048, false, 10000, 0, 0, 0},
+	{"llama-15m", false, 6, 288, 768, 6, 6, 32000, 256, 288, false, 10000, 0, 0, 0},
+	{"llama-60m", false, 8, 512, 1376, 8, 8, 32000, 1024, 512, false, 10000, 0, 0, 0},
+	{"llama-2-7b", false, 32, 4096, 11008, 32, 32, 32000, 4096, 4096, false, 10000, 0, 0, 0},
+	{"llama-3-8b", false, 32, 4096, 14336, 32, 8, 128256, 8192, 4096, false, 500000, 0, 0, 0},
+	{"llama-3-70b", false, 80, 8192, 28672, 64, 8, 128256, 8192, 8192, false, 500000, 0, 0, 0},
+	{"mixtral-8x7b", false, 32, 4096, 14336, 32, 8, 32000, 32768, 4096, false, 1e6, 8, 2, 0},
+	{"qwen3-30b-a3b", false, 48, 2048, 768, 32, 4, 151936, 40960, 2048, false, 1e6, 128, 8, 128},
 };
 
 enum kind { WEIGHT, RESIDUAL, NORM, BIAS };
@@ -147,8 +146,8 @@ cleanup:
 static fp_status list_experts(struct model *model, int layer)
 {
 	const struct shape *s = &model->shape;
-	const char *part = s->qwen3 ? "mlp" : "block_sparse_moe", *down = s->qwen3 ? "down_proj" : "w2",
-			   *gate = s->qwen3 ? "gate_proj" : "w1", *up = s->qwen3 ? "up_proj" : "w3";
+	const char *part = s->head_dim > 0 ? "mlp" : "block_sparse_moe", *down = s->head_dim > 0 ? "down_proj" : "w2",
+			   *gate = s->head_dim > 0 ? "gate_proj" : "w1", *up = s->head_dim > 0 ? "up_proj" : "w3";
 	fp_status status;
 	FP_TRY(add(model, WEIGHT, s->experts, s->hidden, "model.layers.%d.%s.gate.weight", layer, part));
 	for (int e = 0; e < (int)s->experts; e++) {
@@ -158,7 +157,7 @@ static fp_status list_experts(struct model *model, int layer)
 			add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.%s.experts.%d.%s.weight", layer, part, e, gate));
 		FP_TRY(add(model, WEIGHT, s->inner, s->hidden, "model.layers.%d.%s.experts.%d.%s.weight", layer, part, e, up));
 	}
-	if (s->qwen3) {
+	if (s->head_dim > 0) {
 		FP_TRY(add(model, NORM, s->head_dim, 0, "model.layers.%d.self_attn.q_norm.weight", layer));
 		FP_TRY(add(model, NORM, s->head_dim, 0, "model.layers.%d.self_attn.k_norm.weight", layer));
 	}
@@ -443,11 +442,11 @@ static fp_status write_config(const struct model *model)
 {
 	const struct shape *s = &model->shape;
 	const char *type = model->dtype == FP_F32 ? "float32" : model->dtype == FP_F16 ? "float16" : "bfloat16";
-	const char *name = s->opt       ? "OPTForCausalLM"
-					   : s->qwen3   ? "Qwen3MoeForCausalLM"
-					   : s->experts ? "MixtralForCausalLM"
-									: "LlamaForCausalLM";
-	const char *kind = s->opt ? "opt" : s->qwen3 ? "qwen3_moe" : s->experts ? "mixtral" : "llama";
+	const char *name = s->opt            ? "OPTForCausalLM"
+					   : s->head_dim > 0 ? "Qwen3MoeForCausalLM"
+					   : s->experts      ? "MixtralForCausalLM"
+										 : "LlamaForCausalLM";
+	const char *kind = s->opt ? "opt" : s->head_dim > 0 ? "qwen3_moe" : s->experts ? "mixtral" : "llama";
 	json_t *config =
 		json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:s, s:b}", "architectures", name, "model_type",
 				  kind, "vocab_size", (json_int_t)s->vocabulary, "hidden_size", (json_int_t)s->hidden,
@@ -464,10 +463,10 @@ static fp_status write_config(const struct model *model)
 	json_object_update(config, more);
 	json_decref(more);
 	if (s->experts > 0) {
-		json_object_set_new(config, s->qwen3 ? "num_experts" : "num_local_experts", json_integer(s->experts));
+		json_object_set_new(config, s->head_dim > 0 ? "num_experts" : "num_local_experts", json_integer(s->experts));
 		json_object_set_new(config, "num_experts_per_tok", json_integer(s->active));
 	}
-	if (s->qwen3) {
+	if (s->head_dim > 0) {
 		json_object_set_new(config, "moe_intermediate_size", json_integer(s->inner));
 		json_object_set_new(config, "head_dim", json_integer(s->head_dim));
 		json_object_set_new(config, "norm_topk_prob", json_true());

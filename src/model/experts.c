@@ -109,10 +109,11 @@ fp_status fp_experts_input(const fp_layer *layer, int group, fp_expert_space *sp
 	const fp_routing *routing = space->routed;
 	int64_t places = fp_routing_places(routing);
 	bool inner = group == fp_role_group(FP_DOWN);
+	const fp_matrix none = {0};
 	fp_matrix rows = fp_matrix_rows(space->rows, 0, places), gate = fp_matrix_rows(space->gate, 0, places),
 			  up = fp_matrix_rows(space->up, 0, places);
 	fp_status status;
-	FP_TRY(be->transformer->gather_rows(be, routing->token, inner ? (fp_matrix){0} : routing->weight, y, rows));
+	FP_TRY(be->transformer->gather_rows(be, routing->token, inner ? none : routing->weight, y, rows));
 	space->input = rows;
 	if (!inner)
 		goto cleanup;

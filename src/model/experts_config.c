@@ -35,7 +35,7 @@ fp_status fp_config_sparse_layers(const fp_config_reader *reader, fp_model_confi
 		const json_t *value = json_array_get(list, i);
 		int64_t layer = json_is_integer(value) ? json_integer_value(value) : -1;
 		if (layer < 0)
-			FP_TRY(fp_config_fail(reader, "mlp_only_layers", "must be a list of layers, from 0"));
+			return fp_config_fail(reader, "mlp_only_layers", "must be a list of layers, from 0");
 		if (layer < config->layers) /* others match no layer */
 			set_dense(config, layer);
 	}
