@@ -102,6 +102,7 @@ static void multiply_one(fp_backend *be, const fp_cpu_decode_loops *loops, const
 	int64_t blocks = fp_cpu_block_count(W->rows);
 	int64_t run = fp_larger(1, blocks * RUN_BYTES / fp_larger(W->bytes, 1));
 	int64_t runs = (blocks + run - 1) / run;
+	(void)be; /* a build without OpenMP, as of the fuzz targets, has no use for it */
 #pragma omp parallel for num_threads(be->threads) schedule(dynamic, 1) if (W->rows * W->cols >= FP_CPU_PARALLEL_FROM)
 	for (int64_t t = 0; t < runs; t++) {
 		int64_t end = fp_smaller(blocks, (t + 1) * run);
