@@ -56,7 +56,8 @@ def _run(*command):
         return
     reason = re.search(r"^CMake Error.*:\n((?:\n|  .*\n)+)", done.stdout, re.M)
     if reason:
-        _fail(" ".join(reason.group(1).split()))
+        text = " ".join(reason.group(1).split())
+        _fail(text if "./setup" in text else f"{text}; ./setup --build installs what is needed")
     print(done.stdout[-4000:])
     _fail(f"'{' '.join(command)}' failed; its output is above")
 

@@ -40,6 +40,12 @@ if part portable; then
 		complain "the portable library exports something else"
 fi
 
+# Without a compiler the build ends with one line that says what to do.
+(cd "$source/python" && PATH=/nowhere "$("$python" -c "import sys; print(sys.executable)")" -c \
+	"import build_wheel_from_cmake as b; b.get_requires_for_build_wheel()") >"$work/out" 2>"$work/err"
+grep -q "^fistapruner: gcc and pkg-config not found; run ./setup --build" "$work/err" || complain "no compiler"
+[ "$(cat "$work/out" "$work/err" | wc -l)" -eq 1 ] || complain "no compiler: more than one line"
+
 # The wheel as pip builds it; then, without the variable and outside of the tree, with its own
 # library.
 (cd "$source/python" && FISTAPRUNER_BUILD=$build "$python" -c "import build_wheel_from_cmake as b, sys; print(b.build_wheel(sys.argv[1]))" \
