@@ -92,22 +92,53 @@ static void multiply_block(fp_cpu_block_loop loop, const fp_held *W, int64_t blo
 	}
 }
 
-/* Threads take runs of blocks of about this many bytes: long enough for streams, short enough to share evenly. */
-enum { RUN_BYTES = 512 << 10 };
+/* Threads take runs of blocks: of enough bytes for streams, but a few for each thread, to share evenly. */
+enum { LEAST_RUN = 256 << 10, MOST_RUN = 2 << 20, RUNS_OF_THREAD = 4 };
 
-static void multiply_one(fp_backend *be, const fp_cpu_decode_loops *loops, const fp_held *W, const float *x,
-						 int64_t x_stride, int64_t batch, bool add, fp_matrix Y)
+typedef struct held_runs {
+	int64_t blocks;     /* of a matrix */
+	int64_t run, count; /* blocks of a run, and runs */
+} held_runs;
+
+static held_runs cut(const fp_held *W, int threads)
 {
-	fp_cpu_block_loop loop = loops->multiply[W->form][W->dtype];
-	int64_t blocks = fp_cpu_block_count(W->rows);
-	int64_t run = fp_larger(1, blocks * RUN_BYTES / fp_larger(W->bytes, 1));
-	int64_t runs = (blocks + run - 1) / run;
-	(void)be; /* a build without OpenMP, as of the fuzz targets, has no use for it */
-#pragma omp parallel for num_threads(be->threads) schedule(dynamic, 1) if (W->rows * W->cols >= FP_CPU_PARALLEL_FROM)
-	for (int64_t t = 0; t < runs; t++) {
-		int64_t end = fp_smaller(blocks, (t + 1) * run);
-		for (int64_t block = t * run; block < end; block++)
-			multiply_block(loop, W, block, x, x_stride, batch, add, Y);
+	held_runs r = {.blocks = fp_cpu_block_count(W->rows)};
+	int64_t bytes = fp_larger(W->bytes, 1);
+	int64_t wanted = fp_smaller(MOST_RUN, fp_larger(LEAST_RUN, bytes / (RUNS_OF_THREAD * threads)));
+	r.run = fp_larger(1, (int64_t)((double)r.blocks * (double)wanted / (double)bytes));
+	r.count = (r.blocks + r.run - 1) / r.run;
+	return r;
+}
+
+/* X in the orders that the loops want: as it is, and even_odd. */
+typedef struct arranged_rows {
+	float *x[2];
+	int64_t stride, count;
+} arranged_rows;
+
+static void multiply_all(fp_backend *be, const arranged_rows *rows, int count, const fp_held *const *W, bool add,
+						 const fp_matrix *Y)
+{
+	const fp_cpu_decode_loops *loops = ((const fp_cpu_state *)be->state)->decode;
+	held_runs runs[FP_DECODE_PARTS];
+	int64_t total = 0, entries = 0;
+	for (int i = 0; i < count; i++) {
+		runs[i] = cut(W[i], be->threads);
+		total += runs[i].count;
+		entries += W[i]->rows * W[i]->cols;
+	}
+	(void)entries; /* a build without OpenMP, as of the fuzz targets, has no use for it */
+#pragma omp parallel for num_threads(be->threads) schedule(dynamic, 1) if (entries >= FP_CPU_PARALLEL_FROM)
+	for (int64_t t = 0; t < total; t++) {
+		int part = 0;
+		int64_t at = t;
+		for (; at >= runs[part].count; part++)
+			at -= runs[part].count;
+		const fp_held *w = W[part];
+		const float *x = rows->x[loops->even_odd && w->dtype == FP_BF16];
+		int64_t end = fp_smaller(runs[part].blocks, (at + 1) * runs[part].run);
+		for (int64_t block = at * runs[part].run; block < end; block++)
+			multiply_block(loops->multiply[w->form][w->dtype], w, block, x, rows->stride, rows->count, add, Y[part]);
 	}
 }
 
@@ -116,25 +147,24 @@ fp_status fp_cpu_multiply_held(fp_backend *be, fp_matrix X, int count, const fp_
 {
 	fp_status status = FP_OK;
 	const fp_cpu_decode_loops *loops = ((const fp_cpu_state *)be->state)->decode;
-	float *arranged[2] = {NULL, NULL}; /* by whether the order is even_odd */
-	int64_t x_stride = fp_cpu_pieces(X.cols) * FP_CPU_PIECE;
+	arranged_rows rows = {.stride = fp_cpu_pieces(X.cols) * FP_CPU_PIECE, .count = X.rows};
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && X.rows >= 1 && X.rows <= FP_DECODE_BATCH);
 	FP_REQUIRE(be, count >= 1 && count <= FP_DECODE_PARTS);
 	for (int i = 0; i < count; i++)
 		FP_REQUIRE(be, W[i]->cols == X.cols && fp_cpu_is_f32(Y[i]) && Y[i].rows == X.rows && Y[i].cols == W[i]->rows);
 	for (int i = 0; i < count; i++) {
 		bool even_odd = loops->even_odd && W[i]->dtype == FP_BF16;
-		if (!arranged[even_odd]) {
-			FP_TRY(FP_NEW(be->ctx, &arranged[even_odd], X.rows * x_stride));
-			for (int64_t b = 0; b < X.rows; b++)
-				arrange(arranged[even_odd] + b * x_stride, fp_cpu_floats(X) + b * X.stride, X.cols, even_odd);
-		}
-		multiply_one(be, loops, W[i], arranged[even_odd], x_stride, X.rows, add, Y[i]);
+		if (rows.x[even_odd])
+			continue;
+		FP_TRY(FP_NEW(be->ctx, &rows.x[even_odd], X.rows * rows.stride));
+		for (int64_t b = 0; b < X.rows; b++)
+			arrange(rows.x[even_odd] + b * rows.stride, fp_cpu_floats(X) + b * X.stride, X.cols, even_odd);
 	}
+	multiply_all(be, &rows, count, W, add, Y);
 
 cleanup:
-	fp_free(arranged[0]);
-	fp_free(arranged[1]);
+	fp_free(rows.x[0]);
+	fp_free(rows.x[1]);
 	return status;
 }
 

@@ -23,7 +23,7 @@
 enum {
 	FP_CPU_BLOCK = 4,    /* rows */
 	FP_CPU_PIECE = 32,   /* columns */
-	FP_CPU_SLACK = 128,  /* bytes behind the last value, which loops may read */
+	FP_CPU_SLACK = 128,  /* bytes behind the last value and position, which loops may read */
 	FP_CPU_TOGETHER = 4, /* rows of X at once */
 	FP_CPU_AHEAD = 4096, /* bytes; how far ahead values are prefetched, where they are one stream */
 	FP_CPU_NEAR = 1024,  /* the same where each of the four rows is a stream of its own */

@@ -180,7 +180,7 @@ static fp_status allocate_parts(const packing *p)
 	FP_TRY(fp_matrix_new(p->be, &held->values, 1, values * p->size + FP_CPU_SLACK, FP_U8));
 	held->bytes = values * p->size;
 	if (held->form != FP_HELD_DENSE) {
-		FP_TRY(fp_matrix_new(p->be, &held->positions, 1, entries / 8, FP_U8));
+		FP_TRY(fp_matrix_new(p->be, &held->positions, 1, entries / 8 + FP_CPU_SLACK, FP_U8));
 		held->bytes += entries / 8;
 	}
 	if (held->form == FP_HELD_MASK) {
