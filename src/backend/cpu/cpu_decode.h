@@ -10,8 +10,8 @@
  *     mask     positions: for each block and piece, a word of 32 bits for each of its four rows
  *              values: those of a piece's first row, of its second, …, then those of the next piece
  *              offsets: the number of values before each block
- *     2:4      positions: for each block, piece and row eight nibbles, as in docs/formats.md
- *              values: for each block, piece and row 16
+ *     2:4      the same, but two values for each group of four, so that blocks need no offsets; the four bits of a
+ *              group say as much as two positions of two bits do, and are what the loops want
  *
  * Zeros are put back before the product, so that every form gives the same bits as the dense one.
  */
@@ -23,7 +23,7 @@
 enum {
 	FP_CPU_BLOCK = 4,    /* rows */
 	FP_CPU_PIECE = 32,   /* columns */
-	FP_CPU_SLACK = 128,  /* bytes behind the last value and position, which loops may read */
+	FP_CPU_SLACK = 128,  /* bytes behind the last value, which loops may read */
 	FP_CPU_TOGETHER = 4, /* rows of X at once */
 	FP_CPU_AHEAD = 4096, /* bytes; how far ahead values are prefetched, where they are one stream */
 	FP_CPU_NEAR = 1024,  /* the same where each of the four rows is a stream of its own */
@@ -67,8 +67,5 @@ static inline int64_t fp_cpu_block_count(int64_t rows)
 {
 	return (rows + FP_CPU_BLOCK - 1) / FP_CPU_BLOCK;
 }
-
-/* The mask of a group of four by its two positions: bit p set for both, p in bits 0-1 and 2-3 of the nibble. */
-#define FP_CPU_PAIR_MASK(nibble) ((1 << ((nibble)&3)) | (1 << ((nibble) >> 2)))
 
 #endif

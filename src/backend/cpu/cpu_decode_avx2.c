@@ -55,21 +55,6 @@ TARGET_INLINE __m256 expand(fp_dtype dtype, const char *at, uint32_t mask)
 	return _mm256_andnot_ps(_mm256_castsi256_ps(zeros), moved);
 }
 
-/* The masks of the four rows of a piece. */
-TARGET_INLINE void masks_at(fp_held_form form, const uint8_t *positions, uint32_t masks[FP_CPU_BLOCK])
-{
-	__m128i raw = _mm_loadu_si128((const __m128i *)(const void *)positions);
-	if (form == FP_HELD_TWO_OF_FOUR) {
-#define PAIRS(n) FP_CPU_PAIR_MASK(n), FP_CPU_PAIR_MASK((n) + 1), FP_CPU_PAIR_MASK((n) + 2), FP_CPU_PAIR_MASK((n) + 3)
-		const __m128i table = _mm_setr_epi8(PAIRS(0), PAIRS(4), PAIRS(8), PAIRS(12));
-		const __m128i nibble = _mm_set1_epi8(15);
-		__m128i low = _mm_shuffle_epi8(table, _mm_and_si128(raw, nibble));
-		__m128i high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(raw, 4), nibble));
-		raw = _mm_or_si128(low, _mm_slli_epi16(high, 4));
-	}
-	_mm_storeu_si128((__m128i *)(void *)masks, raw);
-}
-
 /* Two rows at a time: with four rows of x, more sums would not fit the registers. */
 TARGET_INLINE void multiply_rows(fp_held_form form, fp_dtype dtype, int batch, const char *at[FP_CPU_BLOCK],
 								 const uint32_t *masks, int first, const float *x, int64_t x_stride,
@@ -115,8 +100,8 @@ TARGET_INLINE void multiply(fp_held_form form, fp_dtype dtype, int batch, const 
 				for (int line = 0; line < FP_CPU_PIECE * size; line += 64)
 					_mm_prefetch(at[r] + FP_CPU_NEAR + line, _MM_HINT_T0);
 		} else {
-			masks_at(form, positions, masks);
-			positions += 4 * FP_CPU_BLOCK;
+			memcpy(masks, positions, sizeof masks);
+			positions += sizeof masks;
 			for (int line = 0; line < FP_CPU_PIECE * FP_CPU_BLOCK / 2 * size; line += 64)
 				_mm_prefetch(at[0] + FP_CPU_AHEAD + line, _MM_HINT_T0);
 			/* each row begins where the row before it ends */

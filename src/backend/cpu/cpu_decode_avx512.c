@@ -61,43 +61,17 @@ TARGET_INLINE piece load(fp_dtype dtype, const char *at)
 	return widen(_mm512_loadu_si512(at), dtype);
 }
 
-/* masks ← those of TOGETHER pieces, by the positions of 2:4. */
-enum { TOGETHER = 4 };
-TARGET_INLINE void masks_of_pairs(const uint8_t *positions, uint32_t masks[TOGETHER * FP_CPU_BLOCK])
-{
-#define PAIRS(n) FP_CPU_PAIR_MASK(n), FP_CPU_PAIR_MASK((n) + 1), FP_CPU_PAIR_MASK((n) + 2), FP_CPU_PAIR_MASK((n) + 3)
-	const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(PAIRS(0), PAIRS(4), PAIRS(8), PAIRS(12)));
-	const __m512i nibble = _mm512_set1_epi8(15);
-	__m512i raw = _mm512_loadu_si512(positions);
-	__m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(raw, nibble));
-	__m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(raw, 4), nibble));
-	_mm512_storeu_si512(masks, _mm512_or_si512(low, _mm512_slli_epi16(high, 4)));
-}
-
-/* The mask of a row of piece i. */
-TARGET_INLINE uint32_t mask_at(fp_held_form form, const uint8_t *positions, const uint32_t *of_pairs, int64_t i,
-							   int row)
-{
-	uint32_t mask;
-	if (form == FP_HELD_TWO_OF_FOUR)
-		return of_pairs[i % TOGETHER * FP_CPU_BLOCK + row];
-	memcpy(&mask, positions + (i * FP_CPU_BLOCK + row) * 4, sizeof mask);
-	return mask;
-}
-
 TARGET_INLINE void multiply(fp_held_form form, fp_dtype dtype, int batch, const fp_cpu_block *block, const float *x,
 							int64_t x_stride, float y[][FP_CPU_BLOCK])
 {
 	__m512 sums[FP_CPU_TOGETHER][FP_CPU_BLOCK];
 	const char *values = block->values;
-	uint32_t masks[TOGETHER * FP_CPU_BLOCK];
+	const uint8_t *positions = block->positions;
 	int64_t piece_bytes = FP_CPU_PIECE * (dtype == FP_F32 ? 4 : 2);
 	for (int b = 0; b < batch; b++)
 		for (int r = 0; r < FP_CPU_BLOCK; r++)
 			sums[b][r] = _mm512_setzero_ps();
 	for (int64_t i = 0; i < block->pieces; i++) {
-		if (form == FP_HELD_TWO_OF_FOUR && i % TOGETHER == 0)
-			masks_of_pairs(block->positions + i * FP_CPU_BLOCK * 4, masks);
 		if (form != FP_HELD_DENSE) {
 			for (int64_t line = 0; line < piece_bytes * FP_CPU_BLOCK / 2; line += 64)
 				_mm_prefetch(values + FP_CPU_AHEAD + line, _MM_HINT_T0);
@@ -111,7 +85,10 @@ TARGET_INLINE void multiply(fp_held_form form, fp_dtype dtype, int batch, const 
 					_mm_prefetch(at + FP_CPU_NEAR + line, _MM_HINT_T0);
 				w = load(dtype, at);
 			} else {
-				w = expand(form, dtype, &values, mask_at(form, block->positions, masks, i, r));
+				uint32_t mask;
+				memcpy(&mask, positions, sizeof mask);
+				positions += sizeof mask;
+				w = expand(form, dtype, &values, mask);
 			}
 #pragma GCC unroll 4
 			for (int b = 0; b < batch; b++) {

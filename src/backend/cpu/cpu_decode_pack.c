@@ -63,7 +63,7 @@ static char *pack_pairs(char *values, uint8_t *positions, const char *piece, int
 			place[1] = place[0] + 1;
 		for (int i = 0; i < 2; i++, values += size)
 			memcpy(values, piece + (group * 4 + place[i]) * size, (size_t)size);
-		positions[group / 2] |= (uint8_t)((place[0] | place[1] << 2) << (group % 2 * 4));
+		positions[group / 2] |= (uint8_t)((1 << place[0] | 1 << place[1]) << (group % 2 * 4));
 	}
 	return values;
 }
@@ -81,18 +81,6 @@ static const char *unpack_mask(char *piece, const char *values, uint32_t mask, i
 		}
 	}
 	return values;
-}
-
-static uint32_t mask_of(fp_held_form form, const uint8_t *positions)
-{
-	uint32_t mask = 0;
-	memcpy(&mask, positions, sizeof mask);
-	if (form == FP_HELD_MASK)
-		return mask;
-	mask = 0;
-	for (int group = 0; group < FP_CPU_PIECE / 4; group++)
-		mask |= (uint32_t)FP_CPU_PAIR_MASK(positions[group / 2] >> (group % 2 * 4) & 15) << (group * 4);
-	return mask;
 }
 
 /* --- whole matrices --------------------------------------------------------------------------------------------- */
@@ -180,7 +168,7 @@ static fp_status allocate_parts(const packing *p)
 	FP_TRY(fp_matrix_new(p->be, &held->values, 1, values * p->size + FP_CPU_SLACK, FP_U8));
 	held->bytes = values * p->size;
 	if (held->form != FP_HELD_DENSE) {
-		FP_TRY(fp_matrix_new(p->be, &held->positions, 1, entries / 8 + FP_CPU_SLACK, FP_U8));
+		FP_TRY(fp_matrix_new(p->be, &held->positions, 1, entries / 8, FP_U8));
 		held->bytes += entries / 8;
 	}
 	if (held->form == FP_HELD_MASK) {
@@ -257,8 +245,10 @@ fp_status fp_cpu_expand(fp_backend *be, const fp_held *W, fp_matrix out)
 				char piece[FP_CPU_PIECE * 4];
 				int64_t row = block * FP_CPU_BLOCK + r, col = i * FP_CPU_PIECE;
 				if (positions) {
-					values = unpack_mask(piece, values, mask_of(W->form, positions), size);
-					positions += 4;
+					uint32_t mask;
+					memcpy(&mask, positions, sizeof mask);
+					positions += sizeof mask;
+					values = unpack_mask(piece, values, mask, size);
 				} else {
 					memcpy(piece, all + (row * pieces + i) * FP_CPU_PIECE * size, (size_t)(FP_CPU_PIECE * size));
 				}

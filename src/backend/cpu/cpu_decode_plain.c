@@ -7,19 +7,6 @@
 
 enum { LANES = 8 }; /* independent sums of a row */
 
-/* The 32 bits of a row's piece. */
-static uint32_t mask_at(fp_held_form form, const uint8_t *positions)
-{
-	uint32_t mask = 0;
-	if (form == FP_HELD_MASK) {
-		memcpy(&mask, positions, sizeof mask);
-		return mask;
-	}
-	for (int i = 0; i < 4; i++)
-		mask |= (uint32_t)(FP_CPU_PAIR_MASK(positions[i] & 15) | FP_CPU_PAIR_MASK(positions[i] >> 4) << 4) << (8 * i);
-	return mask;
-}
-
 /* w ← a row's piece with its zeros; returns the place behind its values. */
 static const char *expand(float w[FP_CPU_PIECE], const char *values, uint32_t mask, fp_dtype dtype)
 {
@@ -45,8 +32,10 @@ static void multiply(fp_held_form form, fp_dtype dtype, const fp_cpu_block *bloc
 				fp_to_float(w, values + r * block->stride + i * FP_CPU_PIECE * fp_dtype_size(dtype), dtype,
 							FP_CPU_PIECE);
 			} else {
-				values = expand(w, values, mask_at(form, positions), dtype);
-				positions += 4;
+				uint32_t mask;
+				memcpy(&mask, positions, sizeof mask);
+				positions += sizeof mask;
+				values = expand(w, values, mask, dtype);
 			}
 			for (int b = 0; b < batch; b++)
 				for (int j = 0; j < FP_CPU_PIECE; j++)
