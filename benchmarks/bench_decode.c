@@ -3,12 +3,13 @@
  * bench_decode: how fast the linear operators of a model are while it writes text, dense and compressed.
  *
  *     bench_decode [--device cpu] [--shape tinyllama-1.1b] [--type bf16] [--threads 0] [--layers 0] [--rounds 7]
- *                  [--bandwidth GB/S]
+ *                  [--bandwidth GB/S] [--clock wall]
  *
  * One token is one product with each operator of each layer and with the head (which is not pruned, so always dense).
  * Random weights; every layer has memory of its own, so that caches do not help. All patterns are held at once and
  * timed in turn, so that a busy machine slows all of them; the best of the rounds counts. Bytes are those that must be
- * read. The share is that of the read bandwidth measured before and after, or of --bandwidth. Nothing else of a token
+ * read. The share is that of the read bandwidth measured before and after, or of --bandwidth. On a machine that is never
+ * quiet, `--threads 1 --clock cpu` counts the processor time of one thread; shares then mean nothing. Nothing else of a token
  * (attention, norms) is measured here; `fistapruner bench MODEL` measures a model.
  */
 #include "peak.h"
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct shape {
 	const char *name;
@@ -50,6 +52,7 @@ typedef enum operator_id { Q, K, V, O, GATE, UP, DOWN } operator_id;
 
 typedef struct bench {
 	fp_backend *be;
+	bool processor_time;
 	shape shape;
 	fp_dtype type;
 	fp_held held[PATTERNS][MAX_LAYERS][OPERATORS];
@@ -208,17 +211,26 @@ static fp_status run_head(bench *b, int64_t batch)
 	return b->be->decode->multiply(b->be, fp_matrix_rows(b->x, 0, batch), 1, W, false, Y);
 }
 
+static double now(const bench *b)
+{
+	struct timespec t;
+	if (!b->processor_time)
+		return bench_now();
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* *best ← the smaller of *best and the seconds of one token. p < 0: the head. */
 static fp_status measure(bench *b, int p, int64_t batch, double *best)
 {
 	fp_status status;
 	int tokens = b->be->asynchronous ? 10 : 1;
 	FP_TRY(b->be->memory->synchronize(b->be));
-	double started = bench_now();
+	double started = now(b);
 	for (int t = 0; t < tokens; t++)
 		FP_TRY(p < 0 ? run_head(b, batch) : run_layers(b, p, batch));
 	FP_TRY(b->be->memory->synchronize(b->be));
-	double took = (bench_now() - started) / tokens;
+	double took = (now(b) - started) / tokens;
 	*best = *best > 0 && *best < took ? *best : took;
 cleanup:
 	return status;
@@ -271,7 +283,7 @@ static void print_results(const bench *b, double bandwidth)
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
 
 typedef struct options {
-	const char *device, *shape, *type;
+	const char *device, *shape, *type, *clock;
 	int threads, layers, rounds;
 	double bandwidth;
 } options;
@@ -288,6 +300,8 @@ static bool read_options(options *o, int argc, char **argv)
 			o->shape = value;
 		else if (!strcmp(argv[i], "--type"))
 			o->type = value;
+		else if (!strcmp(argv[i], "--clock"))
+			o->clock = value;
 		else if (!strcmp(argv[i], "--threads"))
 			o->threads = atoi(value);
 		else if (!strcmp(argv[i], "--layers"))
@@ -313,6 +327,7 @@ static bool choose(bench *b, const options *o)
 	b->shape = *found;
 	if (o->layers > 0)
 		b->shape.layers = fp_smaller(o->layers, MAX_LAYERS);
+	b->processor_time = !strcmp(o->clock, "cpu");
 	b->type = !strcmp(o->type, "f32") ? FP_F32 : !strcmp(o->type, "f16") ? FP_F16 : FP_BF16;
 	return true;
 }
@@ -320,14 +335,15 @@ static bool choose(bench *b, const options *o)
 int main(int argc, char **argv)
 {
 	static bench b;
-	options o = {"cpu", "tinyllama-1.1b", "bf16", 0, 0, 7, 0};
+	options o = {"cpu", "tinyllama-1.1b", "bf16", "wall", 0, 0, 7, 0};
 	fp_status status;
 	double bandwidth = 0;
 	fp_context *ctx = fp_context_new();
 	if (!ctx || !read_options(&o, argc, argv) || !choose(&b, &o)) {
-		fprintf(stderr,
-				"usage: bench_decode [--device cpu|cuda] [--shape tinyllama-1.1b|llama-2-7b|llama-3.1-8b|small] "
-				"[--type bf16|f16|f32] [--threads N] [--layers N] [--rounds N] [--bandwidth GB/S]\n");
+		fprintf(
+			stderr,
+			"usage: bench_decode [--device cpu|cuda] [--shape tinyllama-1.1b|llama-2-7b|llama-3.1-8b|small] "
+			"[--type bf16|f16|f32] [--threads N] [--layers N] [--rounds N] [--bandwidth GB/S] [--clock wall|cpu]\n");
 		return 2;
 	}
 	FP_TRY(fp_backend_open(&b.be, ctx, o.device, o.threads));
@@ -336,8 +352,9 @@ int main(int argc, char **argv)
 	FP_TRY(make_vectors(&b));
 	FP_TRY(measure_all(&b, o.rounds));
 	FP_TRY(measure_bandwidth(&b, &bandwidth));
-	printf("%s\n%s, %lld layers, %s, best of %d rounds\nread bandwidth: %.1f GB/s", b.be->description, b.shape.name,
-		   (long long)b.shape.layers, fp_dtype_name(b.type), o.rounds, bandwidth);
+	printf("%s\n%s, %lld layers, %s, best of %d rounds%s\nread bandwidth: %.1f GB/s", b.be->description, b.shape.name,
+		   (long long)b.shape.layers, fp_dtype_name(b.type), o.rounds, b.processor_time ? ", processor time" : "",
+		   bandwidth);
 	if (o.bandwidth > 0)
 		printf("; shares are of %.1f GB/s", o.bandwidth);
 	printf("\n");

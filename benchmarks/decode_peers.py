@@ -3,11 +3,12 @@
 """Decoding beside PyTorch and llama.cpp, in one run: the linear operators of one token.
 
     decode_peers.py build/default/benchmarks/bench_decode [--shape tinyllama-1.1b] [--threads 2] [--rounds 5]
-                    [--ggml DIR]
+                    [--ggml DIR] [--clock wall]
 
 Runs bench_decode, and before and after it the same products (every operator of every layer and the head, each with
 weights of its own, one row of activations) in PyTorch in BF16 and, with the folder of a build of llama.cpp's libggml-base.so
-and libggml-cpu.so, in ggml in F16, which is what llama.cpp runs. The best round of each counts, as in bench_decode.
+and libggml-cpu.so, in ggml in F16, which is what llama.cpp runs. The best round of each counts, as in bench_decode. With `--threads 1 --clock cpu` all of
+them count the processor time of one thread, for machines that are never quiet.
 """
 import argparse
 import ctypes
@@ -28,12 +29,12 @@ def operators(shape):
     return layer * layers + [(words, hidden)]
 
 
-def best(rounds, run):
+def best(rounds, run, clock):
     times = []
     for _ in range(rounds + 1):
-        start = time.perf_counter()
+        start = clock()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times[1:])  # the first one warms up
 
 
@@ -98,9 +99,10 @@ class Ggml:
             raise RuntimeError("ggml failed")
 
 
-def ours(command, shape, threads, rounds):
+def ours(command, shape, threads, rounds, clock):
     """tokens/s of batch 1 by pattern, and bench_decode's own output."""
-    done = subprocess.run([command, "--shape", shape, "--threads", str(threads), "--rounds", str(rounds)], capture_output=True, text=True)
+    done = subprocess.run([command, "--shape", shape, "--threads", str(threads), "--rounds", str(rounds), "--clock", clock],
+                          capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr)
     first = done.stdout.split("batch 1\n")[1].split("batch 8")[0]
@@ -115,14 +117,16 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ggml", help="folder of a build of llama.cpp with shared libraries")
+    parser.add_argument("--clock", default="wall", choices=["wall", "cpu"])
     given = parser.parse_args()
+    clock = time.process_time if given.clock == "cpu" else time.perf_counter
     peers = [Torch(given.shape, given.threads)]
     if given.ggml:
         peers.append(Ggml(given.ggml, given.shape, given.threads))
-    seconds = {peer.name: best(given.rounds, peer.token) for peer in peers}
-    rates, text = ours(given.bench_decode, given.shape, given.threads, given.rounds)
+    seconds = {peer.name: best(given.rounds, peer.token, clock) for peer in peers}
+    rates, text = ours(given.bench_decode, given.shape, given.threads, given.rounds, given.clock)
     for peer in peers:
-        seconds[peer.name] = min(seconds[peer.name], best(given.rounds, peer.token))
+        seconds[peer.name] = min(seconds[peer.name], best(given.rounds, peer.token, clock))
     print(text)
     print(f"tokens/s of {given.shape}, one token at a time, {given.threads} threads: linear operators and head")
     for name, rate in list(rates.items()) + [(name, 1 / time_) for name, time_ in seconds.items()]:
