@@ -10,8 +10,9 @@
 
 typedef struct fp_decoder fp_decoder;
 
-/* Loads all layers of `model`, which must outlive it, holds their weights in `form` and the head, and makes `slots` empty slots for `capacity` tokens each. Fails if
- * that takes more than `memory` bytes; 0: more than is free. The caller frees it with fp_decoder_free(). */
+/* Loads all layers of `model`, which must outlive it, holds their weights in `form` and the head, and makes `slots` empty
+ * slots for `capacity` tokens each. Fails if that takes more than `memory` bytes; 0: more than is free. The caller frees
+ * it with fp_decoder_free(). */
 fp_status fp_decoder_new(fp_decoder **out, fp_model *model, int64_t slots, int64_t capacity, int64_t memory,
 						 fp_held_form form);
 void fp_decoder_free(fp_decoder *decoder); /* NULL is allowed */
