@@ -58,7 +58,8 @@ typedef struct fp_transformer_operations {
 	 * of row (t mod cosine.rows); the others stay. cosine, sine are length × r/2, r ≤ d. BF16 is allowed. */
 	fp_status (*rotate)(fp_backend *be, fp_pairing pairing, fp_matrix cosine, fp_matrix sine, int64_t heads,
 						fp_matrix X);
-	/* out ← causal softmax attention, with `past` of a few new queries over kept keys and values; never holds more than one block of scores. BF16 is allowed for every use. */
+	/* out ← causal softmax attention, with `past` of a few new queries over kept keys and values; never holds more than
+	 * one block of scores. BF16 is allowed for every use. */
 	fp_status (*attention)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V,
 						   fp_matrix out);
 	fp_status (*soft_cap)(fp_backend *be, float cap, fp_matrix X); /* X ← cap·tanh(X/cap) */

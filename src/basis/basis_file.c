@@ -9,8 +9,8 @@
 
 /*
  * The file is this head, then all matrices as floats (R, then value and query of each layer, those that there are), then
- * the orders of the inner channels of each layer if there are any, as int32_t, then the digest of all bytes before it, as uint64_t. Structures are stored as they are in memory: a run resumes only what
- * the same program wrote.
+ * the orders of the inner channels of each layer if there are any, as int32_t, then the digest of all bytes before it, as
+ * uint64_t. Structures are stored as they are in memory: a run resumes only what the same program wrote.
  */
 typedef struct file_head {
 	char magic[8];

@@ -24,9 +24,10 @@ typedef struct fp_output_layout {
 } fp_output_layout;
 
 /* Safetensors headers are kept byte for byte, except that a missing __metadata__.format and the added tensor are added;
- * PyTorch archives become safetensors, packed files those that they were made from. Coded tensors are written as readers see them: such files get new headers, and a
- * shard that would be larger than the largest of the source is split. added: a tensor that the source lacks or, a tied head, has as the embedding's; or
- * NULL. exact: nothing is added to headers. The caller frees the layout with fp_output_layout_free(). */
+ * PyTorch archives become safetensors, packed files those that they were made from. Coded tensors are written as readers
+ * see them: such files get new headers, and a shard that would be larger than the largest of the source is split. added: a
+ * tensor that the source lacks or, a tied head, has as the embedding's; or NULL. exact: nothing is added to headers. The
+ * caller frees the layout with fp_output_layout_free(). */
 fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,
 								const fp_tensor_info *added, bool exact);
 void fp_output_layout_free(fp_output_layout *layout);

@@ -13,7 +13,8 @@ typedef struct fp_position_tables {
 	fp_matrix key_bias; /* heads × rows */
 } fp_position_tables;
 
-/* For positions up to `tokens`, which no sequence of a batch of so many tokens exceeds. backward: negative sines too. Freed with fp_position_tables_free(). */
+/* For positions up to `tokens`, which no sequence of a batch of so many tokens exceeds. backward: negative sines
+ * too. Freed with fp_position_tables_free(). */
 fp_status fp_position_tables_new(fp_position_tables *out, fp_backend *be, const fp_model_config *config, int64_t tokens,
 								 bool backward);
 void fp_position_tables_free(fp_backend *be, fp_position_tables *tables);

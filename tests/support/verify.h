@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verify.h: checks of solutions, by plain loops in double that share no code with the solver. Matrices are row-major on the host: V, W, C [m × n], A [n × n], activations [tokens × features].
+ * verify.h: checks of solutions, by plain loops in double that share no code with the solver. Matrices are row-major on
+ * the host: V, W, C [m × n], A [n × n], activations [tokens × features].
  */
 #ifndef FP_TESTS_VERIFY_H
 #define FP_TESTS_VERIFY_H
