@@ -118,38 +118,11 @@ TARGET_INLINE void multiply(fp_held_form form, fp_dtype dtype, int batch, const 
 			y[b][r] = total(sums[b][r]);
 }
 
-#define LOOP(name, form, dtype)                                                                                        \
-	TARGET static void name(const fp_cpu_block *block, const float *x, int64_t x_stride, int batch,                    \
-							float y[][FP_CPU_BLOCK])                                                                   \
-	{                                                                                                                  \
-		switch (batch) {                                                                                               \
-		case 1:                                                                                                        \
-			multiply(form, dtype, 1, block, x, x_stride, y);                                                           \
-			return;                                                                                                    \
-		case 2:                                                                                                        \
-			multiply(form, dtype, 2, block, x, x_stride, y);                                                           \
-			return;                                                                                                    \
-		case 3:                                                                                                        \
-			multiply(form, dtype, 3, block, x, x_stride, y);                                                           \
-			return;                                                                                                    \
-		default:                                                                                                       \
-			multiply(form, dtype, 4, block, x, x_stride, y);                                                           \
-			return;                                                                                                    \
-		}                                                                                                              \
-	}
-LOOP(dense_f32, FP_HELD_DENSE, FP_F32)
-LOOP(dense_f16, FP_HELD_DENSE, FP_F16)
-LOOP(dense_bf16, FP_HELD_DENSE, FP_BF16)
-LOOP(mask_f32, FP_HELD_MASK, FP_F32)
-LOOP(mask_f16, FP_HELD_MASK, FP_F16)
-LOOP(mask_bf16, FP_HELD_MASK, FP_BF16)
-LOOP(pairs_f32, FP_HELD_TWO_OF_FOUR, FP_F32)
-LOOP(pairs_f16, FP_HELD_TWO_OF_FOUR, FP_F16)
-LOOP(pairs_bf16, FP_HELD_TWO_OF_FOUR, FP_BF16)
+FP_CPU_EACH_LOOP(FP_CPU_LOOP_BY_BATCH)
 
 const fp_cpu_decode_loops fp_cpu_decode_avx2 = {
 	"avx2",
 	false,
-	{{dense_f32, dense_f16, dense_bf16}, {mask_f32, mask_f16, mask_bf16}, {pairs_f32, pairs_f16, pairs_bf16}},
+	FP_CPU_LOOP_TABLE,
 };
 #endif

@@ -53,18 +53,10 @@ static void multiply(fp_held_form form, fp_dtype dtype, const fp_cpu_block *bloc
 	{                                                                                                                  \
 		multiply(form, dtype, block, x, x_stride, batch, y);                                                           \
 	}
-LOOP(dense_f32, FP_HELD_DENSE, FP_F32)
-LOOP(dense_f16, FP_HELD_DENSE, FP_F16)
-LOOP(dense_bf16, FP_HELD_DENSE, FP_BF16)
-LOOP(mask_f32, FP_HELD_MASK, FP_F32)
-LOOP(mask_f16, FP_HELD_MASK, FP_F16)
-LOOP(mask_bf16, FP_HELD_MASK, FP_BF16)
-LOOP(pairs_f32, FP_HELD_TWO_OF_FOUR, FP_F32)
-LOOP(pairs_f16, FP_HELD_TWO_OF_FOUR, FP_F16)
-LOOP(pairs_bf16, FP_HELD_TWO_OF_FOUR, FP_BF16)
+FP_CPU_EACH_LOOP(LOOP)
 
 const fp_cpu_decode_loops fp_cpu_decode_plain = {
 	"plain",
 	false,
-	{{dense_f32, dense_f16, dense_bf16}, {mask_f32, mask_f16, mask_bf16}, {pairs_f32, pairs_f16, pairs_bf16}},
+	FP_CPU_LOOP_TABLE,
 };
