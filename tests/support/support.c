@@ -92,6 +92,19 @@ void write_file(const char *folder, const char *name, const void *bytes, size_t 
 		fail_msg("%s: could not be written", path);
 }
 
+void write_safetensors(const char *folder, const char *name, const char *header, const void *data, size_t size)
+{
+	size_t length = strlen(header);
+	unsigned char *bytes = calloc(1, 8 + length + size);
+	assert_non_null(bytes);
+	for (int i = 0; i < 8; i++)
+		bytes[i] = (unsigned char)(length >> (8 * i));
+	memcpy(bytes + 8, header, length);
+	memcpy(bytes + 8 + length, data, size);
+	write_file(folder, name, bytes, 8 + length + size);
+	free(bytes);
+}
+
 int context_set_up(void **state)
 {
 	*state = fp_context_new();

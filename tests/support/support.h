@@ -63,6 +63,8 @@ char *temporary_folder(void);
 void remove_folder(const char *path);
 /* Writes folder/name. */
 void write_file(const char *folder, const char *name, const void *bytes, size_t size);
+/* A safetensors file of the header's text, of any length, and the bytes behind it. */
+void write_safetensors(const char *folder, const char *name, const char *header, const void *data, size_t size);
 
 /* Set-up and tear-down for cmocka; *state is a context. */
 int context_set_up(void **state);

@@ -33,19 +33,6 @@ static void write_text(const char *name, const char *text)
 	write_file(in, name, text, strlen(text));
 }
 
-/* A file of the header and the bytes behind it. */
-static void write_tensors(const char *name, const char *header, const void *data, size_t size)
-{
-	size_t length = strlen(header);
-	unsigned char *bytes = calloc(1, 8 + length + size);
-	for (int i = 0; i < 8; i++)
-		bytes[i] = (unsigned char)(length >> (8 * i));
-	memcpy(bytes + 8, header, length);
-	memcpy(bytes + 8 + length, data, size);
-	write_file(in, name, bytes, 8 + length + size);
-	free(bytes);
-}
-
 static float scale_at(int64_t row, int64_t col, int64_t across)
 {
 	return 0.37F + 0.11F * (float)(row * across + col);
@@ -73,7 +60,7 @@ static void write_model(const char *config, const char *dtype, const char *scale
 			 "\"y\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[%d,%d]}}",
 			 dtype, ROWS, COLS, ROWS * COLS, scale_name, shape, ROWS * COLS, end, end, end + 8);
 	write_text("config.json", config);
-	write_tensors("model.safetensors", header, data, (size_t)end + 8);
+	write_safetensors(in, "model.safetensors", header, data, (size_t)end + 8);
 }
 
 /* The value of an FP8 byte by the definition of the format. */
@@ -201,10 +188,10 @@ static void a_scale_that_is_not_finite_is_named(void **state)
 	const float nan = NAN;
 	memcpy(data + 4, &nan, sizeof nan);
 	write_text("config.json", FP8(""));
-	write_tensors("model.safetensors",
-				  "{\"a.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2,2],\"data_offsets\":[0,4]},"
-				  "\"a.weight_scale_inv\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4,8]}}",
-				  data, sizeof data);
+	write_safetensors(in, "model.safetensors",
+					  "{\"a.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2,2],\"data_offsets\":[0,4]},"
+					  "\"a.weight_scale_inv\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4,8]}}",
+					  data, sizeof data);
 	assert_ok(ctx, fp_checkpoint_open(&checkpoint, ctx, in));
 	assert_fails(ctx, FP_ERROR_INPUT, "tensor 'a.weight_scale_inv' contains NaN or infinity",
 				 fp_checkpoint_read(&bytes, &own, ctx, checkpoint, fp_checkpoint_find(checkpoint, "a.weight")));
@@ -219,10 +206,10 @@ static void a_matrix_without_columns_has_any_number_of_rows(void **state)
 	const void *bytes;
 	void *own;
 	write_text("config.json", FP8(", \"weight_block_size\": [1, 1]"));
-	write_tensors("model.safetensors",
-				  "{\"a.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[4000000000000,0],\"data_offsets\":[0,0]},"
-				  "\"a.weight_scale\":{\"dtype\":\"F32\",\"shape\":[4000000000000,0],\"data_offsets\":[0,0]}}",
-				  "", 0);
+	write_safetensors(in, "model.safetensors",
+					  "{\"a.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[4000000000000,0],\"data_offsets\":[0,0]},"
+					  "\"a.weight_scale\":{\"dtype\":\"F32\",\"shape\":[4000000000000,0],\"data_offsets\":[0,0]}}",
+					  "", 0);
 	assert_ok(ctx, fp_checkpoint_open(&checkpoint, ctx, in));
 	assert_ok(ctx, fp_checkpoint_read(&bytes, &own, ctx, checkpoint, fp_checkpoint_find(checkpoint, "a.weight")));
 	fp_free(own);

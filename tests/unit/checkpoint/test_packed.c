@@ -39,19 +39,6 @@ static void write_text(const char *name, const char *text)
 	write_file(in, name, text, strlen(text));
 }
 
-/* A file of the header's text, of any length, and the bytes behind it. */
-static void write_tensors(const char *name, const char *header, const void *data, size_t size)
-{
-	size_t length = strlen(header);
-	unsigned char *bytes = calloc(1, 8 + length + size);
-	for (int i = 0; i < 8; i++)
-		bytes[i] = (unsigned char)(length >> (8 * i));
-	memcpy(bytes + 8, header, length);
-	memcpy(bytes + 8 + length, data, size);
-	write_file(in, name, bytes, 8 + length + size);
-	free(bytes);
-}
-
 /* Entries of `size` bytes, about one in `sparse` not zero; pairs: at most two of four. */
 static void fill(char *bytes, int64_t rows, int64_t cols, int64_t size, int sparse, bool pairs, uint64_t *seed)
 {
@@ -106,7 +93,7 @@ static void write_model(void)
 			 MASK_BYTES + PAIR_BYTES, DATA_BYTES - 3, MASK_ROWS, MASK_COLS, MASK_BYTES);
 	write_text("config.json", "\n{\n \"model_type\": \"opt\", \"x\": 1e-05}\n");
 	write_text("tokenizer.json", "{}");
-	write_tensors("model.safetensors", header, data, sizeof data);
+	write_safetensors(in, "model.safetensors", header, data, sizeof data);
 }
 
 static void assert_same_folders(void)
@@ -207,7 +194,7 @@ static void every_type_and_shape(void **state)
 						 "{\"x.weight\":{\"dtype\":\"%s\",\"shape\":[5,%d],\"data_offsets\":[0,%d]}}", types[type],
 						 (int)cols, (int)(5 * cols * size));
 				write_text("config.json", "{}");
-				write_tensors("model.safetensors", header, data, (size_t)(5 * cols * size));
+				write_safetensors(in, "model.safetensors", header, data, (size_t)(5 * cols * size));
 				round_trip(&result);
 				assert_same_tensors();
 				if (pairs && cols % 8 == 0)
@@ -222,16 +209,16 @@ static void other_tensors_stay(void **state)
 	static const char data[512] = {0};
 	fp_pack_result result;
 	write_text("config.json", "{ }");
-	write_tensors("model.safetensors",
-				  "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]},"
-				  "\"b.weight\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[64,128]},"
-				  "\"c.weight\":{\"dtype\":\"F32\",\"shape\":[2,2,4],\"data_offsets\":[128,192]},"
-				  "\"d.weight\":{\"dtype\":\"I32\",\"shape\":[4,4],\"data_offsets\":[192,256]},"
-				  "\"e.weight\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[256,320]},"
-				  "\"e.weight.mask\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[320,384]},"
-				  "\"f.weight\":{\"dtype\":\"F32\",\"shape\":[1000,0],\"data_offsets\":[384,384]},"
-				  "\"g.weight\":{\"dtype\":\"F32\",\"shape\":[8,4],\"data_offsets\":[384,512]}}",
-				  data, sizeof data);
+	write_safetensors(in, "model.safetensors",
+					  "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]},"
+					  "\"b.weight\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[64,128]},"
+					  "\"c.weight\":{\"dtype\":\"F32\",\"shape\":[2,2,4],\"data_offsets\":[128,192]},"
+					  "\"d.weight\":{\"dtype\":\"I32\",\"shape\":[4,4],\"data_offsets\":[192,256]},"
+					  "\"e.weight\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[256,320]},"
+					  "\"e.weight.mask\":{\"dtype\":\"F32\",\"shape\":[16],\"data_offsets\":[320,384]},"
+					  "\"f.weight\":{\"dtype\":\"F32\",\"shape\":[1000,0],\"data_offsets\":[384,384]},"
+					  "\"g.weight\":{\"dtype\":\"F32\",\"shape\":[8,4],\"data_offsets\":[384,512]}}",
+					  data, sizeof data);
 	round_trip(&result);
 	assert_int_equal(result.by_mask, 1); /* g */
 	assert_int_equal(result.as_pairs, 0);
@@ -268,10 +255,11 @@ static void shards_keep_their_index(void **state)
 											   "\"a.weight\": \"model-00001-of-00002.safetensors\",\n"
 											   "\"b.weight\": \"model-00002-of-00002.safetensors\"}}\n");
 	fill(data, 8, 8, 4, 5, false, &seed);
-	write_tensors("model-00001-of-00002.safetensors",
-				  "{\"a.weight\":{\"dtype\":\"F32\",\"shape\":[8,8],\"data_offsets\":[0,256]}}", data, sizeof data);
-	write_tensors("model-00002-of-00002.safetensors",
-				  "{\"b.weight\":{\"dtype\":\"F32\",\"shape\":[4,16],\"data_offsets\":[0,256]}}", data, sizeof data);
+	write_safetensors(in, "model-00001-of-00002.safetensors",
+					  "{\"a.weight\":{\"dtype\":\"F32\",\"shape\":[8,8],\"data_offsets\":[0,256]}}", data, sizeof data);
+	write_safetensors(in, "model-00002-of-00002.safetensors",
+					  "{\"b.weight\":{\"dtype\":\"F32\",\"shape\":[4,16],\"data_offsets\":[0,256]}}", data,
+					  sizeof data);
 	round_trip(&result);
 	assert_int_equal(result.by_mask, 2);
 	assert_same_tensors();
