@@ -3,8 +3,11 @@
 
 #include <math.h>
 
-/* If the change is this many times the tolerance, later rounds are assumed not to reach the tolerance either. */
-static const double NEVER_CONVERGES = 1e3;
+bool fp_stays_far(double change, const fp_settings *settings)
+{
+	const double times = 1e3; /* the tolerance */
+	return sqrt(change) > times * settings->step_tolerance;
+}
 
 bool fp_batch_serves(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
 {
@@ -78,7 +81,7 @@ fp_status fp_batch_finish(fp_batch *batch, const fp_problem *problem, const fp_s
 {
 	fp_backend *be = batch->be;
 	fp_status status = FP_OK;
-	if (!(sqrt(change) > NEVER_CONVERGES * settings->step_tolerance)) {
+	if (!fp_stays_far(change, settings)) {
 		batch->converges = true;
 		fp_matrix_free(be, &batch->E);
 		return FP_OK;

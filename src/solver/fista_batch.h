@@ -39,6 +39,8 @@ fp_status fp_batch_record(fp_batch *batch, fp_matrix Y);
 fp_status fp_batch_finish(fp_batch *batch, const fp_problem *problem, const fp_settings *settings, fp_matrix start,
 						  double change, fp_matrix work);
 
+/* True if a step changed so much (squared) that later rounds are assumed not to reach the tolerance either. */
+bool fp_stays_far(double change, const fp_settings *settings);
 /* A shrinkage that moves no weight by more than 1e-6 of the weights' root mean square, while the checkpoint's type rounds
  * by 1e-3 or more. */
 double fp_negligible_shrinkage(double squares, int64_t entries);

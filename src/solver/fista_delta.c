@@ -138,9 +138,6 @@ cleanup:
 	return status;
 }
 
-/* If the change is this many times the tolerance, later rounds are assumed not to reach the tolerance either. */
-static const double NEVER_CONVERGES = 1e3;
-
 /* True if step k measures the change. Reading it back makes the host wait for the device, which costs more than a few
  * extra steps. The last step needs no check. */
 static bool checks_change(const fp_delta *delta, const fp_settings *settings, int64_t k)
@@ -281,7 +278,7 @@ fp_status fp_delta_fista(fp_delta *delta, const fp_settings *settings, double la
 		++*steps;
 		*least = bound + delta->problem->constant;
 		if (isfinite(change))
-			delta->skip_checks = sqrt(change) > NEVER_CONVERGES * settings->step_tolerance;
+			delta->skip_checks = fp_stays_far(change, settings);
 		if (sqrt(change) < settings->step_tolerance)
 			break;
 	}
