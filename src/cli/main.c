@@ -126,11 +126,11 @@ static const fp_cli_command command_table[] = {
 		.letter = 'd',
 		.operands = 0,
 		.usage = "[flags]",
-		.summary = "every method and preset on two models that ship with the program",
-		.detail =
-			"Prunes and evaluates the two small models that ship with the program with every method and preset, at 50% "
-			"and at 2:4, prints the perplexities side by side and writes the report (without --report as "
-			"fistapruner-demo.html in the current directory). It downloads nothing and leaves no other files.",
+		.summary = "every method and preset on three models that ship with the program",
+		.detail = "Prunes and evaluates the three small models that ship with the program with every method and "
+				  "preset, at 50% "
+				  "and at 2:4, prints the perplexities side by side and writes the report (without --report as "
+				  "fistapruner-demo.html in the current directory). It downloads nothing and leaves no other files.",
 		.run = fp_cli_demo,
 	},
 	{

@@ -3,10 +3,10 @@
  * group_statistics.h: the statistics of the operators that a pass over one group of a layer serves: those that read every
  * token, and those of experts, which read the rows that the router sends to them.
  *
- * The rows of an expert are scaled by the weights of their tokens: by as much, an error of its output changes the layer's.
- * Both streams are routed by the dense stream's router. The rows of X and X* would otherwise belong to different tokens
- * where the pruned stream's router decides otherwise, and their difference would not be an error of the operators before;
- * and an expert would learn from the tokens of a routing that the fit and the next layers change again.
+ * The rows of an expert are multiplied by the router's weights of their tokens, because an error of the expert's output
+ * reaches the layer's output multiplied by them. Both streams follow the dense stream's router. With routers of their own,
+ * the rows of X and X* could belong to different tokens, and X − X* would not be an error of the operators before; and an
+ * expert would be pruned for a routing that the fit and the next layers change again.
  */
 #ifndef FP_PRUNING_GROUP_STATISTICS_H
 #define FP_PRUNING_GROUP_STATISTICS_H
