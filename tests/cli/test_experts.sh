@@ -61,6 +61,8 @@ expect_json "d['violations'] == 0" inspect warned --pattern 50%
 cmp -s whole/model.safetensors stopped/model.safetensors || complain "a resumed run gives other bytes"
 
 # little memory
+bound="d['peak_memory_bytes'] < 50 * 2**20"
+! sanitized || bound=True # such a build takes memory that the program does not count
 # shellcheck disable=SC2086
-expect_json "d['peak_memory_bytes'] < 50 * 2**20" prune "$model" -o little $few --preset paper --memory 50M
+expect_json "$bound" prune "$model" -o little $few --preset paper --memory 50M
 finish
