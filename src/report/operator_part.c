@@ -19,42 +19,45 @@ static bool is_experts(const json_t *one)
 	return json_object_get(one, "expert") != NULL;
 }
 
-/* Of those that read every token. */
+static int64_t layer_of(const json_t *one)
+{
+	return json_integer_value(json_object_get(one, "layer"));
+}
+
+/* Whether it is the operator of this role that reads every token. */
+static bool has_name(const json_t *one, const char *role)
+{
+	const char *name = json_string_value(json_object_get(one, "operator"));
+	return !is_experts(one) && name && strcmp(name, role) == 0;
+}
+
 static const json_t *find_operator(const json_t *operators, int64_t layer, const char *role)
 {
 	for (size_t i = 0; i < json_array_size(operators); i++) {
 		const json_t *one = json_array_get(operators, i);
-		const char *name = json_string_value(json_object_get(one, "operator"));
-		if (json_integer_value(json_object_get(one, "layer")) == layer && !is_experts(one) && name &&
-			strcmp(name, role) == 0)
+		if (layer_of(one) == layer && has_name(one, role))
 			return one;
 	}
 	return NULL;
 }
 
-/* One more than the highest layer. */
-static int64_t layer_end(const json_t *operators)
+/* The first layer after `layer` that has an operator; −1: there is none. A damaged document may name any number, so
+ * numbers in between are not tried one by one. */
+static int64_t next_layer(const json_t *operators, int64_t layer)
 {
-	int64_t end = 0;
+	int64_t next = -1;
 	for (size_t i = 0; i < json_array_size(operators); i++) {
-		int64_t layer = json_integer_value(json_object_get(json_array_get(operators, i), "layer"));
-		end = layer >= end ? layer + 1 : end;
+		int64_t other = layer_of(json_array_get(operators, i));
+		if (other > layer && (next < 0 || other < next))
+			next = other;
 	}
-	return end;
-}
-
-static bool has_layer(const json_t *operators, int64_t layer)
-{
-	for (size_t i = 0; i < json_array_size(operators); i++)
-		if (json_integer_value(json_object_get(json_array_get(operators, i), "layer")) == layer)
-			return true;
-	return false;
+	return next;
 }
 
 static bool has_role(const json_t *operators, const char *role)
 {
-	for (int64_t layer = 0; layer < layer_end(operators); layer++)
-		if (find_operator(operators, layer, role))
+	for (size_t i = 0; i < json_array_size(operators); i++)
+		if (has_name(json_array_get(operators, i), role))
 			return true;
 	return false;
 }
@@ -99,9 +102,7 @@ static void write_grid(fp_html *html, const json_t *operators, cell_writer write
 			fp_html_format(html, "<th class=\"n\">%s</th>", roles[r]);
 	}
 	fp_html_raw(html, "</tr></thead><tbody>");
-	for (int64_t layer = 0; layer < layer_end(operators); layer++) {
-		if (!has_layer(operators, layer))
-			continue;
+	for (int64_t layer = next_layer(operators, -1); layer >= 0; layer = next_layer(operators, layer)) {
 		fp_html_format(html, "<tr><th>%lld</th>", (long long)layer);
 		for (int r = 0; r < ROLES; r++) {
 			const json_t *one = there[r] ? find_operator(operators, layer, roles[r]) : NULL;
@@ -141,11 +142,11 @@ static void add_expert(expert_sums *sums, const json_t *one)
 static void write_experts(fp_html *html, const json_t *operators)
 {
 	bool begun = false;
-	for (int64_t layer = 0, end = layer_end(operators); layer < end; layer++) {
+	for (int64_t layer = next_layer(operators, -1); layer >= 0; layer = next_layer(operators, layer)) {
 		expert_sums sums = {.fewest = NAN, .most = NAN};
 		for (size_t i = 0; i < json_array_size(operators); i++) {
 			const json_t *one = json_array_get(operators, i);
-			if (is_experts(one) && json_integer_value(json_object_get(one, "layer")) == layer)
+			if (is_experts(one) && layer_of(one) == layer)
 				add_expert(&sums, one);
 		}
 		if (sums.count == 0)
