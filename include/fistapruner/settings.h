@@ -32,6 +32,10 @@ extern "C" {
 	  "REGEX=PATTERN: for operators whose tensor name matches; may be given several times, the first match wins")      \
 	X(TEXT, only, "", 0, 0, "REGEX", "p", "prune only operators whose tensor name matches; empty: all")                \
 	X(TEXT, skip, "", 0, 0, "REGEX", "p", "leave operators whose tensor name matches as they are; empty: none")        \
+	X(CHOICE, quantize, "none", 0, 0, "none|int4|int4-g32|int4-asym|int4-asym-g32|int8|fp8", "pc",                     \
+	  "store the pruned operators in fewer bits, as compressed-tensors: 4-bit whole numbers with a scale for each "    \
+	  "128 or 32 entries of a row (asym: and a zero point), or 8-bit whole numbers or floats with a scale for each "   \
+	  "row; zeros stay zeros, and --pattern 0% prunes nothing")                                                        \
 	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p",                                                             \
 	  "pruning method; fista runs what --preset says, the others run with their authors' defaults")                    \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
@@ -131,6 +135,9 @@ extern "C" {
 	  "basis: steps of Adam on the stream's rotation; half of them on each head's")                                    \
 	X(REAL, basis_rate, 1, 0, 10, "X", "",                                                                             \
 	  "basis: length of a step: two of n channels turn against each other by up to X over the root of n")              \
+	/* quantised weights */                                                                                            \
+	X(CHOICE, quantizer, "nearest", 0, 0, "nearest", "",                                                               \
+	  "quantize: how weights are put on the grid: nearest: each is rounded to the nearest")                            \
 	/* SparseGPT */                                                                                                    \
 	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
 	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/settings.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_coding.h"
 #include "evaluation/audit.h"
 #include "model/model.h"
 
@@ -46,6 +47,15 @@ static void mark_operators(inspection *in, const fp_model *model)
 		}
 }
 
+/* How many bits an entry of a quantised matrix has, and how many entries of a row share a scale. */
+static void describe_quantised(json_t *row, const fp_tensor_coding *coding)
+{
+	if (!coding || coding->kind == FP_CODED_MASK || coding->kind == FP_CODED_TWO_OF_FOUR)
+		return;
+	json_object_set_new(row, "bits", json_integer(coding->kind == FP_CODED_FP8 ? 8 : coding->bits));
+	json_object_set_new(row, "group", json_integer(coding->block[1]));
+}
+
 static json_t *describe_tensor(const fp_tensor_info *tensor, const fp_audit_result *audit, bool is_operator,
 							   bool has_rule)
 {
@@ -61,6 +71,7 @@ static json_t *describe_tensor(const fp_tensor_info *tensor, const fp_audit_resu
 		if (audit->not_finite > 0)
 			json_object_set_new(row, "not_finite", json_integer(audit->not_finite));
 	}
+	describe_quantised(row, tensor->coding);
 	if (is_operator && has_rule)
 		json_object_set_new(row, "violations", json_integer(audit->violations));
 	return row;

@@ -13,6 +13,7 @@
 #include "checkpoint/writer.h"
 #include "evaluation/hidden_error.h"
 #include "run/layer_journal.h"
+#include "run/quantised_plan.h"
 #include "run/report.h"
 #include "tokenizer/tokenizer.h"
 
@@ -33,6 +34,7 @@ typedef struct prune_session {
 	fp_own_calibration own;
 	fp_writer *writer;
 	fp_layer_journal *journal;
+	fp_quantised_plan quantised;
 	fp_basis_choice choice;
 	fp_basis *basis;
 	fp_prune_result result;
@@ -48,6 +50,7 @@ static void session_close(prune_session *session, bool failed)
 	fp_tokenizer_free(session->tokenizer);
 	fp_model_close(session->model);
 	fp_basis_free(session->basis);
+	fp_quantised_plan_free(&session->quantised);
 	fp_checkpoint_close(session->checkpoint);
 	fp_backend_close(session->be);
 	fp_comm_close(session->comm, failed);
@@ -131,6 +134,7 @@ static fp_status session_open(prune_session *session)
 	FP_TRY(fp_backend_set_precision(session->be, session->settings.precision,
 									fp_model_get_config(session->model)->hidden));
 	FP_TRY(read_windows(session));
+	FP_TRY(fp_quantised_plan_make(&session->quantised, session->model, &session->settings));
 	FP_TRY(fp_basis_choose(&session->choice, session->model, &session->settings, session->windows.count > 0));
 cleanup:
 	return status;
@@ -204,14 +208,18 @@ cleanup:
 static fp_status open_output(prune_session *session, fp_prune_task *task)
 {
 	const fp_prune_request *request = session->request;
-	const fp_tensor_info *added = session->choice.unties ? &session->choice.head : NULL;
+	const fp_quantised_plan *plan = &session->quantised;
+	const fp_output_change change = {.added = session->choice.unties ? &session->choice.head : NULL,
+									 .format = plan->format,
+									 .quantised = plan->tensors,
+									 .quantisation = plan->config};
 	bool leads = session->comm->rank == 0, begun = !leads;
 	fp_status status = FP_OK;
 	if (leads)
-		status =
-			request->resume
-				? fp_writer_resume(&session->writer, session->ctx, session->checkpoint, request->output, added, &begun)
-				: fp_writer_open(&session->writer, session->ctx, session->checkpoint, request->output, added);
+		status = request->resume
+					 ? fp_writer_resume(&session->writer, session->ctx, session->checkpoint, request->output, &change,
+										&begun)
+					 : fp_writer_open(&session->writer, session->ctx, session->checkpoint, request->output, &change);
 	task->writer = session->writer;
 	if (leads && status == FP_OK)
 		status = fp_layer_journal_open(&session->journal, task, begun);
@@ -220,7 +228,7 @@ static fp_status open_output(prune_session *session, fp_prune_task *task)
 										 session->ctx);
 	FP_TRY(fp_comm_agree(session->comm, status));
 	if (!leads) {
-		status = fp_writer_join(&session->writer, session->ctx, session->checkpoint, request->output, added);
+		status = fp_writer_join(&session->writer, session->ctx, session->checkpoint, request->output, &change);
 		task->writer = session->writer;
 		if (status == FP_OK)
 			status = fp_layer_journal_open(&session->journal, task, true);

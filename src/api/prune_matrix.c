@@ -159,6 +159,9 @@ static fp_status session_open(matrix_session *session, fp_context *ctx, const fp
 	int64_t n = given->cols;
 	fp_status status;
 	FP_TRY(fp_settings_resolve(settings, ctx, given->family ? given->family : ""));
+	if (!fp_is(settings->quantize, "none"))
+		FP_TRY(
+			fp_fail(ctx, FP_ERROR_USAGE, "quantize %s: a matrix alone is not quantised; use none", settings->quantize));
 	FP_TRY(fp_backend_open(&session->be, ctx, settings->device, (int)settings->threads));
 	FP_TRY(upload(session, &session->W, given->rows, n, given->weights, "weights"));
 	FP_TRY(upload(session, &session->A, n, n, given->gram, "gram"));

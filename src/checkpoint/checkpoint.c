@@ -258,6 +258,8 @@ void fp_checkpoint_forget(const fp_checkpoint *checkpoint, const fp_tensor_info 
 	if (tensor->coding) {
 		fp_checkpoint_forget(checkpoint, tensor->coding->values);
 		fp_checkpoint_forget(checkpoint, tensor->coding->guide);
+		if (tensor->coding->zeros)
+			fp_checkpoint_forget(checkpoint, tensor->coding->zeros);
 		return;
 	}
 	fp_forget_pages(fp_checkpoint_data(checkpoint, tensor), tensor->bytes);

@@ -4,6 +4,7 @@
 #include "base/number_text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/fp8_tensors.h"
+#include "checkpoint/integer_tensors.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -46,6 +47,15 @@ cleanup:
 	return status;
 }
 
+/* The type in which readers see the weights. */
+static const char *coded_type(const fp_checkpoint *checkpoint)
+{
+	int64_t i = 0;
+	while (i < checkpoint->tensors.count - 1 && !checkpoint->tensors.items[i].coding)
+		i++;
+	return checkpoint->tensors.items[i].dtype_name;
+}
+
 /* Says how the scales of FP8 weights lie, by the first of them. */
 static void describe_fp8(fp_checkpoint *checkpoint)
 {
@@ -56,24 +66,47 @@ static void describe_fp8(fp_checkpoint *checkpoint)
 		snprintf(scale, sizeof scale, "row");
 	else if (block[0] < shape[0] || block[1] < shape[1] || checkpoint->quantisation.block[0] > 0)
 		snprintf(scale, sizeof scale, "block of %lld x %lld", (long long)block[0], (long long)block[1]);
+	snprintf(checkpoint->coding, sizeof checkpoint->coding, "FP8 (%s) with a scale for each %s, read and written as %s",
+			 first->values->dtype_name, scale, coded_type(checkpoint));
+}
+
+/* The same for whole numbers. */
+static void describe_integers(fp_checkpoint *checkpoint)
+{
+	const fp_tensor_coding *first = &checkpoint->codings[0];
+	const int64_t rows = first->values->shape[0], groups = first->guide->elements / (rows > 0 ? rows : 1);
+	char scale[64] = "matrix";
+	if (first->block[0] == 1 && groups <= 1)
+		snprintf(scale, sizeof scale, "row");
+	else if (first->block[0] == 1)
+		snprintf(scale, sizeof scale, "%lld entries", (long long)first->block[1]);
 	snprintf(checkpoint->coding, sizeof checkpoint->coding,
-			 "FP8 (%s) with a scale for each %s, read and written as BF16", first->values->dtype_name, scale);
+			 "%d-bit whole numbers with a scale%s for each %s, read and written as %s", first->bits,
+			 first->zeros ? " and a zero point" : "", scale, coded_type(checkpoint));
 }
 
 /* Replaces the tensors of the files by those that readers see. */
-static fp_status present_fp8(fp_checkpoint *checkpoint, fp_context *ctx)
+static fp_status present_coded(fp_checkpoint *checkpoint, fp_context *ctx)
 {
+	bool fp8 = checkpoint->quantisation.kind == FP_QUANTISED_FP8;
 	fp_status status;
 	FP_TRY(FP_NEW(ctx, &checkpoint->codings, checkpoint->tensors.count + 1));
 	checkpoint->stored = checkpoint->tensors;
 	checkpoint->tensors = (fp_tensor_list){0};
-	FP_TRY(fp_fp8_present(&checkpoint->tensors, checkpoint->codings, ctx, &checkpoint->stored,
-						  &checkpoint->quantisation, checkpoint->directory));
+	if (fp8)
+		FP_TRY(fp_fp8_present(&checkpoint->tensors, checkpoint->codings, ctx, &checkpoint->stored,
+							  &checkpoint->quantisation, checkpoint->directory));
+	else
+		FP_TRY(fp_integer_present(&checkpoint->tensors, checkpoint->codings, ctx, &checkpoint->stored,
+								  checkpoint->files, &checkpoint->quantisation, checkpoint->directory));
 	FP_TRY(fp_tensor_list_sort(&checkpoint->tensors, ctx, checkpoint->shards));
-	if (checkpoint->codings[0].values)
+	if (!checkpoint->codings[0].values)
+		snprintf(checkpoint->coding, sizeof checkpoint->coding, "%s by its config, but no tensor is",
+				 fp8 ? "FP8" : "whole numbers");
+	else if (fp8)
 		describe_fp8(checkpoint);
 	else
-		snprintf(checkpoint->coding, sizeof checkpoint->coding, "FP8 by its config, but no tensor is");
+		describe_integers(checkpoint);
 	json_object_del(checkpoint->config, "quantization_config");
 cleanup:
 	return status;
@@ -86,8 +119,8 @@ fp_status fp_checkpoint_present_quantised(fp_checkpoint *checkpoint, fp_context 
 	FP_TRY(fp_join_path(&path, ctx, checkpoint->directory, "config.json"));
 	checkpoint->quantisation_object = json_incref(json_object_get(checkpoint->config, "quantization_config"));
 	FP_TRY(fp_quantisation_read(&checkpoint->quantisation, ctx, checkpoint->config, path));
-	if (checkpoint->quantisation.kind == FP_QUANTISED_FP8)
-		FP_TRY(present_fp8(checkpoint, ctx));
+	if (checkpoint->quantisation.kind == FP_QUANTISED_FP8 || checkpoint->quantisation.kind == FP_QUANTISED_INTEGERS)
+		FP_TRY(present_coded(checkpoint, ctx));
 cleanup:
 	fp_free(path);
 	return status;
@@ -136,7 +169,8 @@ fp_status fp_checkpoint_read(const void **bytes, void **own, fp_context *ctx, co
 		return FP_OK;
 	FP_TRY(FP_NEW(ctx, &decoded, tensor->bytes));
 	status = fp_tensor_decode(decoded, ctx, tensor, fp_checkpoint_data(checkpoint, coding->values),
-							  fp_checkpoint_data(checkpoint, coding->guide));
+							  fp_checkpoint_data(checkpoint, coding->guide),
+							  coding->zeros ? fp_checkpoint_data(checkpoint, coding->zeros) : NULL);
 	if (status != FP_OK) {
 		fp_fail_in(ctx, status, "%s", checkpoint->directory);
 		goto cleanup;

@@ -27,19 +27,19 @@ struct fp_checkpoint {
 	fp_tensor_list parts;       /* the tensors of the packed files */
 	fp_tensor_list originals;   /* those of the files before, in the same order as `tensors` */
 	fp_tensor_coding *packings; /* of the packed ones */
-	/* of a checkpoint with FP8 weights: */
-	fp_tensor_list stored;     /* the tensors with FP8 and scales */
+	/* of a checkpoint with quantised weights: */
+	fp_tensor_list stored;     /* the tensors with codes and scales */
 	fp_tensor_coding *codings; /* NULL: there are none, and `stored` is empty */
 	fp_quantisation quantisation;
 	json_t *quantisation_object; /* which that one borrows from */
 	char coding[FP_CODING_TEXT];
 };
 
-/* Opens a checkpoint whose FP8 weights stay as they are stored, with their scales. Packed tensors are decoded. */
+/* Opens a checkpoint whose quantised weights stay as they are stored, with their scales. Packed tensors are decoded. */
 fp_status fp_checkpoint_open_as_stored(fp_checkpoint **out, fp_context *ctx, const char *model);
 /* Replaces the tensors of packed files by the original ones. */
 fp_status fp_checkpoint_present_packed(fp_checkpoint *checkpoint, fp_context *ctx);
-/* Reads quantization_config, and replaces FP8 weights by what they mean. */
+/* Reads quantization_config, and replaces quantised weights by what they mean. */
 fp_status fp_checkpoint_present_quantised(fp_checkpoint *checkpoint, fp_context *ctx);
 void fp_checkpoint_free_codings(fp_checkpoint *checkpoint);
 

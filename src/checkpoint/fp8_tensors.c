@@ -100,6 +100,12 @@ static fp_status find_block(int64_t block[2], fp_context *ctx, const fp_tensor_i
 				   directory, scale->name, (long long)scale->elements, (long long)rows, (long long)cols, rule);
 }
 
+static fp_dtype seen_type(const fp_tensor_info *scale, const fp_quantisation *quantisation)
+{
+	bool kept = scale->dtype == FP_F16 || (scale->dtype == FP_F32 && quantisation->wide);
+	return quantisation->scales_by_rows && kept ? scale->dtype : FP_BF16;
+}
+
 static fp_status add_weight(fp_tensor_list *out, fp_tensor_coding *coding, fp_context *ctx,
 							const fp_tensor_list *stored, const fp_tensor_info *weight,
 							const fp_quantisation *quantisation, const char *directory)
@@ -120,9 +126,9 @@ static fp_status add_weight(fp_tensor_list *out, fp_tensor_coding *coding, fp_co
 	if (status != FP_OK)
 		return status;
 	seen.coding = coding;
-	seen.dtype = FP_BF16;
-	seen.dtype_name = fp_dtype_name(FP_BF16);
-	if (!fp_tensor_measure(&seen, 16))
+	seen.dtype = seen_type(scale, quantisation);
+	seen.dtype_name = fp_dtype_name(seen.dtype);
+	if (!fp_tensor_measure(&seen, 8 * fp_dtype_size(seen.dtype)))
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: tensor '%s' is too large", directory, weight->name);
 	return fp_tensor_list_add(out, ctx, &seen, weight->name, (int64_t)strlen(weight->name));
 }
@@ -152,8 +158,8 @@ cleanup:
 
 /* Decodes the rows that share a row of scales. A block has many more entries than a byte has values, so that each value
  * is multiplied once. */
-static void decode_rows(uint16_t *out, const unsigned char *in, const float meaning[BYTE_VALUES], const float *scales,
-						const int64_t block[2], int64_t rows, int64_t cols)
+static void decode_rows(void *out, fp_dtype dtype, const unsigned char *in, const float meaning[BYTE_VALUES],
+						const float *scales, const int64_t block[2], int64_t rows, int64_t cols)
 {
 	for (int64_t first = 0; first < cols; first += block[1]) {
 		int64_t last = first + block[1] < cols ? first + block[1] : cols;
@@ -161,10 +167,14 @@ static void decode_rows(uint16_t *out, const unsigned char *in, const float mean
 		uint16_t rounded[BYTE_VALUES];
 		for (int i = 0; i < BYTE_VALUES; i++)
 			scaled[i] = meaning[i] * scale;
-		fp_from_float(rounded, FP_BF16, scaled, BYTE_VALUES);
+		if (dtype != FP_F32)
+			fp_from_float(rounded, dtype, scaled, BYTE_VALUES);
 		for (int64_t row = 0; row < rows; row++)
-			for (int64_t col = first; col < last; col++)
-				out[row * cols + col] = rounded[in[row * cols + col]];
+			for (int64_t i = row * cols + first; i < row * cols + last; i++)
+				if (dtype == FP_F32)
+					((float *)out)[i] = scaled[in[i]];
+				else
+					((uint16_t *)out)[i] = rounded[in[i]];
 	}
 }
 
@@ -191,8 +201,9 @@ fp_status fp_fp8_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tens
 	const int64_t across = blocks(cols, block[1]), step = block[0] < rows ? block[0] : ROWS_AT_A_TIME;
 #pragma omp parallel for schedule(static)
 	for (int64_t first = 0; first < rows; first += step)
-		decode_rows((uint16_t *)bytes + first * cols, (const unsigned char *)values + first * cols, meaning,
-					factors + first / block[0] * across, block, rows - first < step ? rows - first : step, cols);
+		decode_rows((char *)bytes + first * cols * fp_dtype_size(tensor->dtype), tensor->dtype,
+					(const unsigned char *)values + first * cols, meaning, factors + first / block[0] * across, block,
+					rows - first < step ? rows - first : step, cols);
 cleanup:
 	fp_free(factors);
 	return status;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fp8_tensors.h: weights in FP8 with scales of their own: X in FP8 beside X_scale_inv (DeepSeek, Qwen) or X_scale
- * (compressed-tensors). Readers see X in BF16, entry · scale rounded to nearest even, and no scales.
+ * (compressed-tensors). Readers see entry · scale rounded to nearest even, and no scales. X is BF16 to them, but of
+ * compressed-tensors' weights F16 with scales of that type, and F32 with such scales and such a model.
  */
 #ifndef FP_CHECKPOINT_FP8_TENSORS_H
 #define FP_CHECKPOINT_FP8_TENSORS_H

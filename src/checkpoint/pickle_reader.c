@@ -79,7 +79,7 @@ static const struct global {
 	{"torch", "LongStorage", STORAGE_TYPE, FP_I64, "I64", 8},
 	{"torch", "IntStorage", STORAGE_TYPE, FP_I32, "I32", 4},
 	{"torch", "ShortStorage", STORAGE_TYPE, FP_OTHER_DTYPE, "I16", 2},
-	{"torch", "CharStorage", STORAGE_TYPE, FP_OTHER_DTYPE, "I8", 1},
+	{"torch", "CharStorage", STORAGE_TYPE, FP_I8, "I8", 1},
 	{"torch", "ByteStorage", STORAGE_TYPE, FP_U8, "U8", 1},
 	{"torch", "BoolStorage", STORAGE_TYPE, FP_OTHER_DTYPE, "BOOL", 1},
 	{"torch", "ComplexFloatStorage", STORAGE_TYPE, FP_OTHER_DTYPE, "C64", 8},

@@ -59,11 +59,47 @@ static bool is_plain(const json_t *object)
 	return is_absent(sparsity) || strcmp(text_or(sparsity, "format", "dense"), "dense") == 0;
 }
 
+/* The bits of whole numbers that are read, of a group of compressed-tensors; 0: it is another one. */
+static int integer_bits(const json_t *weights)
+{
+	json_int_t bits = json_integer_value(json_object_get(weights, "num_bits"));
+	const char *strategy = text_or(weights, "strategy", "");
+	bool known = strcmp(strategy, "group") == 0 || strcmp(strategy, "channel") == 0 || strcmp(strategy, "tensor") == 0;
+	return strcmp(text_or(weights, "type", "int"), "int") == 0 && known && (bits == 4 || bits == 8) ? (int)bits : 0;
+}
+
+static bool is_known_format(const char *format)
+{
+	static const char *const known[] = {"float-quantized", "naive-quantized", "int-quantized", "pack-quantized",
+										"mixed-precision"};
+	for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+		if (strcmp(format, known[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Adds a group of FP8 weights, whose blocks must be those of the groups before. */
+static fp_status add_fp8_group(fp_quantisation *out, fp_context *ctx, const json_t *weights, const char *path)
+{
+	int64_t block[2];
+	fp_status status = read_block(block, ctx, weights, "block_structure", path);
+	if (status != FP_OK)
+		return status;
+	if (out->block[0] > 0 && block[0] > 0 && (out->block[0] != block[0] || out->block[1] != block[1]))
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "%s: 'quantization_config.config_groups' have different block structures; one is supported",
+					   path);
+	if (block[0] > 0)
+		memcpy(out->block, block, sizeof block);
+	return FP_OK;
+}
+
 static fp_status read_compressed_tensors(fp_quantisation *out, fp_context *ctx, const json_t *object, const char *path)
 {
 	const char *name;
 	const json_t *group;
 	const json_t *groups = json_object_get(object, "config_groups");
+	size_t floats = 0, integers = 0;
 	out->format = text_or(object, "format", "");
 	if (!is_plain(object))
 		return FP_OK;
@@ -71,27 +107,28 @@ static fp_status read_compressed_tensors(fp_quantisation *out, fp_context *ctx, 
 		out->kind = FP_NOT_QUANTISED;
 		return FP_OK;
 	}
-	bool known = strcmp(out->format, "float-quantized") == 0 || strcmp(out->format, "naive-quantized") == 0;
-	if (!known || !json_is_object(groups) || json_object_size(groups) == 0)
+	if (!is_known_format(out->format) || !json_is_object(groups) || json_object_size(groups) == 0)
 		return FP_OK;
 	json_object_foreach((json_t *)(uintptr_t)groups, name, group)
 	{
 		const json_t *weights = json_object_get(group, "weights");
-		int64_t block[2];
-		if (!is_fp8_group(weights))
-			return FP_OK;
-		fp_status status = read_block(block, ctx, weights, "block_structure", path);
+		int bits = integer_bits(weights);
+		fp_status status = FP_OK;
+		if (is_fp8_group(weights)) {
+			status = add_fp8_group(out, ctx, weights, path);
+			floats++;
+		} else if (bits > 0) {
+			out->widths |= 1U << bits;
+			integers++;
+		}
 		if (status != FP_OK)
 			return status;
-		if (out->block[0] > 0 && block[0] > 0 && (out->block[0] != block[0] || out->block[1] != block[1]))
-			return fp_fail(ctx, FP_ERROR_INPUT,
-						   "%s: 'quantization_config.config_groups' have different block structures; one is supported",
-						   path);
-		if (block[0] > 0)
-			memcpy(out->block, block, sizeof block);
 	}
 	out->scales_by_rows = true;
-	out->kind = FP_QUANTISED_FP8;
+	if (floats == json_object_size(groups))
+		out->kind = FP_QUANTISED_FP8;
+	else if (integers == json_object_size(groups))
+		out->kind = FP_QUANTISED_INTEGERS;
 	return FP_OK;
 }
 
@@ -107,6 +144,8 @@ fp_status fp_quantisation_read(fp_quantisation *out, fp_context *ctx, const json
 	out->method = text_or(object, "quant_method", "");
 	if (strcmp(out->method, "fp8") == 0)
 		return read_fp8(out, ctx, object, path);
+	const char *dtype = text_or(config, "dtype", text_or(config, "torch_dtype", ""));
+	out->wide = strcmp(dtype, "float32") == 0;
 	if (strcmp(out->method, "compressed-tensors") == 0)
 		return read_compressed_tensors(out, ctx, object, path);
 	return FP_OK;
@@ -116,7 +155,7 @@ fp_status fp_quantisation_refuse(const fp_quantisation *quantisation, fp_context
 {
 	return fp_fail(ctx, FP_ERROR_INPUT,
 				   "%s: the weights are quantised by '%.100s'%s%.100s, which is not supported; supported are fp8, and "
-				   "compressed-tensors with format float-quantized, 8 bits",
+				   "compressed-tensors with 8-bit floats or whole numbers of 4 or 8 bits",
 				   path, quantisation->method[0] ? quantisation->method : "an unnamed method",
 				   quantisation->format[0] ? " with format " : "", quantisation->format);
 }

@@ -19,7 +19,7 @@ static const struct {
 	{"I32", FP_I32, 32},
 	{"I64", FP_I64, 64},
 	{"BOOL", FP_OTHER_DTYPE, 8},
-	{"I8", FP_OTHER_DTYPE, 8},
+	{"I8", FP_I8, 8},
 	{"I16", FP_OTHER_DTYPE, 16},
 	{"U16", FP_OTHER_DTYPE, 16},
 	{"U32", FP_OTHER_DTYPE, 32},

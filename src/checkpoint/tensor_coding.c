@@ -2,14 +2,18 @@
 #include "checkpoint/tensor_coding.h"
 
 #include "checkpoint/fp8_tensors.h"
+#include "checkpoint/integer_tensors.h"
 #include "checkpoint/packed_tensor.h"
 
 fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tensor, const void *values,
-						   const void *guide)
+						   const void *guide, const void *zeros)
 {
 	switch (tensor->coding->kind) {
 	case FP_CODED_FP8:
 		return fp_fp8_decode(bytes, ctx, tensor, values, guide);
+	case FP_CODED_BYTES:
+	case FP_CODED_WORDS:
+		return fp_integer_decode(bytes, ctx, tensor, values, guide, zeros);
 	case FP_CODED_MASK:
 	case FP_CODED_TWO_OF_FOUR:
 		return fp_packed_decode(bytes, ctx, tensor, values, guide);

@@ -10,6 +10,8 @@
 
 typedef enum fp_coding_kind {
 	FP_CODED_FP8,         /* values: FP8, of the tensor's shape; guide: scales, one for each block */
+	FP_CODED_BYTES,       /* values: I8, of the tensor's shape; guide: scales; zeros: I8, like the scales */
+	FP_CODED_WORDS,       /* values: I32 with codes of some bits; guide: scales; zeros: the same along the columns */
 	FP_CODED_MASK,        /* values: the entries that are not zero; guide: a bit for each entry (packed_tensor.h) */
 	FP_CODED_TWO_OF_FOUR, /* values: two of four entries; guide: their positions */
 } fp_coding_kind;
@@ -17,11 +19,13 @@ typedef enum fp_coding_kind {
 typedef struct fp_tensor_coding {
 	fp_coding_kind kind;
 	const fp_tensor_info *values, *guide; /* owned by the checkpoint */
-	int64_t block[2];                     /* FP8: rows and columns of a block */
+	const fp_tensor_info *zeros;          /* zero points of whole numbers; NULL: they are 0 */
+	int64_t block[2];                     /* with scales: rows and columns that share one */
+	int bits;                             /* of a code in words */
 } fp_tensor_coding;
 
-/* bytes ← the decoded tensor, from the bytes of its parts. `tensor` has a coding. */
+/* bytes ← the decoded tensor, from the bytes of its parts. `tensor` has a coding; zeros is NULL if that has none. */
 fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tensor, const void *values,
-						   const void *guide);
+						   const void *guide, const void *zeros);
 
 #endif

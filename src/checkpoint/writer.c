@@ -21,9 +21,10 @@ struct fp_writer {
 	bool joined;    /* the folder is another process's, which also commits */
 	bool committed; /* the target is there */
 	fp_output_layout layout;
-	int *files;    /* open, or −1; one for each file of the layout */
-	bool *changed; /* for each of them: written since the last sync */
-	bool *written; /* for each tensor: has new bytes */
+	const json_t *quantisation; /* quantization_config of the output; NULL: none */
+	int *files;                 /* open, or −1; one for each file of the layout */
+	bool *changed;              /* for each of them: written since the last sync */
+	bool *written;              /* for each tensor: has new bytes */
 };
 
 enum { COPY_BLOCK = 64 << 20 };
@@ -88,17 +89,29 @@ cleanup:
 	return status;
 }
 
-/* The config of a source with coded tensors, without what says so. */
-static fp_status write_plain_config(fp_writer *writer)
+char *fp_writer_config(const fp_writer *writer, const json_t *entries)
+{
+	json_t *config = json_deep_copy(writer->source->config);
+	char *text = NULL;
+	bool good = config && (!writer->quantisation || json_object_set(config, "quantization_config",
+																	(json_t *)(uintptr_t)writer->quantisation) == 0);
+	if (good && (!entries || json_object_update(config, (json_t *)(uintptr_t)entries) == 0))
+		text = json_dumps(config, JSON_INDENT(2));
+	json_decref(config);
+	return text;
+}
+
+/* The config of an output whose tensors have another form than the source's: it says how they are, not how they were. */
+static fp_status write_new_config(fp_writer *writer)
 {
 	const fp_checkpoint *source = writer->source;
-	if (source->packed && !source->codings) {
+	if (source->packed && !source->codings && !writer->quantisation) {
 		fp_status restored = restore_config(writer);
 		if (restored != FP_ERROR_INPUT || writer->exact)
 			return restored;
 		fp_clear_message(writer->ctx); /* someone has edited it: then only its text is another one */
 	}
-	char *text = json_dumps(source->config, JSON_INDENT(2));
+	char *text = fp_writer_config(writer, NULL);
 	fp_status status = text ? fp_writer_add_file(writer, "config.json", text, (int64_t)strlen(text))
 							: fp_fail(writer->ctx, FP_ERROR_MEMORY, "out of memory for config.json");
 	free(text);
@@ -111,8 +124,8 @@ static fp_status prepare(fp_writer *writer, const fp_companion_files *companions
 	fp_context *ctx = writer->ctx;
 	fp_status status;
 	FP_TRY(fp_companion_files_copy(companions, ctx, writer->source->directory, writer->folder.output));
-	if (writer->source->codings || writer->source->packed)
-		FP_TRY(write_plain_config(writer));
+	if (writer->source->codings || writer->source->packed || writer->quantisation)
+		FP_TRY(write_new_config(writer));
 	FP_TRY(open_shards(writer, existing));
 	FP_TRY(set_sizes(writer));
 	if (writer->layout.index)
@@ -126,7 +139,7 @@ cleanup:
 }
 
 static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-							const fp_tensor_info *added, bool exact)
+							const fp_output_change *change, bool exact)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
@@ -136,9 +149,10 @@ static fp_status writer_new(fp_writer **out, fp_context *ctx, const fp_checkpoin
 	writer->ctx = ctx;
 	writer->source = source;
 	writer->exact = exact;
+	writer->quantisation = change && change->format ? change->quantisation : NULL;
 	FP_TRY(fp_working_folder_resolve(&writer->folder, ctx, directory));
 	FP_TRY(fp_working_folder_check(&writer->folder, source->directory));
-	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source, added, exact));
+	FP_TRY(fp_output_layout_make(&writer->layout, ctx, source, change, exact));
 	FP_TRY(FP_NEW(ctx, &writer->written, source->tensors.count + 1));
 	FP_TRY(FP_NEW(ctx, &writer->changed, writer->layout.file_count));
 	FP_TRY(FP_NEW(ctx, &writer->files, writer->layout.file_count));
@@ -149,14 +163,14 @@ cleanup:
 }
 
 static fp_status writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-							 const fp_tensor_info *added, bool exact, bool resume, bool *begun)
+							 const fp_output_change *change, bool exact, bool resume, bool *begun)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
 	fp_companion_files companions = {0};
 	*out = NULL;
 	*begun = false;
-	FP_TRY(writer_new(&writer, ctx, source, directory, added, exact));
+	FP_TRY(writer_new(&writer, ctx, source, directory, change, exact));
 	bool same_index = source->format->is_output && !source->codings && !source->packed;
 	FP_TRY(fp_companion_files_list(&companions, ctx, source->directory, same_index ? source->index_name : NULL));
 	FP_TRY(fp_working_folder_take(&writer->folder, resume, begun));
@@ -187,10 +201,10 @@ fp_status fp_writer_check(fp_context *ctx, const fp_checkpoint *source, const ch
 }
 
 fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						 const fp_tensor_info *added)
+						 const fp_output_change *change)
 {
 	bool begun;
-	return writer_open(out, ctx, source, directory, added, false, false, &begun);
+	return writer_open(out, ctx, source, directory, change, false, false, &begun);
 }
 
 fp_status fp_writer_open_exact(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory)
@@ -200,18 +214,18 @@ fp_status fp_writer_open_exact(fp_writer **out, fp_context *ctx, const fp_checkp
 }
 
 fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						   const fp_tensor_info *added, bool *begun)
+						   const fp_output_change *change, bool *begun)
 {
-	return writer_open(out, ctx, source, directory, added, false, true, begun);
+	return writer_open(out, ctx, source, directory, change, false, true, begun);
 }
 
 fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						 const fp_tensor_info *added)
+						 const fp_output_change *change)
 {
 	fp_status status;
 	fp_writer *writer = NULL;
 	*out = NULL;
-	FP_TRY(writer_new(&writer, ctx, source, directory, added, false));
+	FP_TRY(writer_new(&writer, ctx, source, directory, change, false));
 	writer->joined = true;
 	FP_TRY(open_shards(writer, true));
 	*out = writer;
@@ -221,23 +235,15 @@ cleanup:
 	return status;
 }
 
-/* The source's tensors, then the added one. */
-static const fp_tensor_info *tensor_at(const fp_writer *writer, int64_t index)
+/* Writes a tensor's bytes, or those of a part of it. */
+static fp_status write_bytes(fp_writer *writer, fp_context *ctx, int64_t index, int64_t offset, const void *bytes,
+							 int64_t size)
 {
-	const fp_tensor_list *tensors = &writer->source->tensors;
-	return index < tensors->count ? &tensors->items[index] : &writer->layout.added;
-}
-
-static fp_status write_tensor(fp_writer *writer, fp_context *ctx, int64_t index, const void *bytes)
-{
-	const fp_tensor_info *tensor = tensor_at(writer, index);
-	int64_t offset = writer->layout.offsets[index];
 	int file = writer->layout.file_of[index];
 	writer->changed[file] = true;
-	fp_status status =
-		fp_write_at(ctx, writer->files[file], writer->layout.files[file].name, bytes, tensor->bytes, offset);
+	fp_status status = fp_write_at(ctx, writer->files[file], writer->layout.files[file].name, bytes, size, offset);
 	if (status == FP_OK) /* fp_writer_sync() then has less to wait for */
-		fp_start_writing(writer->files[file], offset, tensor->bytes);
+		fp_start_writing(writer->files[file], offset, size);
 	return status;
 }
 
@@ -257,14 +263,60 @@ static fp_status find_tensor(int64_t *out, const fp_writer *writer, fp_context *
 	return FP_OK;
 }
 
+/* The parts of a tensor that is quantised, else NULL. */
+static const fp_quantised_tensor *parts_of(const fp_writer *writer, int64_t index)
+{
+	const fp_quantised_tensor *all = writer->layout.quantised;
+	return all && index < writer->source->tensors.count && all[index].count > 0 ? &all[index] : NULL;
+}
+
 fp_status fp_writer_replace(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, const void *bytes)
 {
 	int64_t index = -1;
 	fp_status status = find_tensor(&index, writer, ctx, tensor);
+	if (status == FP_OK && parts_of(writer, index))
+		status = fp_fail(ctx, FP_ERROR_INTERNAL, "tensor '%s' is to be quantised and has no scales", tensor->name);
 	if (status == FP_OK)
-		status = write_tensor(writer, ctx, index, bytes);
+		status = write_bytes(writer, ctx, index, writer->layout.offsets[index], bytes, tensor->bytes);
 	if (status == FP_OK)
 		writer->written[index] = true;
+	return status;
+}
+
+/* parts ← memory for the parts of a quantised tensor; freed with free_parts(). */
+static fp_status new_parts(char *parts[FP_QUANTISED_PARTS], fp_context *ctx, const fp_quantised_tensor *quantised)
+{
+	fp_status status = FP_OK;
+	for (int i = 0; i < FP_QUANTISED_PARTS; i++)
+		parts[i] = NULL;
+	for (int i = 0; status == FP_OK && i < quantised->count; i++)
+		status = FP_NEW(ctx, &parts[i], quantised->parts[i].bytes);
+	return status;
+}
+
+static void free_parts(char *parts[FP_QUANTISED_PARTS])
+{
+	for (int i = 0; i < FP_QUANTISED_PARTS; i++)
+		fp_free(parts[i]);
+}
+
+fp_status fp_writer_quantise(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, const void *bytes,
+							 fp_grid_numbers numbers)
+{
+	char *parts[FP_QUANTISED_PARTS] = {NULL};
+	int64_t index = -1;
+	fp_status status;
+	FP_TRY(find_tensor(&index, writer, ctx, tensor));
+	const fp_quantised_tensor *quantised = parts_of(writer, index);
+	if (!quantised)
+		FP_TRY(fp_fail(ctx, FP_ERROR_INTERNAL, "tensor '%s' is not one of those that are quantised", tensor->name));
+	FP_TRY(new_parts(parts, ctx, quantised));
+	FP_TRY(fp_quantised_encode(parts, ctx, quantised, bytes, numbers));
+	for (int i = 0; i < quantised->count; i++)
+		FP_TRY(write_bytes(writer, ctx, index, quantised->offsets[i], parts[i], quantised->parts[i].bytes));
+	writer->written[index] = true;
+cleanup:
+	free_parts(parts);
 	return status;
 }
 
@@ -279,13 +331,24 @@ fp_status fp_writer_mark(fp_writer *writer, fp_context *ctx, const fp_tensor_inf
 
 fp_status fp_writer_read(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, void *bytes)
 {
+	char *parts[FP_QUANTISED_PARTS] = {NULL};
 	int64_t index = -1;
-	fp_status status = find_tensor(&index, writer, ctx, tensor);
-	if (status != FP_OK)
-		return status;
-	int file = writer->layout.file_of[index];
-	return fp_read_at(ctx, writer->files[file], writer->layout.files[file].name, bytes, tensor->bytes,
-					  writer->layout.offsets[index]);
+	fp_status status;
+	FP_TRY(find_tensor(&index, writer, ctx, tensor));
+	const int file = writer->layout.file_of[index];
+	const char *name = writer->layout.files[file].name;
+	const fp_quantised_tensor *quantised = parts_of(writer, index);
+	if (!quantised) {
+		status = fp_read_at(ctx, writer->files[file], name, bytes, tensor->bytes, writer->layout.offsets[index]);
+		goto cleanup;
+	}
+	FP_TRY(new_parts(parts, ctx, quantised));
+	for (int i = 0; i < quantised->count; i++)
+		FP_TRY(fp_read_at(ctx, writer->files[file], name, parts[i], quantised->parts[i].bytes, quantised->offsets[i]));
+	FP_TRY(fp_quantised_decode(bytes, ctx, quantised, parts));
+cleanup:
+	free_parts(parts);
+	return status;
 }
 
 fp_status fp_writer_sync(fp_writer *writer, fp_context *ctx)
@@ -358,6 +421,9 @@ static fp_status copy_kept_tensors(fp_writer *writer)
 	for (int64_t i = 0; i < writer->source->tensors.count; i++) {
 		if (writer->written[i] || writer->layout.offsets[i] < 0)
 			continue;
+		if (parts_of(writer, i))
+			return fp_fail(writer->ctx, FP_ERROR_INTERNAL, "tensor '%s' was to be quantised and has no bytes",
+						   writer->source->tensors.items[i].name);
 		fp_status status = copy_tensor(writer, i);
 		if (status != FP_OK)
 			return status;

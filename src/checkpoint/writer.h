@@ -10,7 +10,7 @@
 #ifndef FP_CHECKPOINT_WRITER_H
 #define FP_CHECKPOINT_WRITER_H
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/writer_layout.h"
 
 typedef struct fp_writer fp_writer;
 
@@ -20,28 +20,34 @@ typedef struct fp_writer fp_writer;
  * if there are several). Coded tensors (tensor_coding.h) are written decoded: the files and the config get new headers and
  * a new text. Config, tokenizer, generation and licence files are copied byte for byte, with symlinks
  * followed. Other weight files (.bin beside safetensors, .h5, .msgpack, .onnx, original/, …) are left out.
- * added: a tensor that the source lacks and that fp_writer_replace() must give bytes to; it goes to the last shard. NULL:
- * none. Its name must live as long as the writer. */
+ * change: what the output has besides; NULL: nothing. fp_writer_replace() must give bytes to an added tensor, which goes to
+ * the last shard, and fp_writer_quantise() to each one that is to be quantised; then config.json says so. */
 fp_status fp_writer_open(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						 const fp_tensor_info *added);
+						 const fp_output_change *change);
 /* The files of a packed source as they were before it was packed, to the byte. */
 fp_status fp_writer_open_exact(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory);
 /* The same as fp_writer_open(), but continues an unfinished output that has finished parts, and then sets *begun. */
 fp_status fp_writer_resume(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						   const fp_tensor_info *added, bool *begun);
+						   const fp_output_change *change, bool *begun);
 /* Fails where fp_writer_open() would because of the directory; writes nothing. */
 fp_status fp_writer_check(fp_context *ctx, const fp_checkpoint *source, const char *directory);
 /* A second writer, of another process, into the output that the first one has open. It must not commit. */
 fp_status fp_writer_join(fp_writer **out, fp_context *ctx, const fp_checkpoint *source, const char *directory,
-						 const fp_tensor_info *added);
+						 const fp_output_change *change);
 /* Writes new bytes for a tensor, of the same type and shape. In any order; the other tensors keep their bytes. */
 fp_status fp_writer_replace(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, const void *bytes);
+/* The same for one that is to be quantised, whose new entries lie on a grid. */
+fp_status fp_writer_quantise(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, const void *bytes,
+							 fp_grid_numbers numbers);
 /* Notes that an earlier run or another process has replaced a tensor. */
 fp_status fp_writer_mark(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor);
-/* Reads the new bytes of a tensor. */
+/* Reads the new bytes of a tensor; those of a quantised one are decoded. */
 fp_status fp_writer_read(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, void *bytes);
 /* Waits until everything replaced so far is on the disk. */
 fp_status fp_writer_sync(fp_writer *writer, fp_context *ctx);
+/* The text of config.json: the source's, with quantization_config if tensors are quantised and with its entries replaced
+ * by those of `entries`, which may be NULL. NULL: out of memory. Freed with free(). */
+char *fp_writer_config(const fp_writer *writer, const json_t *entries);
 /* The folder for records of finished parts, whose names begin with FP_FINISHED_PREFIX. Borrowed. */
 const char *fp_writer_folder(const fp_writer *writer);
 /* Says that a finished part is recorded: fp_writer_close() without a commit then leaves the folder. */

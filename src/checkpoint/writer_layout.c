@@ -160,6 +160,60 @@ static int64_t element_size(const fp_tensor_info *tensor)
 	return tensor->elements > 0 && tensor->bytes > tensor->elements ? tensor->bytes / tensor->elements : 1;
 }
 
+/* What is stored of a tensor: itself, or parts. */
+static int piece_count(const fp_output_layout *layout, int64_t index)
+{
+	return layout->quantised && layout->quantised[index].count > 0 ? layout->quantised[index].count : 1;
+}
+
+static const fp_tensor_info *piece(const fp_output_layout *layout, const fp_checkpoint *source, int64_t index, int part)
+{
+	bool whole = !layout->quantised || layout->quantised[index].count == 0;
+	return whole ? &source->tensors.items[index] : &layout->quantised[index].parts[part];
+}
+
+static int64_t stored_bytes(const fp_output_layout *layout, const fp_checkpoint *source, int64_t index)
+{
+	int64_t bytes = 0;
+	for (int part = 0; part < piece_count(layout, index); part++)
+		bytes += piece(layout, source, index, part)->bytes;
+	return bytes;
+}
+
+/* Notes where a piece starts; the first one stands for the tensor. */
+static void place_piece(fp_output_layout *layout, int64_t index, int part, int64_t offset)
+{
+	if (part == 0)
+		layout->offsets[index] = offset;
+	if (layout->quantised)
+		layout->quantised[index].offsets[part] = offset;
+}
+
+/* Adds a tensor at the end of a file. */
+static fp_status append(const fp_output_file *file, fp_context *ctx, const fp_tensor_info *tensor, json_t *header,
+						json_t *map, int64_t *end)
+{
+	if (json_object_set_new(header, tensor->name, fp_safetensors_describe(tensor, *end)) != 0 ||
+		json_object_set_new(map, tensor->name, json_string(file->name)) != 0)
+		return no_memory(ctx);
+	if (!fp_add_checked(*end, tensor->bytes, end))
+		return fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large in total", file->name);
+	return FP_OK;
+}
+
+/* Adds the header's size to the places in a file. */
+static void shift_places(fp_output_layout *layout, const fp_checkpoint *source, int index)
+{
+	const int64_t size = layout->files[index].header_size;
+	for (int64_t i = 0; i <= source->tensors.count; i++) {
+		if (layout->file_of[i] != index || layout->offsets[i] < 0)
+			continue;
+		layout->offsets[i] += size;
+		for (int part = 0; layout->quantised && i < source->tensors.count && part < FP_QUANTISED_PARTS; part++)
+			layout->quantised[i].offsets[part] += size;
+	}
+}
+
 /* Places the tensors of a file anew: wider elements first, so that all are aligned; otherwise in the source's order. */
 static fp_status fill_file(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, int index,
 						   json_t *map)
@@ -168,40 +222,24 @@ static fp_status fill_file(fp_output_layout *layout, fp_context *ctx, const fp_c
 	fp_status status = FP_OK;
 	json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
 	int64_t end = 0;
-	for (int64_t width = 8; header && width >= 1; width /= 2) {
-		for (int64_t i = 0; i < source->tensors.count; i++) {
-			const fp_tensor_info *tensor = &source->tensors.items[i];
-			if (layout->file_of[i] != index || element_size(tensor) != width || is_tied_head(layout, source, tensor))
-				continue;
-			layout->offsets[i] = end; /* the header's size is added below */
-			if (json_object_set_new(header, tensor->name, fp_safetensors_describe(tensor, end)) != 0 ||
-				json_object_set_new(map, tensor->name, json_string(file->name)) != 0) {
-				status = no_memory(ctx);
-				goto cleanup;
-			}
-			if (!fp_add_checked(end, tensor->bytes, &end)) {
-				status = fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large in total", file->name);
-				goto cleanup;
-			}
-		}
-	}
 	if (!header)
-		status = no_memory(ctx);
+		FP_TRY(no_memory(ctx));
+	for (int64_t width = 8; width >= 1; width /= 2)
+		for (int64_t i = 0; i < source->tensors.count; i++)
+			for (int part = 0; layout->file_of[i] == index && part < piece_count(layout, i); part++) {
+				const fp_tensor_info *tensor = piece(layout, source, i, part);
+				if (element_size(tensor) != width || is_tied_head(layout, source, tensor))
+					continue;
+				place_piece(layout, i, part, end); /* the header's size is added below */
+				FP_TRY(append(file, ctx, tensor, header, map, &end));
+			}
 	const fp_tensor_info *added = added_to(layout, index);
-	if (status == FP_OK && added) {
+	if (added) {
 		layout->offsets[source->tensors.count] = end;
-		if (json_object_set_new(header, added->name, fp_safetensors_describe(added, end)) != 0 ||
-			json_object_set_new(map, added->name, json_string(file->name)) != 0)
-			status = no_memory(ctx);
-		end += added->bytes;
+		FP_TRY(append(file, ctx, added, header, map, &end));
 	}
-	if (status == FP_OK)
-		status = fp_safetensors_header(&file->header, &file->header_size, ctx, header, file->name);
-	for (int64_t i = 0; i < source->tensors.count; i++)
-		if (layout->file_of[i] == index && layout->offsets[i] >= 0)
-			layout->offsets[i] += file->header_size;
-	if (added)
-		layout->offsets[source->tensors.count] += file->header_size;
+	FP_TRY(fp_safetensors_header(&file->header, &file->header_size, ctx, header, file->name));
+	shift_places(layout, source, index);
 	file->size = file->header_size + end;
 cleanup:
 	json_decref(header);
@@ -216,20 +254,22 @@ static int split_shards(fp_output_layout *layout, const fp_checkpoint *source)
 	for (int i = 0; i < source->shard_count; i++)
 		limit = source->files[i].size > limit ? source->files[i].size : limit;
 	for (int64_t i = 0; i < source->tensors.count; i++) {
-		const fp_tensor_info *tensor = &source->tensors.items[i];
-		bool full = source->shard_count > 1 && filled > 0 && tensor->bytes > limit - filled;
-		if (tensor->shard != shard || full) {
+		const int64_t bytes = stored_bytes(layout, source, i);
+		const int own = source->tensors.items[i].shard;
+		bool full = source->shard_count > 1 && filled > 0 && bytes > limit - filled;
+		if (own != shard || full) {
 			files++;
 			filled = 0;
-			shard = tensor->shard;
+			shard = own;
 		}
-		filled += tensor->bytes;
+		filled += bytes;
 		layout->file_of[i] = files - 1;
 	}
 	return files;
 }
 
-/* The files of a source with coded tensors; they keep their names if their number is the same. */
+/* The files of a source with coded tensors, or of an output with quantised ones; they keep their names if their number is
+ * the same. */
 static fp_status recode_shards(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source, json_t *map)
 {
 	fp_status status = FP_OK;
@@ -241,7 +281,10 @@ static fp_status recode_shards(fp_output_layout *layout, fp_context *ctx, const 
 	for (int i = 0; i < count; i++) {
 		char name[64];
 		snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", i + 1, count);
-		FP_TRY(fp_copy_text(ctx, &layout->files[i].name, same ? plain_name(source, i) : name));
+		if (same && !source->format->is_output)
+			FP_TRY(rename_shard(&layout->files[i].name, ctx, source->shards[i], source->format));
+		else
+			FP_TRY(fp_copy_text(ctx, &layout->files[i].name, same ? plain_name(source, i) : name));
 		FP_TRY(fill_file(layout, ctx, source, i, map));
 	}
 cleanup:
@@ -253,7 +296,7 @@ static fp_status make_index(fp_output_layout *layout, fp_context *ctx, const fp_
 	int64_t total = layout->added.bytes;
 	for (int64_t i = 0; i < source->tensors.count; i++)
 		if (layout->offsets[i] >= 0)
-			total += source->tensors.items[i].bytes;
+			total += stored_bytes(layout, source, i);
 	json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
 	char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
 	fp_status status = text ? fp_copy_text(ctx, &layout->index, text) : no_memory(ctx);
@@ -305,31 +348,56 @@ cleanup:
 	return status;
 }
 
-fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,
-								const fp_tensor_info *added, bool exact)
+/* Whether a change of the source makes sense, and what is added. */
+static fp_status take_added(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source,
+							const fp_tensor_info *added)
 {
-	fp_status status;
-	json_t *map = json_object();
-	*out = (fp_output_layout){0};
 	const fp_tensor_info *known = added ? fp_checkpoint_find(source, added->name) : NULL;
-	out->unties = known;
+	layout->unties = known;
 	if (known && (known->dtype != added->dtype || known->rank != added->rank ||
 				  memcmp(known->shape, added->shape, sizeof known->shape) != 0))
-		FP_TRY(fp_fail(
+		return fp_fail(
 			ctx, FP_ERROR_INPUT,
 			"%s: tensor '%s' does not have the type and shape of the embedding that config.json ties it to, so it "
 			"cannot get bytes of its own (--basis local leaves it alone)",
-			source->directory, added->name));
-	if (added && !out->unties)
-		out->added = *added;
+			source->directory, added->name);
+	if (added && !layout->unties)
+		layout->added = *added;
+	return FP_OK;
+}
+
+static fp_status take_quantised(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source,
+								const fp_output_change *change)
+{
+	fp_status status = FP_OK;
+	if (!change->format)
+		return FP_OK;
+	FP_TRY(FP_NEW(ctx, &layout->quantised, source->tensors.count));
+	layout->quantised_count = source->tensors.count;
+	for (int64_t i = 0; i < source->tensors.count; i++)
+		if (change->quantised[i])
+			FP_TRY(fp_quantised_tensor_new(&layout->quantised[i], ctx, &source->tensors.items[i], change->format));
+cleanup:
+	return status;
+}
+
+fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,
+								const fp_output_change *change, bool exact)
+{
+	const fp_output_change none = {0};
+	fp_status status;
+	json_t *map = json_object();
+	*out = (fp_output_layout){0};
+	FP_TRY(take_added(out, ctx, source, change ? change->added : NULL));
+	FP_TRY(take_quantised(out, ctx, source, change ? change : &none));
 	FP_TRY(FP_NEW(ctx, &out->offsets, source->tensors.count + 1));
 	FP_TRY(FP_NEW(ctx, &out->file_of, source->tensors.count + 1));
 	for (int64_t i = 0; i <= source->tensors.count; i++) {
 		out->offsets[i] = -1;
 		out->file_of[i] = i < source->tensors.count ? source->tensors.items[i].shard : source->shard_count - 1;
 	}
-	bool kept = source->format->is_output && !source->codings;
-	if (source->codings)
+	bool recodes = source->codings || out->quantised, kept = source->format->is_output && !recodes;
+	if (recodes)
 		FP_TRY(recode_shards(out, ctx, source, map));
 	else
 		FP_TRY(lay_out_shards(out, ctx, source, map, exact));
@@ -354,6 +422,9 @@ void fp_output_layout_free(fp_output_layout *layout)
 		fp_free(layout->files[i].name);
 		fp_free(layout->files[i].header);
 	}
+	for (int64_t i = 0; i < layout->quantised_count; i++)
+		fp_quantised_tensor_free(&layout->quantised[i]);
+	fp_free(layout->quantised);
 	fp_free(layout->files);
 	fp_free(layout->offsets);
 	fp_free(layout->file_of);

@@ -11,6 +11,8 @@ static const fp_cli_column tensor_columns[] = {
 	{"name", "tensor", NULL, 0, false},
 	{"shape", "shape", NULL, 0, false},
 	{"dtype", "type", NULL, 0, false},
+	{"bits", "bits", "%.0f", 1, false},
+	{"group", "group", "%.0f", 1, false},
 	{"sparsity", "zeros", "%.2f%%", 100, false},
 	{"negative_zeros", "-0.0", "%.0f", 1, false},
 	{"violations", "violations", "%.0f", 1, false},
@@ -37,8 +39,9 @@ static json_t *find_kind(json_t *kinds, const char *name, const json_t *tensor)
 		if (strcmp(fp_cli_text_at(json_array_get(kinds, i), "name"), name) == 0)
 			return json_array_get(kinds, i);
 	json_array_append_new(kinds,
-						  json_pack("{s:s, s:i, s:O?, s:O?}", "name", name, "tensors", 0, "shape",
-									json_object_get(tensor, "shape"), "dtype", json_object_get(tensor, "dtype")));
+						  json_pack("{s:s, s:i, s:O?, s:O?, s:O*, s:O*}", "name", name, "tensors", 0, "shape",
+									json_object_get(tensor, "shape"), "dtype", json_object_get(tensor, "dtype"), "bits",
+									json_object_get(tensor, "bits"), "group", json_object_get(tensor, "group")));
 	return json_array_get(kinds, json_array_size(kinds) - 1);
 }
 
@@ -97,6 +100,8 @@ static void print_kinds(const json_t *tensors)
 		{"tensors", "tensors", "%.0f", 1, false},
 		{"shape", "shape", NULL, 0, false},
 		{"dtype", "type", NULL, 0, false},
+		{"bits", "bits", "%.0f", 1, false},
+		{"group", "group", "%.0f", 1, false},
 		{"sparsity", "zeros", "%.2f%%", 100, false},
 		{"negative_zeros", "-0.0", "%.0f", 1, true},
 		{"violations", "violations", "%.0f", 1, false},

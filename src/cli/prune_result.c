@@ -162,6 +162,9 @@ void fp_cli_prune_render(const json_t *result, const fp_cli_options *options)
 		printf("every operator  %s\n", options->metrics);
 	printf("method          %s\n", fp_method_title(fp_cli_text_at(result, "method"), fp_cli_text_at(result, "preset")));
 	printf("pattern         %s\n", fp_cli_text_at(result, "pattern"));
+	if (json_object_get(result, "quantized"))
+		printf("stored as       %s; zeros like other numbers\n",
+			   fp_cli_text_at(json_object_get(result, "quantized"), "stored_as"));
 	printf("sparsity        %.4f%% of %zu operator%s\n", 100 * fp_cli_number_at(result, "sparsity"), count,
 		   count == 1 ? "" : "s");
 	printf("relative error  %.5f\n", fp_cli_number_at(result, "relative_error"));

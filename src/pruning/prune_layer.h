@@ -32,6 +32,10 @@ typedef struct fp_operator_result {
 	double seconds;
 	fp_solution solution;
 	char pattern[32]; /* its own, as text; "": that of the run */
+	int64_t groups;   /* entries of a row that have a scale of their own, with --quantize; 0: not quantised */
+	/* With --quantize, of each group, row by row; zero points only of formats that have them. On the host, and there only
+	 * while operator_done() runs. */
+	const float *scales, *zero_points;
 } fp_operator_result;
 
 /* Where results go. Every function may be NULL. */

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "pruning/bias_update.h"
+#include "pruning/quantise_operator.h"
 
 #include <math.h>
 #include <string.h>
@@ -221,14 +222,17 @@ fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator
 {
 	fp_backend *be = task->be;
 	outgoing out = {0};
+	fp_quantised_operator quantised = {0};
 	fp_matrix own = {0}, wide;
 	fp_status status;
 	FP_TRY(fp_matrix_widen(be, V, &own, &wide));
+	FP_TRY(fp_quantise_operator(task, wide, result, &quantised));
 	FP_TRY(begin_output(task, wide, result, &out));
 	FP_TRY(end_output(be, &out));
 	FP_TRY(deliver(task, result, out.bytes));
 cleanup:
 	drop_output(be, &out);
+	fp_quantised_free(be, result, &quantised);
 	fp_matrix_free(be, &own);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
@@ -242,6 +246,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	fp_matrix W, V;
 	operator_space space = {.be = be};
 	outgoing out = {0};
+	fp_quantised_operator quantised = {0};
 	double started = fp_clock();
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
 	double residual = residual_share(task, result->number);
@@ -269,6 +274,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	problem.R = space.drift.product;
 	problem.constant = space.drift.energy;
 	result->squared_output = space.squared_output;
+	FP_TRY(fp_quantise_operator(task, V, result, &quantised));
 	FP_TRY(begin_output(task, V, result, &out));
 	if (narrow)
 		FP_TRY(be->memory->copy(be, own->V, V));
@@ -285,6 +291,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 		FP_TRY(deliver(task, result, out.bytes));
 cleanup:
 	drop_output(be, &out);
+	fp_quantised_free(be, result, &quantised);
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }

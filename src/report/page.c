@@ -238,6 +238,20 @@ static void write_coding(fp_html *html, const json_t *document)
 	fp_html_raw(html, ".</p>\n");
 }
 
+/* The number format of the output. */
+static void write_quantised(fp_html *html, const json_t *quantised)
+{
+	if (!quantised)
+		return;
+	fp_html_raw(html, "<p>The pruned operators are stored as ");
+	fp_html_text(html, text_at(quantised, "stored_as"));
+	fp_html_raw(html, " (compressed-tensors, ");
+	fp_html_text(html, text_at(quantised, "layout"));
+	fp_html_raw(html, "). Zeros are ");
+	fp_html_text(html, text_at(quantised, "zeros"));
+	fp_html_raw(html, ".</p>\n");
+}
+
 static void write_prune(fp_html *html, const json_t *document)
 {
 	const char *name = fp_method_title(text_at(document, "method"), text_at(document, "preset"));
@@ -252,6 +266,7 @@ static void write_prune(fp_html *html, const json_t *document)
 		100 * json_number_value(json_object_get(document, "relative_error")),
 		json_number_value(json_object_get(document, "seconds")));
 	write_coding(html, document);
+	write_quantised(html, json_object_get(document, "quantized"));
 	write_basis(html, json_object_get(document, "basis"));
 	write_hidden_errors(html, json_object_get(document, "layers"), name);
 	fp_html_raw(html, "<h2>Error by operator</h2>");

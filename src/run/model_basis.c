@@ -44,9 +44,13 @@ fp_status fp_basis_choose(fp_basis_choice *out, fp_model *model, const fp_settin
 {
 	fp_backend *be = fp_model_backend(model);
 	bool automatic = fp_is(settings->basis, "auto");
-	fp_status status = FP_OK;
+	double sparsity;
+	int64_t kept, group;
+	fp_status status;
 	*out = (fp_basis_choice){0};
-	if (fp_is(settings->basis, "none") || (automatic && !calibrated))
+	FP_TRY(fp_parse_sparsity(be->ctx, settings->pattern, &sparsity, &kept, &group));
+	bool useful = calibrated && (sparsity > 0 || settings->pattern_rules[0]); /* where zeros are placed */
+	if (fp_is(settings->basis, "none") || (automatic && !useful))
 		return FP_OK;
 	if (!calibrated)
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_USAGE,
@@ -71,13 +75,11 @@ const char *fp_basis_word(const fp_basis_choice *choice)
 	return choice->stream ? "full" : choice->local ? "local" : "none";
 }
 
-char *fp_basis_config(const fp_checkpoint *checkpoint)
+char *fp_basis_config(const fp_writer *writer)
 {
-	json_t *config = json_deep_copy(fp_checkpoint_config(checkpoint));
-	char *text = NULL;
-	if (config && json_object_set_new(config, "tie_word_embeddings", json_false()) == 0)
-		text = json_dumps(config, JSON_INDENT(2));
-	json_decref(config);
+	json_t *entries = json_pack("{s:b}", "tie_word_embeddings", 0);
+	char *text = entries ? fp_writer_config(writer, entries) : NULL;
+	json_decref(entries);
 	return text;
 }
 
@@ -247,7 +249,7 @@ fp_status fp_basis_write_rest(const fp_prune_task *task, fp_run_output *output, 
 			FP_TRY(write_layer(task, output, i));
 	FP_TRY(fp_model_give_outer(task->model, &task->choice->head, to.bias_done, to.data));
 	if (task->choice->stream && fp_model_get_config(task->model)->tied) {
-		config = fp_basis_config(fp_model_checkpoint(task->model));
+		config = fp_basis_config(task->writer);
 		if (!config)
 			FP_TRY(fp_fail(task->ctx, FP_ERROR_MEMORY, "out of memory for config.json"));
 		FP_TRY(fp_writer_add_file(task->writer, "config.json", config, (int64_t)strlen(config)));

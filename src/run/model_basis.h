@@ -27,8 +27,8 @@ fp_status fp_basis_choose(fp_basis_choice *out, fp_model *model, const fp_settin
 /* "none", "local" or "full" */
 const char *fp_basis_word(const fp_basis_choice *choice);
 
-/* config.json of an output with a head of its own: the source's with "tie_word_embeddings": false. Freed with free(). */
-char *fp_basis_config(const fp_checkpoint *checkpoint);
+/* config.json of an output with a head of its own: with "tie_word_embeddings": false. Freed with free(). */
+char *fp_basis_config(const fp_writer *writer);
 
 struct fp_prune_task;
 struct fp_run_output;

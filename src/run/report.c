@@ -4,6 +4,7 @@
 #include "base/digest.h"
 #include "run/layer_line.h"
 #include "run/run_identity.h"
+#include "tensor/grid_format.h"
 
 #include <math.h>
 
@@ -27,6 +28,8 @@ json_t *fp_report_operator(const fp_operator_result *result, bool with_times)
 		json_object_set_new(entry, "tokens", json_integer(result->tokens));
 	if (entry && result->pattern[0])
 		json_object_set_new(entry, "pattern", json_string(result->pattern));
+	if (entry && result->groups > 0)
+		json_object_set_new(entry, "group", json_integer(result->tensor->shape[1] / result->groups));
 	if (entry && solution->damping > 0)
 		json_object_set_new(entry, "damping", json_real(solution->damping));
 	if (entry && result->bias_updated)
@@ -84,6 +87,14 @@ static json_t *report_basis(const fp_prune_task *task, const fp_prune_result *re
 	return basis;
 }
 
+/* The format of the output's weights, and what zeros are worth in it. */
+static json_t *report_quantised(const fp_grid_format *format)
+{
+	return json_pack("{s:s, s:s, s:i, s:s, s:s}", "format", format->name, "layout", format->layout, "bits",
+					 format->bits, "stored_as", format->summary, "zeros",
+					 "stored like other numbers: runtimes of this format neither skip them nor save memory by them");
+}
+
 static json_t *report_times(const fp_prune_result *result)
 {
 	json_t *stages = json_object();
@@ -118,6 +129,8 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 	json_object_set_new(report, "calibration_digest", json_string(text));
 	json_object_set_new(report, "settings", fp_report_settings(settings, ctx));
 	json_object_set_new(report, "basis", report_basis(task, result, with_times));
+	if (fp_grid_format_named(settings->quantize))
+		json_object_set_new(report, "quantized", report_quantised(fp_grid_format_named(settings->quantize)));
 	json_object_set_new(report, "operators", operators);
 	if (biases > 0)
 		json_object_set_new(report, "biases_updated", json_integer(biases));

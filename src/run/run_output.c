@@ -23,13 +23,19 @@ static fp_status space_for_operator(void *data, int64_t bytes, char **out)
 	return fp_write_behind_space(run->behind, bytes, out);
 }
 
-/* Replaces a stored tensor by the bytes in the space of the background writer. */
-static fp_status put_tensor(fp_run_output *run, const fp_tensor_info *tensor, const void *bytes)
+/* Replaces a stored tensor by the bytes in the space of the background writer. quantised: with its grid; NULL: it has none. */
+static fp_status put_tensor(fp_run_output *run, const fp_tensor_info *tensor, const void *bytes,
+							const fp_operator_result *quantised)
 {
 	fp_status status = FP_OK;
 	if (run->task->overlay)
 		FP_TRY(fp_overlay_replace(run->task->overlay, tensor, bytes));
-	FP_TRY(fp_write_behind_put(run->behind, tensor));
+	if (quantised)
+		FP_TRY(fp_write_behind_quantise(run->behind, tensor,
+										(fp_grid_numbers){quantised->scales, quantised->zero_points},
+										tensor->shape[0] * quantised->groups));
+	else
+		FP_TRY(fp_write_behind_put(run->behind, tensor));
 	FP_TRY(note_replaced(run, tensor));
 cleanup:
 	return status;
@@ -44,9 +50,12 @@ static fp_status operator_done(void *data, const fp_operator_result *done, const
 	if (done->tensor->whole)
 		FP_TRY(fp_tensor_joiner_put(run->joiner, done->tensor, bytes));
 	else
-		FP_TRY(put_tensor(run, done->tensor, bytes)); /* hands over the space that holds the bytes */
+		/* hands over the space that holds the bytes */
+		FP_TRY(put_tensor(run, done->tensor, bytes, done->scales ? done : NULL));
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
-	result->operators[result->count++] = *done;
+	result->operators[result->count] = *done;
+	result->operators[result->count].scales = result->operators[result->count].zero_points = NULL;
+	result->count++;
 	fp_prune_result_count(result, done);
 	char expert[32] = "";
 	if (fp_operator_expert(done->number) >= 0)
@@ -68,7 +77,7 @@ static fp_status copy_tensor(void *data, const fp_tensor_info *tensor, const voi
 	fp_status status;
 	FP_TRY(fp_write_behind_space(run->behind, tensor->bytes, &space));
 	memcpy(space, bytes, (size_t)tensor->bytes);
-	FP_TRY(put_tensor(run, tensor, bytes));
+	FP_TRY(put_tensor(run, tensor, bytes, NULL));
 cleanup:
 	return status;
 }

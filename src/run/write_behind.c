@@ -4,11 +4,13 @@
 #include "base/memory.h"
 
 #include <pthread.h>
+#include <string.h>
 
 /* The thread's next job: to write a tensor or to call `work`. */
 typedef struct behind_job {
 	const fp_tensor_info *tensor; /* NULL: calls `work` */
 	const char *bytes;
+	float *scales, *zeros; /* of a quantised tensor; owned */
 	fp_behind_work work;
 	void *work_data;
 } behind_job;
@@ -31,11 +33,24 @@ struct fp_write_behind {
 	bool stop;
 };
 
+static void free_numbers(const behind_job *job)
+{
+	fp_free(job->scales);
+	fp_free(job->zeros);
+}
+
 static fp_status do_job(fp_write_behind *behind)
 {
 	const behind_job *job = &behind->job; /* does not change while `busy` is set */
-	return job->tensor ? fp_writer_replace(behind->writer, behind->thread_ctx, job->tensor, job->bytes)
-					   : job->work(job->work_data, behind->thread_ctx);
+	fp_context *ctx = behind->thread_ctx;
+	if (!job->tensor)
+		return job->work(job->work_data, ctx);
+	if (!job->scales)
+		return fp_writer_replace(behind->writer, ctx, job->tensor, job->bytes);
+	fp_status status = fp_writer_quantise(behind->writer, ctx, job->tensor, job->bytes,
+										  (fp_grid_numbers){.scales = job->scales, .zeros = job->zeros});
+	free_numbers(job);
+	return status;
 }
 
 static void *run(void *data)
@@ -172,6 +187,27 @@ fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *ten
 	fp_status status = hand_over(behind, (behind_job){.tensor = tensor, .bytes = behind->space[behind->filling]});
 	if (status == FP_OK)
 		behind->filling ^= 1;
+	return status;
+}
+
+fp_status fp_write_behind_quantise(fp_write_behind *behind, const fp_tensor_info *tensor, fp_grid_numbers numbers,
+								   int64_t groups)
+{
+	behind_job job = {.tensor = tensor, .bytes = behind->space[behind->filling]};
+	fp_status status = FP_OK;
+	if (!behind->started)
+		return FP_OK;
+	FP_TRY(FP_NEW(behind->ctx, &job.scales, groups));
+	memcpy(job.scales, numbers.scales, (size_t)groups * sizeof *job.scales);
+	if (numbers.zeros) {
+		FP_TRY(FP_NEW(behind->ctx, &job.zeros, groups));
+		memcpy(job.zeros, numbers.zeros, (size_t)groups * sizeof *job.zeros);
+	}
+	FP_TRY(hand_over(behind, job));
+	job = (behind_job){0}; /* do_job() frees them */
+	behind->filling ^= 1;
+cleanup:
+	free_numbers(&job);
 	return status;
 }
 

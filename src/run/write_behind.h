@@ -23,6 +23,9 @@ fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out);
 /* Hands the caller's buffer over as the new bytes of `tensor`. Waits until the thread has written the other buffer. */
 fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *tensor);
+/* The same for a tensor that is quantised, with the numbers of its grid (copied), `groups` of them in all. */
+fp_status fp_write_behind_quantise(fp_write_behind *behind, const fp_tensor_info *tensor, fp_grid_numbers numbers,
+								   int64_t groups);
 /* Has the thread call work(data, ctx) after everything that was put so far; needs a writer. `work` reports failures to
  * its ctx, which is not the caller's. If the call fails, `work` is never called. */
 typedef fp_status (*fp_behind_work)(void *data, fp_context *ctx);

@@ -8,10 +8,9 @@ static const struct {
 	const char *name;
 	int64_t size;
 } dtype_table[] = {
-	[FP_F32] = {"F32", 4},         [FP_F16] = {"F16", 2},
-	[FP_BF16] = {"BF16", 2},       [FP_F64] = {"F64", 8},
-	[FP_U8] = {"U8", 1},           [FP_I32] = {"I32", 4},
-	[FP_I64] = {"I64", 8},         [FP_OTHER_DTYPE] = {"other", 0},
+	[FP_F32] = {"F32", 4},         [FP_F16] = {"F16", 2},         [FP_BF16] = {"BF16", 2},
+	[FP_F64] = {"F64", 8},         [FP_U8] = {"U8", 1},           [FP_I32] = {"I32", 4},
+	[FP_I64] = {"I64", 8},         [FP_I8] = {"I8", 1},           [FP_OTHER_DTYPE] = {"other", 0},
 	[FP_F8_E4M3] = {"F8_E4M3", 1}, [FP_F8_E5M2] = {"F8_E5M2", 1},
 };
 

@@ -14,6 +14,7 @@ typedef enum fp_dtype {
 	FP_U8, /* masks: 1 keeps, 0 prunes */
 	FP_I32,
 	FP_I64,
+	FP_I8,
 	FP_F8_E4M3,     /* OCP's E4M3: no infinities; NaN is 0x7F and 0xFF */
 	FP_F8_E5M2,     /* like F16 with two bits of mantissa */
 	FP_OTHER_DTYPE, /* types that are copied but never computed with */

@@ -23,7 +23,7 @@ prune() {
 
 for model in "$source/models/llama-demo" "$source/models/opt-demo"; do
 	for flags in "--correction intra" "--preset best --set fit_steps=4 --correction intra" \
-		"--correction none --preset paper --set iterations=4" "--layers 2-4 --correction intra"; do
+		"--correction none --preset paper --set iterations=4" "--layers 2-4 --correction intra" "--correction intra --quantize int4"; do
 		rm -rf alone shared
 		# shellcheck disable=SC2086
 		prune "$model" 1 alone $flags || complain "one rank fails: $flags"

@@ -25,7 +25,9 @@ prune() {
 }
 
 # With correction=cross the pruned model's hidden states are computed again; a fit changes other tensors than operators.
-for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--samples 64 --method wanda --pattern 2:4"; do
+# Finished operators that are quantised are decoded from the output.
+for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--samples 64 --method wanda --pattern 2:4" \
+	"--samples 16 --preset best --set fit_steps=8 --quantize int4-asym" "--samples 16 --quantize fp8"; do
 	rm -rf whole stopped .stopped.partial
 	# shellcheck disable=SC2086 # the flags are words
 	prune -o whole $flags || complain "prune $flags fails"

@@ -44,7 +44,7 @@ static void decode(fp_context *ctx, const fp_tensor_list *seen, fp_mapping file)
 		const unsigned char *guide = file.bytes + coding->guide->offset;
 		if (FP_NEW(ctx, &bytes, tensor->bytes) != FP_OK)
 			continue;
-		bool good = fp_tensor_decode(bytes, ctx, tensor, file.bytes + coding->values->offset, guide) == FP_OK;
+		bool good = fp_tensor_decode(bytes, ctx, tensor, file.bytes + coding->values->offset, guide, NULL) == FP_OK;
 		if (good != (fp_packed_check(ctx, tensor, guide) == FP_OK))
 			abort();
 		if (good)

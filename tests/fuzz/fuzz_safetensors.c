@@ -22,7 +22,7 @@ static void decode_fp8(fp_context *ctx, const fp_tensor_list *stored, fp_mapping
 		char *bytes = NULL;
 		if (coding && FP_NEW(ctx, &bytes, seen.items[i].bytes) == FP_OK)
 			fp_tensor_decode(bytes, ctx, &seen.items[i], file.bytes + coding->values->offset,
-							 file.bytes + coding->guide->offset);
+							 file.bytes + coding->guide->offset, NULL);
 		fp_free(bytes);
 	}
 	fp_tensor_list_free(&seen);

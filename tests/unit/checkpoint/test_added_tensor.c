@@ -48,7 +48,7 @@ static void write_output(output_run *run, const fp_tensor_info *head, const void
 {
 	fp_writer *writer;
 	unsigned char *again = malloc((size_t)head->bytes);
-	assert_ok(run->ctx, fp_writer_open(&writer, run->ctx, run->source, run->out, head));
+	assert_ok(run->ctx, fp_writer_open(&writer, run->ctx, run->source, run->out, &(fp_output_change){.added = head}));
 	assert_ok(run->ctx, fp_writer_replace(writer, run->ctx, head, bytes));
 	assert_ok(run->ctx, fp_writer_read(writer, run->ctx, head, again));
 	assert_memory_equal(again, bytes, (size_t)head->bytes);
@@ -169,7 +169,7 @@ static void a_head_of_another_kind_is_refused(void **state)
 		other.rank -= i == 1;
 		other.shape[0] += i == 2;
 		assert_fails(run.ctx, FP_ERROR_INPUT, "'lm_head.weight' does not have the type and shape",
-					 fp_writer_open(&writer, run.ctx, run.source, run.out, &other));
+					 fp_writer_open(&writer, run.ctx, run.source, run.out, &(fp_output_change){.added = &other}));
 		assert_null(writer);
 	}
 	fp_checkpoint_close(run.source);
@@ -182,7 +182,8 @@ static void a_tensor_without_bytes_is_an_error(void **state)
 		output_run run;
 		fp_writer *writer;
 		open_run(&run, state, fixtures[i]);
-		assert_ok(run.ctx, fp_writer_open(&writer, run.ctx, run.source, run.out, &run.head));
+		assert_ok(run.ctx,
+				  fp_writer_open(&writer, run.ctx, run.source, run.out, &(fp_output_change){.added = &run.head}));
 		assert_fails(run.ctx, FP_ERROR_INTERNAL, "'lm_head.weight' was added and has no bytes",
 					 fp_writer_commit(writer));
 		fp_writer_close(writer);
@@ -197,7 +198,7 @@ static void another_size_is_refused(void **state)
 	fp_writer *writer;
 	open_run(&run, state, "checkpoint/safetensors-single");
 	fp_tensor_info other = run.head;
-	assert_ok(run.ctx, fp_writer_open(&writer, run.ctx, run.source, run.out, &run.head));
+	assert_ok(run.ctx, fp_writer_open(&writer, run.ctx, run.source, run.out, &(fp_output_change){.added = &run.head}));
 	other.bytes += 2;
 	assert_fails(run.ctx, FP_ERROR_INTERNAL, "'lm_head.weight' is not one of",
 				 fp_writer_replace(writer, run.ctx, &other, run.bytes));
@@ -217,15 +218,16 @@ static void a_joined_writer_and_a_resumed_one_know_it(void **state)
 	bool begun;
 	unsigned char again[HEAD_BYTES];
 	open_run(&run, state, "checkpoint/safetensors-sharded");
-	assert_ok(run.ctx, fp_writer_open(&first, run.ctx, run.source, run.out, &run.head));
-	assert_ok(run.ctx, fp_writer_join(&second, run.ctx, run.source, run.out, &run.head));
+	assert_ok(run.ctx, fp_writer_open(&first, run.ctx, run.source, run.out, &(fp_output_change){.added = &run.head}));
+	assert_ok(run.ctx, fp_writer_join(&second, run.ctx, run.source, run.out, &(fp_output_change){.added = &run.head}));
 	assert_ok(run.ctx, fp_writer_replace(second, run.ctx, &run.head, run.bytes));
 	fp_writer_close(second);
 	assert_ok(run.ctx, fp_writer_read(first, run.ctx, &run.head, again));
 	assert_memory_equal(again, run.bytes, HEAD_BYTES);
 	fp_writer_keep(first);
 	fp_writer_close(first);
-	assert_ok(run.ctx, fp_writer_resume(&first, run.ctx, run.source, run.out, &run.head, &begun));
+	assert_ok(run.ctx,
+			  fp_writer_resume(&first, run.ctx, run.source, run.out, &(fp_output_change){.added = &run.head}, &begun));
 	assert_ok(run.ctx, fp_writer_replace(first, run.ctx, &run.head, run.bytes));
 	assert_ok(run.ctx, fp_writer_commit(first));
 	fp_writer_close(first);
@@ -243,7 +245,8 @@ static void no_memory_leaves_nothing(void **state)
 			fp_writer *writer = NULL;
 			run.ctx->allocations = 0;
 			run.ctx->fail_allocation_at = n;
-			fp_status status = fp_writer_open(&writer, run.ctx, run.source, run.out, &run.head);
+			fp_status status =
+				fp_writer_open(&writer, run.ctx, run.source, run.out, &(fp_output_change){.added = &run.head});
 			if (status == FP_OK)
 				status = fp_writer_replace(writer, run.ctx, &run.head, run.bytes);
 			if (status == FP_OK)

@@ -298,7 +298,8 @@ static int64_t write_model(model_fixture *f, const char *folder)
 	char name[FP_HEAD_NAME_SIZE];
 	fp_tensor_info head = fp_model_untied_head(f->model, name);
 	target to = {.ctx = f->ctx};
-	assert_ok(f->ctx, fp_writer_open(&to.writer, f->ctx, f->checkpoint, folder, stream && c->tied ? &head : NULL));
+	assert_ok(f->ctx, fp_writer_open(&to.writer, f->ctx, f->checkpoint, folder,
+									 &(fp_output_change){.added = stream && c->tied ? &head : NULL}));
 	assert_ok(f->ctx, fp_tensor_joiner_new(&to.joiner, f->ctx, f->checkpoint));
 	for (int64_t i = 0; i < c->layers; i++) {
 		fp_layer *layer;
@@ -311,7 +312,7 @@ static int64_t write_model(model_fixture *f, const char *folder)
 	}
 	assert_ok(f->ctx, fp_model_give_outer(f->model, &head, put, &to));
 	if (stream && c->tied) {
-		char *config = fp_basis_config(f->checkpoint);
+		char *config = fp_basis_config(to.writer);
 		assert_non_null(config);
 		assert_ok(f->ctx, fp_writer_add_file(to.writer, "config.json", config, (int64_t)strlen(config)));
 		free(config);

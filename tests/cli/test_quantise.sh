@@ -1,0 +1,175 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# prune --quantize: every format is written as compressed-tensors, read back by every command and by transformers; what cannot
+# be written is refused.
+. "$2/tests/cli/common.sh"
+demo=$source/models
+fixtures=$source/tests/fixtures/model
+run="--calibration $demo/calibration.jsonl --samples 8 --sequence-length 64 --method wanda --threads 1"
+formats="int4 int4-g32 int4-asym int4-asym-g32 int8 fp8"
+python3 -c "
+import json, sys
+texts = [json.loads(line)['text'] for line in open(sys.argv[1])]
+open('text.txt', 'w').write('\n\n'.join(texts[:24]))" "$demo/evaluation.jsonl" || exit 1
+
+# plain FOLDER: FOLDER-quantised as this program reads it, in FOLDER-plain.
+plain() {
+	"$program" prune "$1-quantised" -o "$1-plain" --method magnitude --pattern 0% --threads 1 >"$work/out" 2>"$work/err" ||
+		complain "$1-quantised cannot be read back"
+}
+
+if ! ${FP_PYTHON:-python3} -c "import torch, transformers, compressed_tensors" 2>/dev/null; then
+	for name in transformers shared others; do
+		! part $name || skip "FP_PYTHON, an interpreter with torch, transformers and compressed-tensors, is not there"
+	done
+fi
+
+# The models that this program ships, and a mixture of experts.
+if part transformers; then
+	names=
+	for model in llama-demo opt-demo moe-demo; do
+		for format in $formats; do
+			[ "$model" != moe-demo ] || [ "$format" = fp8 ] || continue
+			# shellcheck disable=SC2086
+			expect 0 "" prune "$demo/$model" -o "$model-$format-quantised" $run --pattern 2:4 --quantize $format
+			plain "$model-$format"
+			names="$names $model-$format"
+		done
+	done
+	# with a basis the head is no longer the embedding; a fit changes norms and biases
+	for model in llama-demo opt-demo; do
+		expect 0 "" prune "$demo/$model" -o "$model-best-quantised" --calibration "$demo/calibration.jsonl" --samples 8 \
+			--sequence-length 64 --set fit_steps=4 --set basis_steps=4 --quantize int4 --threads 1
+		plain "$model-best"
+		names="$names $model-best"
+	done
+	# some operators are left alone
+	# shellcheck disable=SC2086
+	expect 0 "" prune "$demo/llama-demo" -o some-quantised $run --quantize int4-asym --only "mlp|layers.1" --skip "layers.3.mlp.up"
+	plain some
+	# shellcheck disable=SC2086
+	${FP_PYTHON:-python3} "$source/tests/cli/open_quantised.py" "$program" text.txt 64 $names some >"$work/out" 2>"$work/err" ||
+		complain "transformers: $(grep DIFFERENT "$work/out")"
+	cat "$work/out"
+	finish
+fi
+
+# F16 with groups that do not divide every row, and F32 with rows that no group divides.
+if part shared; then
+	shared=$source/../shared/models
+	[ -d "$shared/stories15M" ] || skip "there are no shared models"
+	names=
+	for model in stories15M stories260K; do
+		for format in $formats; do
+			# shellcheck disable=SC2086
+			expect 0 "" prune "$shared/$model" -o "$model-$format-quantised" $run --quantize $format
+			plain "$model-$format"
+			names="$names $model-$format"
+		done
+	done
+	# shellcheck disable=SC2086
+	${FP_PYTHON:-python3} "$source/tests/cli/open_quantised.py" "$program" text.txt 64 $names >"$work/out" 2>"$work/err" ||
+		complain "transformers: $(grep DIFFERENT "$work/out")"
+	cat "$work/out"
+	finish
+fi
+
+# Checkpoints that compressed-tensors has written.
+if part others; then
+	${FP_PYTHON:-python3} "$source/tests/cli/make_quantised.py" "$demo/llama-demo" w4 w4-asym w8a16 w8a8 w8a8-tensor fp8 \
+		>"$work/out" 2>"$work/err" || complain "compressed-tensors writes nothing: $(tail -3 "$work/err")"
+	for name in w4 w4-asym w8a16 w8a8 w8a8-tensor fp8; do plain $name; done
+	${FP_PYTHON:-python3} "$source/tests/cli/open_quantised.py" "$program" text.txt 64 w4 w4-asym w8a16 w8a8 w8a8-tensor fp8 \
+		>"$work/out" 2>"$work/err" || complain "transformers: $(grep DIFFERENT "$work/out")"
+	cat "$work/out"
+	finish
+fi
+
+for format in $formats; do
+	bits=4
+	said="d['stored_as'].startswith('4-bit whole numbers with a scale')"
+	case $format in
+	*asym*) said="d['stored_as'].startswith('4-bit whole numbers with a scale and a zero point for each')" ;;
+	int8) bits=8 said="d['stored_as'] == '8-bit whole numbers with a scale for each row, read and written as F16'" ;;
+	fp8) bits=8 said="d['stored_as'] == 'FP8 (F8_E4M3) with a scale for each row, read and written as F16'" ;;
+	esac
+	# shellcheck disable=SC2086
+	expect_json "d['quantized']['format'] == '$format' and d['quantized']['bits'] == $bits and d['sparsity'] >= 0.5 and \
+		all(o['group'] in (32, 128, 384) for o in d['operators'])" \
+		prune "$demo/llama-demo" -o "$format" $run --pattern 2:4 --quantize $format
+	expect_json "$said and d['violations'] == 0 and d['negative_zeros'] == 0 and d['dtype'] == 'F16' and \
+		not any('weight_' in t['name'] for t in d['tensors']) and \
+		sum(t.get('bits') == $bits for t in d['tensors']) == 42" inspect "$format" --pattern 2:4
+	expect_json "$said and 1 < d['perplexity'] < 1e4 and d['kl'] > 0" eval "$format" --text text.txt --sequence-length 64 \
+		--threads 1 --reference "$demo/llama-demo"
+	expect_json "$said and d['results'][0]['tokens'] > 0" generate "$format" --prompt Once --max-tokens 4 --threads 1
+	expect_json "$said and d['dry_run']" prune "$format" -o none --dry-run $run
+	grep -q '"quantized"' "$format/pruning_report.json" || complain "$format: the report does not say it"
+done
+expect_output "4-bit" inspect int4
+expect_json "len(d['rows']) == 2 and d['settings']['quantize'] == 'int4'" compare int8 --calibration "$demo/calibration.jsonl" \
+	--samples 8 --sequence-length 64 --threads 1 --text text.txt --methods wanda --patterns 2:4 --quantize int4
+
+# nothing is pruned: 8 bits change little
+expect 0 "" prune "$demo/opt-demo" -o all --method magnitude --pattern 0% --quantize int8 --threads 1
+expect_json "d['kl'] < 0.001" eval all --text text.txt --sequence-length 64 --threads 1 --reference "$demo/opt-demo"
+
+# what is left alone has its bytes and is named in the config; the page says what zeros are worth
+# shellcheck disable=SC2086
+expect 0 "" prune "$demo/llama-demo" -o some $run --quantize int4 --only "layers.1.*(gate|up)_proj" --report page.html
+grep -q "Zeros are stored like other numbers" page.html || complain "the page does not say what zeros are worth"
+python3 - "$demo/llama-demo" some <<'PYTHON' || complain "other tensors or the config"
+import json, struct, sys
+
+def tensors(folder):
+    with open(folder + "/model.safetensors", "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {n: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for n, t in header.items()}
+
+before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
+gone = {"model.layers.1.mlp.gate_proj.weight", "model.layers.1.mlp.up_proj.weight"}
+assert set(before) - set(after) == gone
+assert all(before[name] == after[name] for name in before if name not in gone)
+assert {n: t[:2] for n, t in after.items() if n not in before} == {
+    name + end: form for name in gone for end, form in
+    {"_packed": ("I32", [384, 16]), "_scale": ("F16", [384, 1]), "_shape": ("I64", [2])}.items()}
+config = [json.load(open(folder + "/config.json")) for folder in sys.argv[1:]]
+quantised = config[1].pop("quantization_config")
+assert config[0] == config[1]
+operators = {n.removesuffix(".weight") for n in before if "_proj." in n and n not in gone}
+assert set(quantised["ignore"]) == operators | {"lm_head"}
+assert quantised["config_groups"] == {"group_0": {
+    "targets": ["Linear"], "input_activations": None, "output_activations": None, "format": "pack-quantized",
+    "weights": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128, "dynamic": False}}}
+PYTHON
+
+# shards keep their names and their index names the new tensors
+cp -r "$fixtures/qwen3-fp8-ragged" ragged
+expect 0 "" prune ragged -o sharded --method magnitude --quantize int4-asym --threads 1
+python3 - <<'PYTHON' || complain "the shards of the output"
+import json, struct
+
+index = json.load(open("sharded/model.safetensors.index.json"))
+found, total = {}, 0
+for file in set(index["weight_map"].values()):
+    with open("sharded/" + file, "rb") as stream:
+        header = json.loads(stream.read(struct.unpack("<Q", stream.read(8))[0]))
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            found[name] = file
+            total += tensor["data_offsets"][1] - tensor["data_offsets"][0]
+assert found == index["weight_map"] and total == index["metadata"]["total_size"]
+assert sum(name.endswith(".weight_zero_point") for name in found) > 0
+PYTHON
+expect_json "d['violations'] == 0" inspect sharded --pattern 50%
+
+expect 2 "stores '.*:q' within '.*qkv_proj.weight'.*--quantize none" prune "$fixtures/phi3-plain" -o no --method magnitude --quantize int4
+expect 2 "within 'transformer.h.0.attn.c_attn.weight'" prune "$fixtures/gpt2-plain" -o no --method magnitude --quantize int8
+expect 2 "experts, such as .*, as int4, int4-g32 and fp8 only" prune "$demo/moe-demo" -o no --method magnitude --quantize int8
+expect 2 "groups of one size for all experts.*rows of 80 entries" prune "$demo/moe-demo" -o no --method magnitude --quantize int4
+expect 2 "quantize.*none\|int4" prune "$demo/moe-demo" -o no --method magnitude --quantize int3
+[ ! -e no ] || complain "a refused run leaves an output"
+finish
