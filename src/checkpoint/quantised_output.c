@@ -75,6 +75,22 @@ int64_t fp_quantised_tensor_bytes(const fp_quantised_tensor *tensor)
 	return bytes;
 }
 
+fp_status fp_quantised_parts_new(char *parts[FP_QUANTISED_PARTS], fp_context *ctx, const fp_quantised_tensor *tensor)
+{
+	fp_status status = FP_OK;
+	for (int i = 0; i < FP_QUANTISED_PARTS; i++)
+		parts[i] = NULL;
+	for (int i = 0; status == FP_OK && i < tensor->count; i++)
+		status = FP_NEW(ctx, &parts[i], tensor->parts[i].bytes);
+	return status;
+}
+
+void fp_quantised_parts_free(char *parts[FP_QUANTISED_PARTS])
+{
+	for (int i = 0; i < FP_QUANTISED_PARTS; i++)
+		fp_free(parts[i]);
+}
+
 static void put_code(const fp_quantised_tensor *tensor, char *row, int64_t col, float code)
 {
 	if (tensor->coding.kind == FP_CODED_WORDS)

@@ -34,6 +34,9 @@ void fp_quantised_tensor_free(fp_quantised_tensor *tensor); /* all zero is allow
 /* Bytes of all parts. */
 int64_t fp_quantised_tensor_bytes(const fp_quantised_tensor *tensor);
 
+/* parts ← memory for each part; freed with fp_quantised_parts_free(), which allows NULL. */
+fp_status fp_quantised_parts_new(char *parts[FP_QUANTISED_PARTS], fp_context *ctx, const fp_quantised_tensor *tensor);
+void fp_quantised_parts_free(char *parts[FP_QUANTISED_PARTS]);
 /* parts[i] ← the bytes of part i, for a matrix that lies on the grid; one that does not is an error. */
 fp_status fp_quantised_encode(char *const *parts, fp_context *ctx, const fp_quantised_tensor *tensor, const void *bytes,
 							  fp_grid_numbers numbers);

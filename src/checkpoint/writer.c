@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/companion_files.h"
 #include "checkpoint/working_folder.h"
+#include "checkpoint/writer_config.h"
 #include "checkpoint/writer_layout.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -72,49 +73,20 @@ static fp_status set_sizes(fp_writer *writer)
 	return FP_OK;
 }
 
-/* The config of a packed source, as it was before. */
-static fp_status restore_config(fp_writer *writer)
-{
-	char *path = NULL, *text = NULL, *restored = NULL;
-	int64_t size;
-	fp_status status;
-	FP_TRY(fp_join_path(&path, writer->ctx, writer->source->directory, "config.json"));
-	FP_TRY(fp_read_file(&text, &size, writer->ctx, path, FP_MAX_JSON_FILE));
-	FP_TRY(fp_packed_config_restore(&restored, writer->ctx, text, path));
-	FP_TRY(fp_writer_add_file(writer, "config.json", restored, (int64_t)strlen(restored)));
-cleanup:
-	fp_free(path);
-	fp_free(text);
-	fp_free(restored);
-	return status;
-}
-
 char *fp_writer_config(const fp_writer *writer, const json_t *entries)
 {
-	json_t *config = json_deep_copy(writer->source->config);
-	char *text = NULL;
-	bool good = config && (!writer->quantisation || json_object_set(config, "quantization_config",
-																	(json_t *)(uintptr_t)writer->quantisation) == 0);
-	if (good && (!entries || json_object_update(config, (json_t *)(uintptr_t)entries) == 0))
-		text = json_dumps(config, JSON_INDENT(2));
-	json_decref(config);
-	return text;
+	return fp_output_config(writer->source, writer->quantisation, entries);
 }
 
-/* The config of an output whose tensors have another form than the source's: it says how they are, not how they were. */
+/* The config of an output whose tensors have another form than the source's. */
 static fp_status write_new_config(fp_writer *writer)
 {
-	const fp_checkpoint *source = writer->source;
-	if (source->packed && !source->codings && !writer->quantisation) {
-		fp_status restored = restore_config(writer);
-		if (restored != FP_ERROR_INPUT || writer->exact)
-			return restored;
-		fp_clear_message(writer->ctx); /* someone has edited it: then only its text is another one */
-	}
-	char *text = fp_writer_config(writer, NULL);
-	fp_status status = text ? fp_writer_add_file(writer, "config.json", text, (int64_t)strlen(text))
-							: fp_fail(writer->ctx, FP_ERROR_MEMORY, "out of memory for config.json");
-	free(text);
+	char *text = NULL;
+	fp_status status;
+	FP_TRY(fp_output_config_new(&text, writer->ctx, writer->source, writer->quantisation, writer->exact));
+	FP_TRY(fp_writer_add_file(writer, "config.json", text, (int64_t)strlen(text)));
+cleanup:
+	fp_free(text);
 	return status;
 }
 
@@ -283,23 +255,6 @@ fp_status fp_writer_replace(fp_writer *writer, fp_context *ctx, const fp_tensor_
 	return status;
 }
 
-/* parts ← memory for the parts of a quantised tensor; freed with free_parts(). */
-static fp_status new_parts(char *parts[FP_QUANTISED_PARTS], fp_context *ctx, const fp_quantised_tensor *quantised)
-{
-	fp_status status = FP_OK;
-	for (int i = 0; i < FP_QUANTISED_PARTS; i++)
-		parts[i] = NULL;
-	for (int i = 0; status == FP_OK && i < quantised->count; i++)
-		status = FP_NEW(ctx, &parts[i], quantised->parts[i].bytes);
-	return status;
-}
-
-static void free_parts(char *parts[FP_QUANTISED_PARTS])
-{
-	for (int i = 0; i < FP_QUANTISED_PARTS; i++)
-		fp_free(parts[i]);
-}
-
 fp_status fp_writer_quantise(fp_writer *writer, fp_context *ctx, const fp_tensor_info *tensor, const void *bytes,
 							 fp_grid_numbers numbers)
 {
@@ -310,13 +265,13 @@ fp_status fp_writer_quantise(fp_writer *writer, fp_context *ctx, const fp_tensor
 	const fp_quantised_tensor *quantised = parts_of(writer, index);
 	if (!quantised)
 		FP_TRY(fp_fail(ctx, FP_ERROR_INTERNAL, "tensor '%s' is not one of those that are quantised", tensor->name));
-	FP_TRY(new_parts(parts, ctx, quantised));
+	FP_TRY(fp_quantised_parts_new(parts, ctx, quantised));
 	FP_TRY(fp_quantised_encode(parts, ctx, quantised, bytes, numbers));
 	for (int i = 0; i < quantised->count; i++)
 		FP_TRY(write_bytes(writer, ctx, index, quantised->offsets[i], parts[i], quantised->parts[i].bytes));
 	writer->written[index] = true;
 cleanup:
-	free_parts(parts);
+	fp_quantised_parts_free(parts);
 	return status;
 }
 
@@ -342,12 +297,12 @@ fp_status fp_writer_read(fp_writer *writer, fp_context *ctx, const fp_tensor_inf
 		status = fp_read_at(ctx, writer->files[file], name, bytes, tensor->bytes, writer->layout.offsets[index]);
 		goto cleanup;
 	}
-	FP_TRY(new_parts(parts, ctx, quantised));
+	FP_TRY(fp_quantised_parts_new(parts, ctx, quantised));
 	for (int i = 0; i < quantised->count; i++)
 		FP_TRY(fp_read_at(ctx, writer->files[file], name, parts[i], quantised->parts[i].bytes, quantised->offsets[i]));
 	FP_TRY(fp_quantised_decode(bytes, ctx, quantised, parts));
 cleanup:
-	free_parts(parts);
+	fp_quantised_parts_free(parts);
 	return status;
 }
 

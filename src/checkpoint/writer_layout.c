@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/stored_pieces.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,35 +161,6 @@ static int64_t element_size(const fp_tensor_info *tensor)
 	return tensor->elements > 0 && tensor->bytes > tensor->elements ? tensor->bytes / tensor->elements : 1;
 }
 
-/* What is stored of a tensor: itself, or parts. */
-static int piece_count(const fp_output_layout *layout, int64_t index)
-{
-	return layout->quantised && layout->quantised[index].count > 0 ? layout->quantised[index].count : 1;
-}
-
-static const fp_tensor_info *piece(const fp_output_layout *layout, const fp_checkpoint *source, int64_t index, int part)
-{
-	bool whole = !layout->quantised || layout->quantised[index].count == 0;
-	return whole ? &source->tensors.items[index] : &layout->quantised[index].parts[part];
-}
-
-static int64_t stored_bytes(const fp_output_layout *layout, const fp_checkpoint *source, int64_t index)
-{
-	int64_t bytes = 0;
-	for (int part = 0; part < piece_count(layout, index); part++)
-		bytes += piece(layout, source, index, part)->bytes;
-	return bytes;
-}
-
-/* Notes where a piece starts; the first one stands for the tensor. */
-static void place_piece(fp_output_layout *layout, int64_t index, int part, int64_t offset)
-{
-	if (part == 0)
-		layout->offsets[index] = offset;
-	if (layout->quantised)
-		layout->quantised[index].offsets[part] = offset;
-}
-
 /* Adds a tensor at the end of a file. */
 static fp_status append(const fp_output_file *file, fp_context *ctx, const fp_tensor_info *tensor, json_t *header,
 						json_t *map, int64_t *end)
@@ -199,19 +171,6 @@ static fp_status append(const fp_output_file *file, fp_context *ctx, const fp_te
 	if (!fp_add_checked(*end, tensor->bytes, end))
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: its tensors are too large in total", file->name);
 	return FP_OK;
-}
-
-/* Adds the header's size to the places in a file. */
-static void shift_places(fp_output_layout *layout, const fp_checkpoint *source, int index)
-{
-	const int64_t size = layout->files[index].header_size;
-	for (int64_t i = 0; i <= source->tensors.count; i++) {
-		if (layout->file_of[i] != index || layout->offsets[i] < 0)
-			continue;
-		layout->offsets[i] += size;
-		for (int part = 0; layout->quantised && i < source->tensors.count && part < FP_QUANTISED_PARTS; part++)
-			layout->quantised[i].offsets[part] += size;
-	}
 }
 
 /* Places the tensors of a file anew: wider elements first, so that all are aligned; otherwise in the source's order. */
@@ -226,11 +185,11 @@ static fp_status fill_file(fp_output_layout *layout, fp_context *ctx, const fp_c
 		FP_TRY(no_memory(ctx));
 	for (int64_t width = 8; width >= 1; width /= 2)
 		for (int64_t i = 0; i < source->tensors.count; i++)
-			for (int part = 0; layout->file_of[i] == index && part < piece_count(layout, i); part++) {
-				const fp_tensor_info *tensor = piece(layout, source, i, part);
+			for (int part = 0; layout->file_of[i] == index && part < fp_piece_count(layout, i); part++) {
+				const fp_tensor_info *tensor = fp_piece(layout, source, i, part);
 				if (element_size(tensor) != width || is_tied_head(layout, source, tensor))
 					continue;
-				place_piece(layout, i, part, end); /* the header's size is added below */
+				fp_place_piece(layout, i, part, end); /* the header's size is added below */
 				FP_TRY(append(file, ctx, tensor, header, map, &end));
 			}
 	const fp_tensor_info *added = added_to(layout, index);
@@ -239,7 +198,7 @@ static fp_status fill_file(fp_output_layout *layout, fp_context *ctx, const fp_c
 		FP_TRY(append(file, ctx, added, header, map, &end));
 	}
 	FP_TRY(fp_safetensors_header(&file->header, &file->header_size, ctx, header, file->name));
-	shift_places(layout, source, index);
+	fp_shift_places(layout, source, index);
 	file->size = file->header_size + end;
 cleanup:
 	json_decref(header);
@@ -254,7 +213,7 @@ static int split_shards(fp_output_layout *layout, const fp_checkpoint *source)
 	for (int i = 0; i < source->shard_count; i++)
 		limit = source->files[i].size > limit ? source->files[i].size : limit;
 	for (int64_t i = 0; i < source->tensors.count; i++) {
-		const int64_t bytes = stored_bytes(layout, source, i);
+		const int64_t bytes = fp_stored_bytes(layout, source, i);
 		const int own = source->tensors.items[i].shard;
 		bool full = source->shard_count > 1 && filled > 0 && bytes > limit - filled;
 		if (own != shard || full) {
@@ -296,7 +255,7 @@ static fp_status make_index(fp_output_layout *layout, fp_context *ctx, const fp_
 	int64_t total = layout->added.bytes;
 	for (int64_t i = 0; i < source->tensors.count; i++)
 		if (layout->offsets[i] >= 0)
-			total += stored_bytes(layout, source, i);
+			total += fp_stored_bytes(layout, source, i);
 	json_t *index = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
 	char *text = index ? json_dumps(index, JSON_INDENT(2)) : NULL;
 	fp_status status = text ? fp_copy_text(ctx, &layout->index, text) : no_memory(ctx);
@@ -366,21 +325,6 @@ static fp_status take_added(fp_output_layout *layout, fp_context *ctx, const fp_
 	return FP_OK;
 }
 
-static fp_status take_quantised(fp_output_layout *layout, fp_context *ctx, const fp_checkpoint *source,
-								const fp_output_change *change)
-{
-	fp_status status = FP_OK;
-	if (!change->format)
-		return FP_OK;
-	FP_TRY(FP_NEW(ctx, &layout->quantised, source->tensors.count));
-	layout->quantised_count = source->tensors.count;
-	for (int64_t i = 0; i < source->tensors.count; i++)
-		if (change->quantised[i])
-			FP_TRY(fp_quantised_tensor_new(&layout->quantised[i], ctx, &source->tensors.items[i], change->format));
-cleanup:
-	return status;
-}
-
 fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp_checkpoint *source,
 								const fp_output_change *change, bool exact)
 {
@@ -389,7 +333,7 @@ fp_status fp_output_layout_make(fp_output_layout *out, fp_context *ctx, const fp
 	json_t *map = json_object();
 	*out = (fp_output_layout){0};
 	FP_TRY(take_added(out, ctx, source, change ? change->added : NULL));
-	FP_TRY(take_quantised(out, ctx, source, change ? change : &none));
+	FP_TRY(fp_layout_quantise(out, ctx, source, change ? change : &none));
 	FP_TRY(FP_NEW(ctx, &out->offsets, source->tensors.count + 1));
 	FP_TRY(FP_NEW(ctx, &out->file_of, source->tensors.count + 1));
 	for (int64_t i = 0; i <= source->tensors.count; i++) {
@@ -422,9 +366,7 @@ void fp_output_layout_free(fp_output_layout *layout)
 		fp_free(layout->files[i].name);
 		fp_free(layout->files[i].header);
 	}
-	for (int64_t i = 0; i < layout->quantised_count; i++)
-		fp_quantised_tensor_free(&layout->quantised[i]);
-	fp_free(layout->quantised);
+	fp_layout_free_quantised(layout);
 	fp_free(layout->files);
 	fp_free(layout->offsets);
 	fp_free(layout->file_of);

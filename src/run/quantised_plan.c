@@ -20,12 +20,19 @@ static bool ends_with(const char *name, const char *tail)
 	return length > size && strcmp(name + length - size, tail) == 0;
 }
 
+/* Entries of a row that share a scale; 0: all. */
+static int64_t group_of(const fp_quantised_plan *plan, const fp_tensor_info *tensor)
+{
+	int64_t group = fp_grid_group(plan->format, tensor->shape[1]);
+	return plan->format->group % group == 0 && plan->format->group > 0 ? group : 0; /* 0: the whole row */
+}
+
 /* Experts that transformers stacks when it loads them: it knows two layouts, without zero points. */
 static fp_status check_expert(const fp_quantised_plan *plan, fp_context *ctx, const fp_tensor_info *tensor,
 							  int64_t *group)
 {
 	const fp_grid_format *format = plan->format;
-	const int64_t own = format->group > 0 ? fp_grid_group(format, tensor->shape[1]) : 0;
+	const int64_t own = group_of(plan, tensor);
 	if (!format->symmetric || (!format->is_float && format->bits == 8))
 		return fp_fail(ctx, FP_ERROR_USAGE,
 					   "quantize %s: loaders read experts, such as '%s', as int4, int4-g32 and fp8 only; use one of "
@@ -71,12 +78,6 @@ static fp_status choose_tensors(fp_quantised_plan *plan, const fp_model *model, 
 		}
 cleanup:
 	return status;
-}
-
-static int64_t group_of(const fp_quantised_plan *plan, const fp_tensor_info *tensor)
-{
-	int64_t group = fp_grid_group(plan->format, tensor->shape[1]);
-	return plan->format->group % group == 0 && plan->format->group > 0 ? group : 0; /* 0: the whole row */
 }
 
 /* The next smaller group of some tensor; −1: there is none. */
