@@ -89,7 +89,9 @@ static void describe_integers(fp_checkpoint *checkpoint)
 static fp_status present_coded(fp_checkpoint *checkpoint, fp_context *ctx)
 {
 	bool fp8 = checkpoint->quantisation.kind == FP_QUANTISED_FP8;
+	char packed[FP_CODING_TEXT];
 	fp_status status;
+	snprintf(packed, sizeof packed, "%s", checkpoint->coding);
 	FP_TRY(FP_NEW(ctx, &checkpoint->codings, checkpoint->tensors.count + 1));
 	checkpoint->stored = checkpoint->tensors;
 	checkpoint->tensors = (fp_tensor_list){0};
@@ -107,6 +109,10 @@ static fp_status present_coded(fp_checkpoint *checkpoint, fp_context *ctx)
 		describe_fp8(checkpoint);
 	else
 		describe_integers(checkpoint);
+	if (packed[0]) {
+		size_t used = strlen(checkpoint->coding);
+		snprintf(checkpoint->coding + used, sizeof checkpoint->coding - used, "; %s", packed);
+	}
 	json_object_del(checkpoint->config, "quantization_config");
 cleanup:
 	return status;
@@ -161,15 +167,17 @@ fp_status fp_checkpoint_read(const void **bytes, void **own, fp_context *ctx, co
 							 const fp_tensor_info *tensor)
 {
 	const fp_tensor_coding *coding = tensor->coding;
+	const void *values = NULL;
+	void *unpacked = NULL;
 	char *decoded = NULL;
 	fp_status status;
 	*own = NULL;
 	*bytes = fp_checkpoint_data(checkpoint, tensor);
 	if (!coding)
 		return FP_OK;
+	FP_TRY(fp_checkpoint_read(&values, &unpacked, ctx, checkpoint, coding->values)); /* two levels at most */
 	FP_TRY(FP_NEW(ctx, &decoded, tensor->bytes));
-	status = fp_tensor_decode(decoded, ctx, tensor, fp_checkpoint_data(checkpoint, coding->values),
-							  fp_checkpoint_data(checkpoint, coding->guide),
+	status = fp_tensor_decode(decoded, ctx, tensor, values, fp_checkpoint_data(checkpoint, coding->guide),
 							  coding->zeros ? fp_checkpoint_data(checkpoint, coding->zeros) : NULL);
 	if (status != FP_OK) {
 		fp_fail_in(ctx, status, "%s", checkpoint->directory);
@@ -178,6 +186,7 @@ fp_status fp_checkpoint_read(const void **bytes, void **own, fp_context *ctx, co
 	*bytes = *own = decoded;
 	decoded = NULL;
 cleanup:
+	fp_free(unpacked);
 	fp_free(decoded);
 	return status;
 }

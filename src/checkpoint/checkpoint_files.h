@@ -10,7 +10,7 @@
 #include "checkpoint/tensor_coding.h"
 #include "checkpoint/weight_formats.h"
 
-enum { FP_CODING_TEXT = 128, FP_MAX_JSON_FILE = 100000000 };
+enum { FP_CODING_TEXT = 256, FP_MAX_JSON_FILE = 100000000 };
 
 struct fp_checkpoint {
 	char *directory; /* without symbolic links */

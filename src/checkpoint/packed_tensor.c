@@ -16,15 +16,18 @@ bool fp_packed_fits(const fp_tensor_info *tensor)
 {
 	static const char ending[] = ".weight";
 	size_t length = strlen(tensor->name), tail = sizeof ending - 1;
-	return tensor->rank == 2 && tensor->elements > 0 && fp_dtype_is_weight(tensor->dtype) && length > tail &&
+	bool known = fp_dtype_is_weight(tensor->dtype) || tensor->dtype == FP_I8 || tensor->dtype == FP_F8_E4M3;
+	return tensor->rank == 2 && tensor->elements > 0 && known && length > tail &&
 		   strcmp(tensor->name + length - tail, ending) == 0;
 }
 
-/* The bits of an entry of 2 or 4 bytes, which may be unaligned. */
+/* The bits of an entry of 1, 2 or 4 bytes, which may be unaligned. */
 static uint32_t load(const char *bytes, int64_t index, int64_t size)
 {
 	uint16_t half;
 	uint32_t word;
+	if (size == 1)
+		return (unsigned char)bytes[index];
 	if (size == 2) {
 		memcpy(&half, bytes + 2 * index, sizeof half);
 		return half;
@@ -36,7 +39,9 @@ static uint32_t load(const char *bytes, int64_t index, int64_t size)
 static void store(char *bytes, int64_t index, int64_t size, uint32_t bits)
 {
 	uint16_t half = (uint16_t)bits;
-	if (size == 2)
+	if (size == 1)
+		bytes[index] = (char)bits;
+	else if (size == 2)
 		memcpy(bytes + 2 * index, &half, sizeof half);
 	else
 		memcpy(bytes + 4 * index, &bits, sizeof bits);
@@ -244,6 +249,8 @@ static fp_status decode_mask(char *bytes, fp_context *ctx, const fp_tensor_info 
 		const unsigned char *bits = mask + row * mask_bytes(cols);
 		if (size == 2) /* a constant size makes the loop several times faster */
 			decode_mask_row(out, from, bits, cols, 2);
+		else if (size == 1)
+			decode_mask_row(out, from, bits, cols, 1);
 		else
 			decode_mask_row(out, from, bits, cols, 4);
 	}

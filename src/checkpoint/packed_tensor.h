@@ -15,7 +15,7 @@ typedef struct fp_packed_plan {
 	int64_t guide_bytes; /* of the mask or the positions */
 } fp_packed_plan;
 
-/* Whether a tensor may be packed: a matrix of 16-bit or 32-bit floats whose name ends in ".weight". */
+/* Whether a tensor may be packed: a matrix of weights, or of 8-bit codes of weights, whose name ends in ".weight". */
 bool fp_packed_fits(const fp_tensor_info *tensor);
 /* Chooses the form of a matrix from its bytes: the smaller one, but 2:4 unless the mask saves more than 1% of it. */
 fp_packed_plan fp_packed_choose(const fp_tensor_info *tensor, const void *bytes);

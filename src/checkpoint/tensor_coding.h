@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tensor_coding.h: tensors that a checkpoint stores in another form than its readers see: fp_checkpoint_read() decodes
- * them. The parts are tensors that are stored as they are, so that fp_checkpoint_data() has their bytes.
+ * them. The parts are tensors that are stored as they are, so that fp_checkpoint_data() has their bytes; but the codes of a
+ * quantised matrix may be packed.
  */
 #ifndef FP_CHECKPOINT_TENSOR_CODING_H
 #define FP_CHECKPOINT_TENSOR_CODING_H

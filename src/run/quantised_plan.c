@@ -49,14 +49,41 @@ static fp_status check_expert(const fp_quantised_plan *plan, fp_context *ctx, co
 
 static fp_status check_operator(const fp_quantised_plan *plan, fp_context *ctx, const fp_tensor_info *tensor)
 {
-	if (tensor->whole)
+	const fp_tensor_info *stored = tensor->whole ? tensor->whole : tensor;
+	if (tensor->transposed)
 		return fp_fail(ctx, FP_ERROR_USAGE,
-					   "quantize %s: this model stores '%s' within '%s'; only operators with a tensor of their own can "
-					   "be quantised: use --quantize none, or leave it out with --skip",
-					   plan->format->name, tensor->name, tensor->whole->name);
-	if (!ends_with(tensor->name, ending) || strlen(tensor->name) >= NAME_SIZE || tensor->elements == 0)
+					   "quantize %s: this model stores '%s' with its inputs as rows, which loaders of quantised "
+					   "checkpoints do not read; use --quantize none",
+					   plan->format->name, tensor->name);
+	if (!ends_with(stored->name, ending) || strlen(stored->name) >= NAME_SIZE || stored->elements == 0)
 		return fp_fail(ctx, FP_ERROR_USAGE, "quantize %s: the name of '%s' does not end in %s", plan->format->name,
-					   tensor->name, ending);
+					   stored->name, ending);
+	return FP_OK;
+}
+
+/* transformers' Falcon has linear modules of a class of its own, which cannot hold packed weights. */
+static fp_status check_family(const fp_quantised_plan *plan, const fp_model *model)
+{
+	if (strcmp(fp_model_architecture(model), "FalconForCausalLM") != 0 || plan->format->bits == 8)
+		return FP_OK;
+	return fp_fail(fp_model_backend(model)->ctx, FP_ERROR_USAGE,
+				   "quantize %s: transformers does not load Falcon with packed weights; use int8 or fp8",
+				   plan->format->name);
+}
+
+/* Operators in one tensor share its form: all of them are quantised, or none. */
+static fp_status check_parts(const fp_quantised_plan *plan, const fp_model *model, const fp_selection *selection,
+							 int64_t layer)
+{
+	const fp_tensor_info *first = fp_checkpoint_tensor(fp_model_checkpoint(model), 0);
+	for (int i = 0; i < fp_model_operators(model); i++) {
+		const fp_tensor_info *tensor = fp_model_operator(model, layer, i);
+		if (tensor && tensor->whole && plan->tensors[tensor->whole - first] && !fp_selection_has(selection, layer, i))
+			return fp_fail(fp_model_backend(model)->ctx, FP_ERROR_USAGE,
+						   "quantize %s: '%s' is left out, but other operators in '%s' are not; prune all of them or "
+						   "none",
+						   plan->format->name, tensor->name, tensor->whole->name);
+	}
 	return FP_OK;
 }
 
@@ -66,7 +93,7 @@ static fp_status choose_tensors(fp_quantised_plan *plan, const fp_model *model, 
 	const fp_checkpoint *checkpoint = fp_model_checkpoint(model);
 	int64_t group = -1; /* of the experts */
 	fp_status status = FP_OK;
-	for (int64_t layer = 0; layer < fp_model_get_config(model)->layers; layer++)
+	for (int64_t layer = 0; layer < fp_model_get_config(model)->layers; layer++) {
 		for (int i = 0; i < fp_model_operators(model); i++) {
 			if (!fp_selection_has(selection, layer, i))
 				continue;
@@ -74,8 +101,10 @@ static fp_status choose_tensors(fp_quantised_plan *plan, const fp_model *model, 
 			FP_TRY(check_operator(plan, ctx, tensor));
 			if (fp_operator_expert(i) >= 0)
 				FP_TRY(check_expert(plan, ctx, tensor, &group));
-			plan->tensors[tensor - fp_checkpoint_tensor(checkpoint, 0)] = true;
+			plan->tensors[(tensor->whole ? tensor->whole : tensor) - fp_checkpoint_tensor(checkpoint, 0)] = true;
 		}
+		FP_TRY(check_parts(plan, model, selection, layer));
+	}
 cleanup:
 	return status;
 }
@@ -224,6 +253,7 @@ fp_status fp_quantised_plan_make(fp_quantised_plan *out, const fp_model *model, 
 	*out = (fp_quantised_plan){.format = fp_grid_format_named(settings->quantize)};
 	if (!out->format)
 		return FP_OK;
+	FP_TRY(check_family(out, model));
 	FP_TRY(FP_NEW(ctx, &out->tensors, fp_checkpoint_tensor_count(checkpoint)));
 	FP_TRY(fp_selection_new(&selection, model, settings));
 	FP_TRY(choose_tensors(out, model, selection));

@@ -13,8 +13,8 @@ typedef struct fp_quantised_plan { /* freed with fp_quantised_plan_free() */
 	json_t *config;                /* quantization_config */
 } fp_quantised_plan;
 
-/* The operators that are pruned, each of them in a tensor of its own: loaders know no other. Fails if the model stores
- * them otherwise or if loaders do not read its experts in this format. */
+/* The operators that are pruned. Fails if the model stores them transposed, if only some of those in one tensor are pruned,
+ * or if loaders do not read its experts in this format. */
 fp_status fp_quantised_plan_make(fp_quantised_plan *out, const fp_model *model, const fp_settings *settings);
 void fp_quantised_plan_free(fp_quantised_plan *plan); /* all zero is allowed */
 

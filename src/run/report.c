@@ -92,7 +92,8 @@ static json_t *report_quantised(const fp_grid_format *format)
 {
 	return json_pack("{s:s, s:s, s:i, s:s, s:s}", "format", format->name, "layout", format->layout, "bits",
 					 format->bits, "stored_as", format->summary, "zeros",
-					 "stored like other numbers: runtimes of this format neither skip them nor save memory by them");
+					 "stored like other numbers: runtimes of this format neither skip them nor save memory by them; "
+					 "pack leaves those of 8-bit formats out of the files");
 }
 
 static json_t *report_times(const fp_prune_result *result)

@@ -23,17 +23,16 @@ static fp_status space_for_operator(void *data, int64_t bytes, char **out)
 	return fp_write_behind_space(run->behind, bytes, out);
 }
 
-/* Replaces a stored tensor by the bytes in the space of the background writer. quantised: with its grid; NULL: it has none. */
+/* Replaces a stored tensor by the bytes in the space of the background writer. groups: of each
+ * row, with the numbers of its grid; 0: it is not quantised. */
 static fp_status put_tensor(fp_run_output *run, const fp_tensor_info *tensor, const void *bytes,
-							const fp_operator_result *quantised)
+							fp_grid_numbers numbers, int64_t groups)
 {
 	fp_status status = FP_OK;
 	if (run->task->overlay)
 		FP_TRY(fp_overlay_replace(run->task->overlay, tensor, bytes));
-	if (quantised)
-		FP_TRY(fp_write_behind_quantise(run->behind, tensor,
-										(fp_grid_numbers){quantised->scales, quantised->zero_points},
-										tensor->shape[0] * quantised->groups));
+	if (groups > 0)
+		FP_TRY(fp_write_behind_quantise(run->behind, tensor, numbers, tensor->shape[0] * groups));
 	else
 		FP_TRY(fp_write_behind_put(run->behind, tensor));
 	FP_TRY(note_replaced(run, tensor));
@@ -47,11 +46,13 @@ static fp_status operator_done(void *data, const fp_operator_result *done, const
 	fp_prune_result *result = run->result;
 	fp_context *ctx = run->task->ctx;
 	fp_status status;
-	if (done->tensor->whole)
+	const fp_grid_numbers numbers = {done->scales, done->zero_points};
+	if (done->tensor->whole && done->groups > 0)
+		FP_TRY(fp_tensor_joiner_quantise(run->joiner, done->tensor, bytes, numbers, done->groups));
+	else if (done->tensor->whole)
 		FP_TRY(fp_tensor_joiner_put(run->joiner, done->tensor, bytes));
-	else
-		/* hands over the space that holds the bytes */
-		FP_TRY(put_tensor(run, done->tensor, bytes, done->scales ? done : NULL));
+	else /* hands over the space that holds the bytes */
+		FP_TRY(put_tensor(run, done->tensor, bytes, numbers, done->groups));
 	FP_TRY(FP_GROW(ctx, &result->operators, &result->capacity, result->count + 1));
 	result->operators[result->count] = *done;
 	result->operators[result->count].scales = result->operators[result->count].zero_points = NULL;
@@ -70,14 +71,15 @@ cleanup:
 }
 
 /* The same for bytes elsewhere. */
-static fp_status copy_tensor(void *data, const fp_tensor_info *tensor, const void *bytes)
+static fp_status copy_tensor(void *data, const fp_tensor_info *tensor, const void *bytes, fp_grid_numbers numbers,
+							 int64_t groups)
 {
 	fp_run_output *run = data;
 	char *space;
 	fp_status status;
 	FP_TRY(fp_write_behind_space(run->behind, tensor->bytes, &space));
 	memcpy(space, bytes, (size_t)tensor->bytes);
-	FP_TRY(put_tensor(run, tensor, bytes, NULL));
+	FP_TRY(put_tensor(run, tensor, bytes, numbers, groups));
 cleanup:
 	return status;
 }
@@ -85,7 +87,8 @@ cleanup:
 static fp_status bias_done(void *data, const fp_tensor_info *tensor, const void *bytes)
 {
 	fp_run_output *run = data;
-	return tensor->whole ? fp_tensor_joiner_put(run->joiner, tensor, bytes) : copy_tensor(run, tensor, bytes);
+	return tensor->whole ? fp_tensor_joiner_put(run->joiner, tensor, bytes)
+						 : copy_tensor(run, tensor, bytes, (fp_grid_numbers){0}, 0);
 }
 
 static fp_status fit_done(void *data, const fp_fit_result *fit)

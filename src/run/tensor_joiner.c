@@ -9,6 +9,8 @@
 typedef struct joined_tensor {
 	const fp_tensor_info *tensor; /* borrowed from the checkpoint */
 	char *bytes;
+	float *scales, *zeros; /* of a quantised one, else NULL */
+	int64_t groups;        /* of each row */
 } joined_tensor;
 
 struct fp_tensor_joiner {
@@ -28,8 +30,11 @@ fp_status fp_tensor_joiner_new(fp_tensor_joiner **out, fp_context *ctx, const fp
 
 static void forget(fp_tensor_joiner *joiner)
 {
-	for (int64_t i = 0; i < joiner->count; i++)
+	for (int64_t i = 0; i < joiner->count; i++) {
 		fp_free(joiner->tensors[i].bytes);
+		fp_free(joiner->tensors[i].scales);
+		fp_free(joiner->tensors[i].zeros);
+	}
 	joiner->count = 0;
 }
 
@@ -63,7 +68,7 @@ static fp_status find(fp_tensor_joiner *joiner, const fp_tensor_info *tensor, jo
 	}
 	fp_checkpoint_forget(joiner->checkpoint, tensor);
 	*out = &joiner->tensors[joiner->count++];
-	**out = (joined_tensor){tensor, bytes};
+	**out = (joined_tensor){.tensor = tensor, .bytes = bytes};
 cleanup:
 	return status;
 }
@@ -77,11 +82,42 @@ fp_status fp_tensor_joiner_put(fp_tensor_joiner *joiner, const fp_tensor_info *p
 	return status;
 }
 
+/* *to ← the numbers of a part's rows among those of the whole, which are allocated. */
+static fp_status scatter_numbers(fp_tensor_joiner *joiner, float **to, const fp_tensor_info *part, const float *from,
+								 int64_t groups)
+{
+	fp_status status = FP_OK;
+	if (!*to)
+		status = FP_NEW(joiner->ctx, to, part->whole->shape[0] * groups);
+	for (int64_t row = 0; status == FP_OK && row < part->shape[0]; row++) {
+		int64_t place = part->first + row / part->run * part->step + row % part->run;
+		memcpy(*to + place * groups, from + row * groups, (size_t)groups * sizeof **to);
+	}
+	return status;
+}
+
+fp_status fp_tensor_joiner_quantise(fp_tensor_joiner *joiner, const fp_tensor_info *part, const void *bytes,
+									fp_grid_numbers numbers, int64_t groups)
+{
+	joined_tensor *joined;
+	fp_status status;
+	FP_TRY(find(joiner, part->whole, &joined));
+	fp_tensor_part_scatter(part, bytes, joined->bytes);
+	joined->groups = groups;
+	FP_TRY(scatter_numbers(joiner, &joined->scales, part, numbers.scales, groups));
+	if (numbers.zeros)
+		FP_TRY(scatter_numbers(joiner, &joined->zeros, part, numbers.zeros, groups));
+cleanup:
+	return status;
+}
+
 fp_status fp_tensor_joiner_flush(fp_tensor_joiner *joiner, fp_joined_tensor done, void *data)
 {
 	fp_status status = FP_OK;
-	for (int64_t i = 0; i < joiner->count; i++)
-		FP_TRY(done(data, joiner->tensors[i].tensor, joiner->tensors[i].bytes));
+	for (int64_t i = 0; i < joiner->count; i++) {
+		const joined_tensor *one = &joiner->tensors[i];
+		FP_TRY(done(data, one->tensor, one->bytes, (fp_grid_numbers){one->scales, one->zeros}, one->groups));
+	}
 	forget(joiner);
 cleanup:
 	return status;

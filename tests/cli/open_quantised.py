@@ -29,8 +29,8 @@ def run(program, *arguments):
     return json.loads(subprocess.run([program, *arguments, "--json"], check=True, capture_output=True, text=True).stdout)
 
 
-def open_model(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+def open_model(folder, **how):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="eager", **how).eval()
 
 
 def perplexity(model, windows):
@@ -56,8 +56,8 @@ def main():
         ids = torch.tensor(run(program, "tokenize", folder, "--text", text)["ids"])
         windows = ids[:len(ids) // length * length].reshape(-1, length)
         ours = run(program, "eval", folder, "--text", text, "--sequence-length", str(length))["perplexity"]
-        quantised, plain = open_model(folder), open_model(name + "-plain")
-        quantised(windows[:1])  # which decompresses the weights
+        quantised = open_model(folder, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+        plain = open_model(name + "-plain")
         count, different = compare_weights(quantised, plain)
         rounded = perplexity(torch.nn.Module.float(quantised), windows)
         for module in quantised.modules():

@@ -10,7 +10,13 @@ formats="int4 int4-g32 int4-asym int4-asym-g32 int8 fp8"
 python3 -c "
 import json, sys
 texts = [json.loads(line)['text'] for line in open(sys.argv[1])]
-open('text.txt', 'w').write('\n\n'.join(texts[:24]))" "$demo/evaluation.jsonl" || exit 1
+open('text.txt', 'w').write('\n\n'.join(texts[:24]))
+open('words.txt', 'w').write('the other weight then small error model with keep.\n' * 40)
+byte_level = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': False, 'use_regex': True}
+vocabulary = {symbol: index for index, symbol in enumerate([*'abcdefghijklmnopqrstuvwxyz\u0120\u010a.', 'th'])}
+json.dump({'version': '1.0', 'added_tokens': [], 'normalizer': None, 'pre_tokenizer': byte_level, 'post_processor': None,
+           'decoder': byte_level, 'model': {'type': 'BPE', 'merges': [['t', 'h']], 'vocab': vocabulary}},
+          open('tokenizer.json', 'w'))" "$demo/evaluation.jsonl" || exit 1
 
 # plain FOLDER: FOLDER-quantised as this program reads it, in FOLDER-plain.
 plain() {
@@ -27,6 +33,7 @@ fi
 # The models that this program ships, and a mixture of experts.
 if part transformers; then
 	names=
+	fixed=
 	for model in llama-demo opt-demo moe-demo; do
 		for format in $formats; do
 			[ "$model" != moe-demo ] || [ "$format" = fp8 ] || continue
@@ -43,12 +50,26 @@ if part transformers; then
 		plain "$model-best"
 		names="$names $model-best"
 	done
+	# several operators in one tensor; experts
+	for model in phi3-plain gpt_neox-plain bloom-plain falcon-40b mixtral-plain qwen3_moe-plain; do
+		cp -r "$fixtures/$model" "$model"
+		cp tokenizer.json "$model"
+		format=int4
+		case $model in falcon* | qwen3_moe*) format=fp8 ;; esac
+		expect 0 "" prune "$model" -o "$model-quantised" --method magnitude --quantize $format --threads 1
+		plain "$model"
+		fixed="$fixed $model"
+	done
 	# some operators are left alone
 	# shellcheck disable=SC2086
 	expect 0 "" prune "$demo/llama-demo" -o some-quantised $run --quantize int4-asym --only "mlp|layers.1" --skip "layers.3.mlp.up"
 	plain some
 	# shellcheck disable=SC2086
 	${FP_PYTHON:-python3} "$source/tests/cli/open_quantised.py" "$program" text.txt 64 $names some >"$work/out" 2>"$work/err" ||
+		complain "transformers: $(grep DIFFERENT "$work/out")"
+	cat "$work/out"
+	# shellcheck disable=SC2086
+	${FP_PYTHON:-python3} "$source/tests/cli/open_quantised.py" "$program" words.txt 24 $fixed >"$work/out" 2>"$work/err" ||
 		complain "transformers: $(grep DIFFERENT "$work/out")"
 	cat "$work/out"
 	finish
@@ -110,6 +131,16 @@ expect_output "4-bit" inspect int4
 expect_json "len(d['rows']) == 2 and d['settings']['quantize'] == 'int4'" compare int8 --calibration "$demo/calibration.jsonl" \
 	--samples 8 --sequence-length 64 --threads 1 --text text.txt --methods wanda --patterns 2:4 --quantize int4
 
+# zeros save memory with `pack` only
+for format in int8 fp8; do
+	expect_json "d['as_2_4'] == 42 and d['packed_bytes'] == 0.625 * d['matrix_bytes']" pack $format -o $format-packed
+	expect_json "'; packed: 42 matrices as 2:4' in d['stored_as'] and d['violations'] == 0" inspect $format-packed --pattern 2:4
+	expect_json "d['kl'] == 0" eval $format-packed --text text.txt --sequence-length 64 --threads 1 --reference $format
+	expect 0 "" unpack $format-packed -o $format-again
+	diff -r $format $format-again >/dev/null || complain "$format: unpack gives other bytes"
+done
+expect_json "d['as_2_4'] == 0 and d['by_mask'] == 0" pack int4 -o int4-packed
+
 # nothing is pruned: 8 bits change little
 expect 0 "" prune "$demo/opt-demo" -o all --method magnitude --pattern 0% --quantize int8 --threads 1
 expect_json "d['kl'] < 0.001" eval all --text text.txt --sequence-length 64 --threads 1 --reference "$demo/opt-demo"
@@ -166,8 +197,16 @@ assert sum(name.endswith(".weight_zero_point") for name in found) > 0
 PYTHON
 expect_json "d['violations'] == 0" inspect sharded --pattern 50%
 
-expect 2 "stores '.*:q' within '.*qkv_proj.weight'.*--quantize none" prune "$fixtures/phi3-plain" -o no --method magnitude --quantize int4
-expect 2 "within 'transformer.h.0.attn.c_attn.weight'" prune "$fixtures/gpt2-plain" -o no --method magnitude --quantize int8
+# operators in one tensor are joined with their scales
+cp -r "$fixtures/phi3-plain" fused
+expect 0 "" prune fused -o fused-int4 --method magnitude --pattern 2:4 --quantize int4-asym --threads 1
+expect_json "d['violations'] == 0 and sum(t.get('bits') == 4 for t in d['tensors']) == 8" inspect fused-int4 --pattern 2:4
+
+expect 2 "stores '.*c_attn.weight:q' with its inputs as rows.*--quantize none" prune "$fixtures/gpt2-plain" -o no --method magnitude \
+	--quantize int8
+expect 2 "weight:k' is left out, but other operators in '.*qkv_proj.weight' are not" prune "$fixtures/phi3-plain" -o no \
+	--method magnitude --quantize int4 --skip ":k"
+expect 2 "does not load Falcon with packed weights; use int8 or fp8" prune "$fixtures/falcon-7b" -o no --method magnitude --quantize int4
 expect 2 "experts, such as .*, as int4, int4-g32 and fp8 only" prune "$demo/moe-demo" -o no --method magnitude --quantize int8
 expect 2 "groups of one size for all experts.*rows of 80 entries" prune "$demo/moe-demo" -o no --method magnitude --quantize int4
 expect 2 "quantize.*none\|int4" prune "$demo/moe-demo" -o no --method magnitude --quantize int3

@@ -284,6 +284,14 @@ static fp_status put(void *data, const fp_tensor_info *tensor, const void *bytes
 	return fp_writer_replace(to->writer, to->ctx, tensor, bytes);
 }
 
+static fp_status put_joined(void *data, const fp_tensor_info *tensor, const void *bytes, fp_grid_numbers numbers,
+							int64_t groups)
+{
+	(void)numbers;
+	assert_int_equal(groups, 0);
+	return put(data, tensor, bytes);
+}
+
 static fp_status put_part(void *data, const fp_tensor_info *tensor, const void *bytes)
 {
 	target *to = data;
@@ -307,7 +315,7 @@ static int64_t write_model(model_fixture *f, const char *folder)
 		for (int number = 0; number < fp_model_operators(f->model); number++)
 			assert_ok(f->ctx, fp_layer_give_operator(layer, number, put_part, &to));
 		assert_ok(f->ctx, fp_layer_give_vectors(layer, put_part, &to));
-		assert_ok(f->ctx, fp_tensor_joiner_flush(to.joiner, put, &to));
+		assert_ok(f->ctx, fp_tensor_joiner_flush(to.joiner, put_joined, &to));
 		fp_layer_free(layer);
 	}
 	assert_ok(f->ctx, fp_model_give_outer(f->model, &head, put, &to));
