@@ -91,12 +91,20 @@ void fp_quantised_parts_free(char *parts[FP_QUANTISED_PARTS])
 		fp_free(parts[i]);
 }
 
-static void put_code(const fp_quantised_tensor *tensor, char *row, int64_t col, float code)
+/* Puts the codes of columns from `col` on into a row of zeros. */
+static void put_codes(const fp_quantised_tensor *tensor, char *row, int64_t col, const float *codes, int64_t count)
 {
-	if (tensor->coding.kind == FP_CODED_WORDS)
-		fp_store_code(row, col, tensor->format->bits, 1, (int)code);
-	else
-		row[col] = (char)(tensor->format->is_float ? fp_grid_e4m3(code) : (uint8_t)(int)code);
+	const int half = 1 << (tensor->format->bits - 1);
+	int64_t i = 0;
+	if (tensor->coding.kind == FP_CODED_WORDS) {
+		for (; col % 2 == 0 && i + 1 < count; i += 2) /* two in a byte; words are little-endian */
+			row[(col + i) / 2] = (char)(((int)codes[i] + half) | ((int)codes[i + 1] + half) << 4);
+		for (; i < count; i++)
+			fp_store_code(row, col + i, tensor->format->bits, 1, (int)codes[i]);
+		return;
+	}
+	for (; i < count; i++)
+		row[col + i] = (char)(tensor->format->is_float ? fp_grid_e4m3(codes[i]) : (uint8_t)(int)codes[i]);
 }
 
 /* The codes of `count` weights of a group, from column `col` on; false if one of them is not on the grid. */
@@ -108,13 +116,11 @@ static bool encode_entries(const fp_quantised_tensor *tensor, char *out, const c
 	float weights[AT_A_TIME], codes[AT_A_TIME];
 	char back[AT_A_TIME * sizeof(float)];
 	fp_to_float(weights, bytes + col * size, dtype, count);
-	for (int64_t i = 0; i < count; i++)
-		codes[i] = fp_grid_code(tensor->format, scale, zero, weights[i]);
+	fp_grid_codes(tensor->format, scale, zero, weights, codes, count);
 	for (int64_t i = 0; i < count; i++)
 		weights[i] = (codes[i] - zero) * scale + 0.0F; /* never −0.0 */
 	fp_from_float(back, dtype, weights, count);
-	for (int64_t i = 0; i < count; i++)
-		put_code(tensor, out, col + i, codes[i]);
+	put_codes(tensor, out, col, codes, count);
 	return memcmp(back, bytes + col * size, (size_t)(count * size)) == 0;
 }
 

@@ -31,11 +31,11 @@ void fp_place_piece(fp_output_layout *layout, int64_t index, int part, int64_t o
 		layout->quantised[index].offsets[part] = offset;
 }
 
-void fp_shift_places(fp_output_layout *layout, const fp_checkpoint *source, int index)
+void fp_shift_places(fp_output_layout *layout, const fp_checkpoint *source, int file)
 {
-	const int64_t size = layout->files[index].header_size;
+	const int64_t size = layout->files[file].header_size;
 	for (int64_t i = 0; i <= source->tensors.count; i++) {
-		if (layout->file_of[i] != index || layout->offsets[i] < 0)
+		if (layout->file_of[i] != file || layout->offsets[i] < 0)
 			continue;
 		layout->offsets[i] += size;
 		for (int part = 0; layout->quantised && i < source->tensors.count && part < FP_QUANTISED_PARTS; part++)

@@ -4,6 +4,8 @@
 
 #include "base/memory.h"
 
+enum { AT_A_TIME = 256 };
+
 /* A grid and its weights, row by row, in the host's memory. */
 typedef struct host_grid {
 	float *weights, *scales, *zeros; /* zeros: of a symmetric format too */
@@ -58,8 +60,18 @@ void fp_grid_free(fp_backend *be, fp_grid *grid)
 
 static void round_group(const fp_grid *grid, float scale, float zero, float *v, int64_t count)
 {
-	for (int64_t i = 0; i < count; i++)
-		v[i] = fp_grid_value(grid->dtype, scale, zero, fp_grid_code(grid->format, scale, zero, v[i]));
+	uint16_t narrow[AT_A_TIME];
+	for (int64_t first = 0; first < count; first += AT_A_TIME) {
+		const int64_t some = count - first < AT_A_TIME ? count - first : AT_A_TIME;
+		float *at = v + first;
+		fp_grid_codes(grid->format, scale, zero, at, at, some);
+		for (int64_t i = 0; i < some; i++)
+			at[i] = (at[i] - zero) * scale + 0.0F; /* never −0.0 */
+		if (grid->dtype != FP_F32) {               /* as fp_grid_value(), many at a time */
+			fp_from_float(narrow, grid->dtype, at, some);
+			fp_to_float(at, narrow, grid->dtype, some);
+		}
+	}
 }
 
 fp_status fp_grid_round(const fp_grid *grid, fp_backend *be, fp_matrix V)

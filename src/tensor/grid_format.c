@@ -69,12 +69,12 @@ int64_t fp_grid_group(const fp_grid_format *format, int64_t n)
 
 float fp_grid_first(const fp_grid_format *format)
 {
-	return format->is_float ? -largest_e4m3 : -ldexpf(1.0F, format->bits - 1);
+	return format->is_float ? -largest_e4m3 : -(float)(1 << (format->bits - 1));
 }
 
 float fp_grid_last(const fp_grid_format *format)
 {
-	return format->is_float ? largest_e4m3 : ldexpf(1.0F, format->bits - 1) - 1.0F;
+	return format->is_float ? largest_e4m3 : (float)((1 << (format->bits - 1)) - 1);
 }
 
 float fp_grid_type_round(fp_dtype dtype, float x)
@@ -121,10 +121,14 @@ void fp_grid_fit_group(const fp_grid_format *format, fp_dtype dtype, const float
 /* The nearest value of E4M3: three bits behind the first one, down to multiples of 2^−9. */
 static float round_e4m3(float x)
 {
-	int exponent;
-	float size = fminf(fabsf(x), largest_e4m3);
-	(void)frexpf(size, &exponent); /* size < 2^exponent */
-	float step = ldexpf(1.0F, exponent > -5 ? exponent - 4 : -9);
+	enum { EXPONENT = 23, LEAST = 127 - 6 }; /* of a float; the biased exponent of E4M3's smallest normal number */
+	float size = fminf(fabsf(x), largest_e4m3), step = 0x1p-9F;
+	uint32_t bits;
+	memcpy(&bits, &size, sizeof bits);
+	if (bits >> EXPONENT >= LEAST) {
+		bits = ((bits >> EXPONENT) - 3) << EXPONENT;
+		memcpy(&step, &bits, sizeof step);
+	}
 	return copysignf(nearbyintf(size / step) * step, x);
 }
 
@@ -135,6 +139,26 @@ float fp_grid_code(const fp_grid_format *format, float scale, float zero, float 
 	if (format->is_float)
 		return round_e4m3(x / scale);
 	return fminf(fmaxf(nearbyintf(x / scale) + zero, fp_grid_first(format)), fp_grid_last(format));
+}
+
+void fp_grid_codes(const fp_grid_format *format, float scale, float zero, const float *x, float *codes, int64_t count)
+{
+	const float first = fp_grid_first(format), last = fp_grid_last(format);
+	const float beyond = 1024.0F;    /* any code or zero point */
+	const float whole = 12582912.0F; /* 1.5·2^23: floats around it are the whole numbers */
+	if (format->is_float) {
+		for (int64_t i = 0; i < count; i++)
+			codes[i] = fp_grid_code(format, scale, zero, x[i]);
+		return;
+	}
+	for (int64_t i = 0; i < count; i++) { /* without calls and branches, so that a compiler can use SIMD */
+		float q = x[i] / scale;
+		q = q > -beyond ? q : -beyond;
+		q = q < beyond ? q : beyond;
+		q = q + whole - whole + zero;
+		q = q > first ? q : first;
+		codes[i] = q < last ? q : last;
+	}
 }
 
 float fp_grid_value(fp_dtype dtype, float scale, float zero, float code)

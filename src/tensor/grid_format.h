@@ -47,6 +47,8 @@ void fp_grid_fit_group(const fp_grid_format *format, fp_dtype dtype, const float
 					   float *zero);
 /* The nearest code to x / scale, as a number: a whole number, or a value of E4M3. */
 float fp_grid_code(const fp_grid_format *format, float scale, float zero, float x);
+/* The same for `count` numbers; in place is allowed. */
+void fp_grid_codes(const fp_grid_format *format, float scale, float zero, const float *x, float *codes, int64_t count);
 /* What a code means: a number of the type. */
 float fp_grid_value(fp_dtype dtype, float scale, float zero, float code);
 

@@ -124,6 +124,7 @@ for format in $formats; do
 	expect_json "$said and 1 < d['perplexity'] < 1e4 and d['kl'] > 0" eval "$format" --text text.txt --sequence-length 64 \
 		--threads 1 --reference "$demo/llama-demo"
 	expect_json "$said and d['results'][0]['tokens'] > 0" generate "$format" --prompt Once --max-tokens 4 --threads 1
+	# shellcheck disable=SC2086
 	expect_json "$said and d['dry_run']" prune "$format" -o none --dry-run $run
 	grep -q '"quantized"' "$format/pruning_report.json" || complain "$format: the report does not say it"
 done

@@ -68,6 +68,26 @@ static void codes_come_back_from_their_values(void **state)
 		}
 }
 
+/* Many at a time are the same as one by one, at halves and beyond the ends too. */
+static void many_codes_are_those_of_each(void **state)
+{
+	(void)state;
+	const fp_grid_format *format;
+	uint64_t seed = 11;
+	for (int f = 0; (format = fp_grid_format_at(f)); f++)
+		for (int i = 0; i < 500; i++) {
+			float x[GROUP], codes[GROUP], zero = format->symmetric ? 0.0F : (float)(i % 16 - 8);
+			float scale = ldexpf(1.0F + random_uniform(&seed) / 2.0F, i % 40 - 30);
+			for (int j = 0; j < GROUP; j++)
+				x[j] = j % 4 == 0   ? 0.0F
+					   : j % 4 == 1 ? ((float)j + 0.5F) * scale
+									: ldexpf(random_uniform(&seed), (int)(20.0F * random_uniform(&seed)));
+			fp_grid_codes(format, scale, zero, x, codes, GROUP);
+			for (int j = 0; j < GROUP; j++)
+				assert_true(codes[j] == fp_grid_code(format, scale, zero, x[j]));
+		}
+}
+
 static void scales_fit_the_largest_weight(void **state)
 {
 	(void)state;
@@ -144,6 +164,7 @@ int main(void)
 		cmocka_unit_test(e4m3_bytes_come_back),
 		cmocka_unit_test(e4m3_rounds_to_the_nearest),
 		cmocka_unit_test(codes_come_back_from_their_values),
+		cmocka_unit_test(many_codes_are_those_of_each),
 		cmocka_unit_test(scales_fit_the_largest_weight),
 		cmocka_unit_test(zeros_are_on_every_grid),
 		cmocka_unit_test(a_scale_that_underflows_is_the_smallest),
