@@ -78,6 +78,9 @@ static void render(const json_t *result, const fp_cli_options *options)
 	printf("\nmodel  %s (%s)\n", fp_cli_text_at(result, "model"), fp_cli_text_at(result, "architecture"));
 	if (json_object_get(result, "stored_as"))
 		printf("       stored as %s\n", fp_cli_text_at(result, "stored_as"));
+	if (json_object_get(result, "quantized"))
+		printf("       all rows but the dense one with %s\n",
+			   fp_cli_text_at(json_object_get(result, "quantized"), "stored_as"));
 	printf("text   %s, protocol %s: %.0f windows of %.0f tokens\n", fp_cli_text_at(result, "text"),
 		   fp_cli_text_at(result, "protocol"), fp_cli_number_at(result, "windows"),
 		   fp_cli_number_at(result, "sequence_length"));

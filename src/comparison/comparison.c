@@ -343,6 +343,8 @@ static json_t *make_document(const comparison *c, double seconds)
 	json_object_set(document, "rows", c->rows);
 	json_object_set_new(document, "summary", fp_comparison_summary(c->rows));
 	json_object_set_new(document, "settings", fp_report_settings(task->settings, c->ctx));
+	if (!fp_is(task->settings->quantize, "none"))
+		json_object_set_new(document, "quantized", fp_report_quantised(task->settings));
 	return document;
 }
 

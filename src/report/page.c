@@ -307,6 +307,7 @@ fp_status fp_page_write(char **out, fp_context *ctx, const json_t *document)
 		snprintf(title, sizeof title, "methods compared, recipe %.32s", text_at(document, "recipe"));
 		write_head(&html, title, text_at(document, "model"));
 		write_coding(&html, document);
+		write_quantised(&html, json_object_get(document, "quantized"));
 		fp_comparison_part(&html, document);
 	} else if (json_is_array(json_object_get(document, "operators"))) {
 		write_prune(&html, document);

@@ -87,9 +87,11 @@ static json_t *report_basis(const fp_prune_task *task, const fp_prune_result *re
 	return basis;
 }
 
-/* The format of the output's weights, and what zeros are worth in it. */
-static json_t *report_quantised(const fp_grid_format *format)
+json_t *fp_report_quantised(const fp_settings *settings)
 {
+	const fp_grid_format *format = fp_grid_format_named(settings->quantize);
+	if (!format)
+		return NULL;
 	return json_pack("{s:s, s:s, s:i, s:s, s:s}", "format", format->name, "layout", format->layout, "bits",
 					 format->bits, "stored_as", format->summary, "zeros",
 					 "stored like other numbers: runtimes of this format neither skip them nor save memory by them; "
@@ -131,7 +133,7 @@ json_t *fp_report_result(const fp_prune_task *task, const fp_prune_result *resul
 	json_object_set_new(report, "settings", fp_report_settings(settings, ctx));
 	json_object_set_new(report, "basis", report_basis(task, result, with_times));
 	if (fp_grid_format_named(settings->quantize))
-		json_object_set_new(report, "quantized", report_quantised(fp_grid_format_named(settings->quantize)));
+		json_object_set_new(report, "quantized", fp_report_quantised(settings));
 	json_object_set_new(report, "operators", operators);
 	if (biases > 0)
 		json_object_set_new(report, "biases_updated", json_integer(biases));

@@ -129,7 +129,7 @@ for format in $formats; do
 	grep -q '"quantized"' "$format/pruning_report.json" || complain "$format: the report does not say it"
 done
 expect_output "4-bit" inspect int4
-expect_json "len(d['rows']) == 2 and d['settings']['quantize'] == 'int4'" compare int8 --calibration "$demo/calibration.jsonl" \
+expect_json "len(d['rows']) == 2 and d['quantized']['format'] == 'int4'" compare int8 --calibration "$demo/calibration.jsonl" \
 	--samples 8 --sequence-length 64 --threads 1 --text text.txt --methods wanda --patterns 2:4 --quantize int4
 
 # zeros save memory with `pack` only
