@@ -136,8 +136,11 @@ extern "C" {
 	X(REAL, basis_rate, 1, 0, 10, "X", "",                                                                             \
 	  "basis: length of a step: two of n channels turn against each other by up to X over the root of n")              \
 	/* quantised weights */                                                                                            \
-	X(CHOICE, quantizer, "nearest", 0, 0, "nearest", "",                                                               \
-	  "quantize: how weights are put on the grid: nearest: each is rounded to the nearest")                            \
+	X(CHOICE, quantizer, "auto", 0, 0, "auto|descent|nearest", "",                                                     \
+	  "quantize: how weights are put on the grid: descent: coordinate descent on weights and scales; nearest: each "   \
+	  "weight on its own; auto: descent, or what the method's authors do: sparsegpt within its sweep, wanda and "      \
+	  "magnitude nearest")                                                                                             \
+	X(INT, quantizer_passes, 5, 0, 1000, "N", "", "quantize: passes of descent over the columns")                      \
 	/* SparseGPT */                                                                                                    \
 	X(REAL, damping, 0.01, 0, 100, "X", "", "SparseGPT: damping as a share of the mean of diag(A)")                    \
 	X(INT, block, 128, 1, 65536, "N", "", "SparseGPT: columns in a block")

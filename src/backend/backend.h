@@ -8,6 +8,7 @@
  *     be->linear       linear_ops.h       products, factors, sums
  *     be->transformer  transformer_ops.h  norms, activations, attention
  *     be->pruning      pruning_ops.h      masks, steps of the solvers
+ *     be->grid         grid_ops.h         quantised weights
  *     be->decode       decode_ops.h       products of a few rows with dense or compressed weights
  *     be->delta        pruning_ops.h      optional: FISTA on V − W in 16-bit halves
  *     be->transfer     memory_ops.h       optional: transfers that overlap with computation
@@ -34,6 +35,7 @@
 
 #include "backend/decode_ops.h"
 #include "backend/gradient_ops.h"
+#include "backend/grid_ops.h"
 #include "backend/linear_ops.h"
 #include "backend/memory_ops.h"
 #include "backend/precision.h"
@@ -58,6 +60,7 @@ struct fp_backend {
 	const fp_linear_operations *linear;
 	const fp_transformer_operations *transformer;
 	const fp_pruning_operations *pruning;
+	const fp_grid_operations *grid;
 	const fp_decode_operations *decode;
 	const fp_delta_operations *delta;
 	const fp_transfer_operations *transfer;

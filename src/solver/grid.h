@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grid.h: quantised weights of one operator: the numbers that its weights may have, and rounding to the nearest of them.
- * Quantised weights are ordinary floats that lie on the grid (tensor/grid_format.h); a pruned weight is 0, which every
- * grid has.
+ * grid.h: puts the weights of one operator on a grid (backend/grid_ops.h). Quantised weights are ordinary floats that lie
+ * on the grid; a pruned weight is 0, which every grid has.
  */
 #ifndef FP_SOLVER_GRID_H
 #define FP_SOLVER_GRID_H
 
-#include "backend/backend.h"
-#include "tensor/grid_format.h"
+#include "solver/problem.h"
 
-/* The grid of m × n weights. Entry (i, j) has the scale (i, j / group) with group = n / scale.cols. */
-typedef struct fp_grid {
-	const fp_grid_format *format;
-	fp_dtype dtype;  /* of the checkpoint's weights and scales */
-	fp_matrix scale; /* m × groups: F32, numbers of that type */
-	fp_matrix zero;  /* m × groups: the zero points; absent: the format is symmetric */
-} fp_grid;
-
-/* *out ← a grid for V (F32, m × n, n > 0) whose scales fit the entries that are not zero. Freed with fp_grid_free(). */
-fp_status fp_grid_fit(fp_grid *out, fp_backend *be, const fp_grid_format *format, fp_dtype dtype, fp_matrix V);
+/* A grid for m × n weights, n > 0, without numbers yet. Freed with fp_grid_free(). */
+fp_status fp_grid_new(fp_grid *out, fp_backend *be, const fp_grid_format *format, fp_dtype dtype, int64_t rows,
+					  int64_t cols);
 void fp_grid_free(fp_backend *be, fp_grid *grid); /* all zero is allowed */
-/* V ← the nearest weights on the grid. Zeros stay zeros. */
-fp_status fp_grid_round(const fp_grid *grid, fp_backend *be, fp_matrix V);
+
+/* The two quantisers. Both choose the grid's scales and put V, which has the problem's pattern, on the grid; pruned weights
+ * stay 0. */
+
+/* The scale of a group is the one with which its largest weight just fits; every weight is rounded to the nearest. */
+fp_status fp_quantise_nearest(fp_backend *be, fp_matrix V, const fp_grid *grid);
+/* Lowers the problem's error by coordinate descent on weights and scales (grid_descent.c). */
+fp_status fp_quantise_by_descent(const fp_problem *problem, const fp_settings *settings, fp_matrix V,
+								 const fp_grid *grid);
+/* Floats that the latter holds besides what a solve does. */
+double fp_quantise_floats(int64_t rows, int64_t cols);
 
 #endif

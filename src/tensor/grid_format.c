@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tensor/grid_format.h"
 
-#include <math.h>
-#include <string.h>
+#include "tensor/grid_numbers.h"
 
 static const fp_grid_format formats[] = {
 	{.name = "int4",
@@ -43,7 +42,6 @@ static const fp_grid_format formats[] = {
 };
 
 enum { LEAST_GROUP = 32 };
-static const float largest_e4m3 = 448.0F;
 
 const fp_grid_format *fp_grid_format_at(int index)
 {
@@ -69,34 +67,17 @@ int64_t fp_grid_group(const fp_grid_format *format, int64_t n)
 
 float fp_grid_first(const fp_grid_format *format)
 {
-	return format->is_float ? -largest_e4m3 : -(float)(1 << (format->bits - 1));
+	return fp_grid_rule_of(format, FP_F32).first;
 }
 
 float fp_grid_last(const fp_grid_format *format)
 {
-	return format->is_float ? largest_e4m3 : (float)((1 << (format->bits - 1)) - 1);
+	return fp_grid_rule_of(format, FP_F32).last;
 }
 
 float fp_grid_type_round(fp_dtype dtype, float x)
 {
-	float rounded;
-	uint16_t narrow;
-	if (dtype == FP_F32)
-		return x;
-	fp_from_float(&narrow, dtype, &x, 1);
-	fp_to_float(&rounded, &narrow, dtype, 1);
-	return rounded;
-}
-
-/* The distance from 1 to the next number. */
-static float epsilon(fp_dtype dtype)
-{
-	return ldexpf(1.0F, dtype == FP_F32 ? -23 : dtype == FP_F16 ? -10 : -7);
-}
-
-static float smallest(fp_dtype dtype)
-{
-	return ldexpf(1.0F, dtype == FP_F32 ? -149 : dtype == FP_F16 ? -24 : -133);
+	return fp_round_to_type(dtype, x);
 }
 
 void fp_grid_fit_group(const fp_grid_format *format, fp_dtype dtype, const float *v, int64_t count, float *scale,
@@ -107,64 +88,24 @@ void fp_grid_fit_group(const fp_grid_format *format, fp_dtype dtype, const float
 		low = v[i] < low ? v[i] : low;
 		high = v[i] > high ? v[i] : high;
 	}
-	const float first = fp_grid_first(format), last = fp_grid_last(format), most = -low > high ? -low : high;
-	const float width =
-		format->symmetric ? most / ((last - first) / 2.0F) : high / (last - first) - low / (last - first);
-	*zero = 0.0F;
-	*scale = fp_grid_type_round(dtype, width);
-	if (*scale == 0.0F)
-		*scale = most > 0.0F ? smallest(dtype) : epsilon(dtype);
-	if (!format->symmetric)
-		*zero = fminf(fmaxf(nearbyintf(first - low / *scale), first), last);
-}
-
-/* The nearest value of E4M3: three bits behind the first one, down to multiples of 2^−9. */
-static float round_e4m3(float x)
-{
-	enum { EXPONENT = 23, LEAST = 127 - 6 }; /* of a float; the biased exponent of E4M3's smallest normal number */
-	float size = fminf(fabsf(x), largest_e4m3), step = 0x1p-9F;
-	uint32_t bits;
-	memcpy(&bits, &size, sizeof bits);
-	if (bits >> EXPONENT >= LEAST) {
-		bits = ((bits >> EXPONENT) - 3) << EXPONENT;
-		memcpy(&step, &bits, sizeof step);
-	}
-	return copysignf(nearbyintf(size / step) * step, x);
+	fp_grid_scale_of(fp_grid_rule_of(format, dtype), format->symmetric, low, high, 1.0F, scale, zero);
 }
 
 float fp_grid_code(const fp_grid_format *format, float scale, float zero, float x)
 {
-	if (x == 0.0F)
-		return zero;
-	if (format->is_float)
-		return round_e4m3(x / scale);
-	return fminf(fmaxf(nearbyintf(x / scale) + zero, fp_grid_first(format)), fp_grid_last(format));
+	return fp_grid_nearest_code(fp_grid_rule_of(format, FP_F32), scale, zero, x);
 }
 
 void fp_grid_codes(const fp_grid_format *format, float scale, float zero, const float *x, float *codes, int64_t count)
 {
-	const float first = fp_grid_first(format), last = fp_grid_last(format);
-	const float beyond = 1024.0F;    /* any code or zero point */
-	const float whole = 12582912.0F; /* 1.5·2^23: floats around it are the whole numbers */
-	if (format->is_float) {
-		for (int64_t i = 0; i < count; i++)
-			codes[i] = fp_grid_code(format, scale, zero, x[i]);
-		return;
-	}
-	for (int64_t i = 0; i < count; i++) { /* without calls and branches, so that a compiler can use SIMD */
-		float q = x[i] / scale;
-		q = q > -beyond ? q : -beyond;
-		q = q < beyond ? q : beyond;
-		q = q + whole - whole + zero;
-		q = q > first ? q : first;
-		codes[i] = q < last ? q : last;
-	}
+	const fp_grid_rule rule = fp_grid_rule_of(format, FP_F32);
+	for (int64_t i = 0; i < count; i++)
+		codes[i] = fp_grid_nearest_code(rule, scale, zero, x[i]);
 }
 
 float fp_grid_value(fp_dtype dtype, float scale, float zero, float code)
 {
-	float value = fp_grid_type_round(dtype, (code - zero) * scale);
-	return value == 0.0F ? 0.0F : value; /* not −0.0 */
+	return fp_grid_code_value((fp_grid_rule){.dtype = dtype}, scale, zero, code);
 }
 
 uint8_t fp_grid_e4m3(float value)

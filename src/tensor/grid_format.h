@@ -13,7 +13,7 @@
 #ifndef FP_TENSOR_GRID_FORMAT_H
 #define FP_TENSOR_GRID_FORMAT_H
 
-#include "tensor/dtype.h"
+#include "tensor/grid_numbers.h"
 
 typedef struct fp_grid_format {
 	const char *name;   /* of the setting `quantize` */
@@ -37,6 +37,17 @@ int64_t fp_grid_group(const fp_grid_format *format, int64_t n);
 /* The first and the last code of whole numbers; ±448 for E4M3. */
 float fp_grid_first(const fp_grid_format *format);
 float fp_grid_last(const fp_grid_format *format);
+/* The format as grid_numbers.h takes it. */
+static inline fp_grid_rule fp_grid_rule_of(const fp_grid_format *format, fp_dtype dtype)
+{
+	const float half = (float)(1 << (format->bits - 1));
+	fp_grid_rule rule = {-half, half - 1.0F, format->is_float, dtype};
+	if (format->is_float) {
+		rule.first = -FP_LARGEST_E4M3;
+		rule.last = FP_LARGEST_E4M3;
+	}
+	return rule;
+}
 
 /* x in a weight type, as a float. */
 float fp_grid_type_round(fp_dtype dtype, float x);

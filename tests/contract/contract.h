@@ -74,7 +74,7 @@ typedef struct contract_group {
 	static const struct CMUnitTest group##_tests[] = {__VA_ARGS__};                                                    \
 	const contract_group contract_##group = {#group, group##_tests, sizeof group##_tests / sizeof group##_tests[0]}
 extern const contract_group contract_memory, contract_linear, contract_factor, contract_transformer, contract_attention,
-	contract_pruning, contract_sweep, contract_decode, contract_precision;
+	contract_pruning, contract_sweep, contract_grid, contract_decode, contract_precision;
 /* Tests of optional operations. */
 extern const contract_group contract_upload, contract_output, contract_delta, contract_gradients, contract_bf16;
 

@@ -40,7 +40,7 @@ static int close_backend(void **state)
 	return 0;
 }
 
-enum { GROUP_COUNT = 14 };
+enum { GROUP_COUNT = 15 };
 static const struct {
 	const contract_group *group;
 	unsigned needs; /* capabilities; 0: required of every backend */
@@ -55,6 +55,7 @@ static const struct {
 	{&contract_delta, FP_CAN_STEP_DELTA},
 	{&contract_output, FP_CAN_DOWNLOAD_ASYNC},
 	{&contract_sweep, 0},
+	{&contract_grid, 0},
 	{&contract_decode, 0},
 	{&contract_gradients, FP_CAN_DIFFERENTIATE},
 	{&contract_precision, 0},

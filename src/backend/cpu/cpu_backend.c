@@ -77,6 +77,13 @@ static const fp_pruning_operations cpu_pruning = {
 	.sparsegpt_sweep = fp_cpu_sparsegpt_sweep,
 };
 
+static const fp_grid_operations cpu_grid = {
+	.fit = fp_cpu_grid_fit,
+	.round = fp_cpu_grid_round,
+	.descend = fp_cpu_grid_descend,
+	.rescale = fp_cpu_grid_rescale,
+};
+
 static const fp_decode_operations cpu_decode = {
 	.hold = fp_cpu_hold,
 	.expand = fp_cpu_expand,
@@ -115,6 +122,7 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	be->linear = &cpu_linear;
 	be->transformer = &cpu_transformer;
 	be->pruning = &cpu_pruning;
+	be->grid = &cpu_grid;
 	be->decode = &cpu_decode;
 	be->gradients = &cpu_gradients;
 	be->capabilities = FP_CAN_DIFFERENTIATE;

@@ -143,6 +143,16 @@ static fp_pruning_operations make_pruning(void)
 	return ops;
 }
 
+static fp_grid_operations make_grid(void)
+{
+	fp_grid_operations ops = {};
+	ops.fit = fp_cuda_grid_fit;
+	ops.round = fp_cuda_grid_round;
+	ops.descend = fp_cuda_grid_descend;
+	ops.rescale = fp_cuda_grid_rescale;
+	return ops;
+}
+
 static fp_decode_operations make_decode(void)
 {
 	fp_decode_operations ops = {};
@@ -196,6 +206,7 @@ static const fp_memory_operations cuda_memory = make_memory();
 static const fp_linear_operations cuda_linear = make_linear();
 static const fp_transformer_operations cuda_transformer = make_transformer();
 static const fp_pruning_operations cuda_pruning = make_pruning();
+static const fp_grid_operations cuda_grid = make_grid();
 static const fp_decode_operations cuda_decode = make_decode();
 static const fp_delta_operations cuda_delta = make_delta();
 static const fp_transfer_operations cuda_transfer = make_transfer();
@@ -324,6 +335,7 @@ extern "C" __attribute__((visibility("default"))) fp_status fp_backend_module_op
 	be->linear = &cuda_linear;
 	be->transformer = &cuda_transformer;
 	be->pruning = &cuda_pruning;
+	be->grid = &cuda_grid;
 	be->decode = &cuda_decode;
 	be->delta = &cuda_delta;
 	be->transfer = &cuda_transfer;

@@ -60,6 +60,7 @@ static void test_table_is_full(void **state)
 				  {be->linear, sizeof *be->linear},
 				  {be->transformer, sizeof *be->transformer},
 				  {be->pruning, sizeof *be->pruning},
+				  {be->grid, sizeof *be->grid},
 				  {be->gradients, sizeof *be->gradients}};
 	for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
 		void *slots[64];
