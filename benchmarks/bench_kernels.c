@@ -320,7 +320,8 @@ static fp_status run_sweep(bench *b, shape s)
 	(void)s;
 	fp_pattern pattern = {.sparsity = 0.5};
 	fp_status status = b->be->memory->copy(b->be, b->m[5], b->m[4]);
-	return status == FP_OK ? b->be->pruning->sparsegpt_sweep(b->be, b->m[1], &pattern, 128, b->m[5], b->mask) : status;
+	return status == FP_OK ? b->be->pruning->sparsegpt_sweep(b->be, b->m[1], &pattern, NULL, 128, b->m[5], b->mask)
+						   : status;
 }
 
 static double flops_sweep(shape s)

@@ -77,11 +77,11 @@ static fp_status timed_eigen(fp_backend *be, fp_matrix A, fp_matrix values)
 	TIMED(9.0 * cube(A), real.linear->eigen(be, A, values));
 }
 
-static fp_status timed_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
-							 fp_matrix mask)
+static fp_status timed_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid, int64_t block,
+							 fp_matrix W, fp_matrix mask)
 {
 	TIMED((double)W.rows * (double)W.cols * (double)W.cols,
-		  real.pruning->sparsegpt_sweep(be, U, pattern, block, W, mask));
+		  real.pruning->sparsegpt_sweep(be, U, pattern, grid, block, W, mask));
 }
 
 static void print_figures(const fp_prune_task *task, const fp_prune_result *result, double peak, double wall)

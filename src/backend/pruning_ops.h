@@ -3,7 +3,7 @@
 #ifndef FP_BACKEND_PRUNING_OPS_H
 #define FP_BACKEND_PRUNING_OPS_H
 
-#include "backend/matrix.h"
+#include "backend/grid_ops.h"
 
 /* Which entries of a matrix are zero. */
 typedef struct fp_pattern {
@@ -77,16 +77,19 @@ typedef struct fp_pruning_operations {
 	 * A row stops for good where ⟨r,z⟩ ≤ enough, ⟨p,q⟩ ≤ 0 or α > longest. With q absent: the first direction, p ← z. */
 	fp_status (*cg_step)(fp_backend *be, const fp_cg *cg, fp_matrix q);
 	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group
-	 * of N:M may not cross a block. mask is written. */
-	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
-								 fp_matrix mask);
+	 * of N:M may not cross a block. mask is written. With a grid (NULL: none), entries that are kept are rounded to it
+	 * when the sweep reaches them, and the errors of that are passed on too. */
+	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid,
+								 int64_t block, fp_matrix W, fp_matrix mask);
 } fp_pruning_operations;
 
 /* For backends: true when sparsegpt_sweep() accepts these; groups up to `longest`. */
-static inline bool fp_sweep_fits(fp_matrix U, fp_matrix W, const fp_pattern *pattern, int64_t block, int64_t longest)
+static inline bool fp_sweep_fits(fp_matrix U, fp_matrix W, const fp_pattern *pattern, const fp_grid *grid,
+								 int64_t block, int64_t longest)
 {
-	return U.rows == W.cols && U.cols == W.cols && block > 0 && pattern->group >= 0 && pattern->group <= longest &&
-		   pattern->kept <= pattern->group && (pattern->group == 0 || block % pattern->group == 0);
+	return (!grid || fp_grid_fits(grid, W)) && U.rows == W.cols && U.cols == W.cols && block > 0 &&
+		   pattern->group >= 0 && pattern->group <= longest && pattern->kept <= pattern->group &&
+		   (pattern->group == 0 || block % pattern->group == 0);
 }
 
 /*

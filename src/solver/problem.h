@@ -80,9 +80,10 @@ typedef struct fp_problem {
 	/* 1 × m: how much an error in each row counts when an unstructured pattern distributes its zeros, and the
 	 * reciprocals; absent: all 1. Errors are measured without them. */
 	fp_matrix importance, inverse_importance;
-	bool rows_weighted; /* W, C and R are already scaled by them */
-	double constant;    /* e₀ */
-	bool unmeasured;    /* the caller measures the error of fp_solve()'s result: solution->error may be undefined */
+	bool rows_weighted;  /* W, C and R are already scaled by them */
+	const fp_grid *grid; /* for a method that rounds weights while it prunes; NULL: none does */
+	double constant;     /* e₀ */
+	bool unmeasured;     /* the caller measures the error of fp_solve()'s result: solution->error may be undefined */
 } fp_problem;
 
 /* How a solve went, for the report. */

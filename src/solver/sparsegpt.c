@@ -88,7 +88,7 @@ fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, f
 	FP_TRY(be->linear->scale_columns(be, alive, problem->W, V));
 	if (problem->pattern.group > 0) /* a group must not cross a block boundary */
 		block = (block + problem->pattern.group - 1) / problem->pattern.group * problem->pattern.group;
-	FP_TRY(be->pruning->sparsegpt_sweep(be, gram->factor, &problem->pattern, block, V, mask));
+	FP_TRY(be->pruning->sparsegpt_sweep(be, gram->factor, &problem->pattern, problem->grid, block, V, mask));
 cleanup:
 	fp_matrix_free(be, &added);
 	fp_matrix_free(be, &alive);

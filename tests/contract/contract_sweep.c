@@ -13,9 +13,12 @@
 typedef struct replay {
 	int64_t rows, cols, block;
 	fp_pattern pattern;
-	const double *u;    /* cols × cols */
-	const double *mask; /* rows × cols, as the backend chose it */
-	double *w;          /* rows × cols */
+	const double *u;              /* cols × cols */
+	const double *mask;           /* rows × cols, as the backend chose it */
+	double *w;                    /* rows × cols */
+	const fp_grid_format *format; /* with one scale for all entries; NULL: no grid */
+	float scale;
+	const double *got; /* rows × cols: the backend's result */
 } replay;
 
 static double score(const replay *r, int64_t row, int64_t col)
@@ -48,6 +51,19 @@ static int64_t zeros_up_to(const replay *r, int64_t col)
 	return (int64_t)floor(r->pattern.sparsity * (double)(r->rows * col));
 }
 
+/* Of an entry: itself, or what the backend rounded it to, which must be the nearest point of the grid or, where float and
+ * double differ, nearly so. */
+static double kept_value(const replay *r, int64_t at)
+{
+	if (!r->format)
+		return r->w[at];
+	double w = r->w[at], point = fp_grid_value(FP_BF16, r->scale, 0, fp_grid_code(r->format, r->scale, 0, (float)w));
+	assert_true(r->got[at] ==
+				(double)fp_grid_value(FP_BF16, r->scale, 0, fp_grid_code(r->format, r->scale, 0, (float)r->got[at])));
+	assert_true(fabs(r->got[at] - w) <= fabs(point - w) + 1e-3);
+	return r->got[at];
+}
+
 static void replay_sweep(const replay *r)
 {
 	int64_t group = r->pattern.group;
@@ -63,18 +79,18 @@ static void replay_sweep(const replay *r)
 					check_choice(r, i, i + 1, j, end, end - j - keep);
 			}
 			for (int64_t i = 0; i < r->rows; i++) {
-				if (r->mask[i * r->cols + j] != 0)
-					continue;
-				double error = r->w[i * r->cols + j] / r->u[j * r->cols + j];
+				double value = r->mask[i * r->cols + j] != 0 ? kept_value(r, i * r->cols + j) : 0;
+				double error = (r->w[i * r->cols + j] - value) / r->u[j * r->cols + j];
 				for (int64_t k = j; k < r->cols; k++)
 					r->w[i * r->cols + k] -= error * r->u[j * r->cols + k];
-				r->w[i * r->cols + j] = 0;
+				r->w[i * r->cols + j] = value;
 			}
 		}
 	}
 }
 
-static void check_sweep(contract *c, int64_t rows, int64_t cols, int64_t block, fp_pattern pattern)
+static void check_sweep(contract *c, int64_t rows, int64_t cols, int64_t block, fp_pattern pattern,
+						const fp_grid_format *format)
 {
 	/* like a result of inverse_factor(): upper triangular with a large positive diagonal */
 	double *u = new_doubles(cols * cols);
@@ -84,9 +100,12 @@ static void check_sweep(contract *c, int64_t rows, int64_t cols, int64_t block, 
 			u[i * cols + j] = 0.4 * (double)random_normal(&c->seed) / sqrt((double)cols);
 	}
 	sample U = sample_from(c, cols, cols, u), W = sample_normal(c, rows, cols), mask = sample_mask(c, rows, cols);
-	assert_ok(c->ctx, c->be->pruning->sparsegpt_sweep(c->be, U.view, &pattern, block, W.view, mask.view));
+	sample scale = sample_filled(c, rows, 1, 0.25);
+	const fp_grid grid = {.format = format, .dtype = FP_BF16, .scale = scale.view};
+	assert_ok(c->ctx, c->be->pruning->sparsegpt_sweep(c->be, U.view, &pattern, format ? &grid : NULL, block, W.view,
+													  mask.view));
 	double *chosen = sample_read(c, &mask), *got = sample_read(c, &W);
-	replay_sweep(&(replay){rows, cols, block, pattern, U.value, chosen, W.value});
+	replay_sweep(&(replay){rows, cols, block, pattern, U.value, chosen, W.value, format, 0.25F, got});
 	/* an entry takes up to cols updates in float on numbers of about 1 */
 	sample_expect(c, &W, W.value, FLOAT_EPSILON * (20 + 4 * (double)cols), 0, "sparsegpt_sweep");
 	sample_expect(c, &U, U.value, 0, 0, "U after sparsegpt_sweep");
@@ -98,6 +117,7 @@ static void check_sweep(contract *c, int64_t rows, int64_t cols, int64_t block, 
 	sample_free(c, &U);
 	sample_free(c, &W);
 	sample_free(c, &mask);
+	sample_free(c, &scale);
 }
 
 static void test_sweep(void **state)
@@ -109,12 +129,14 @@ static void test_sweep(void **state)
 										  {.sparsity = 0.73}, {2, 4, 0.5},     {1, 4, 0.75}};
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
 		for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
-			check_sweep(c, shapes[i][0], shapes[i][1], shapes[i][2], patterns[p]);
+			check_sweep(c, shapes[i][0], shapes[i][1], shapes[i][2], patterns[p], NULL);
+		for (size_t p = 0; p < sizeof patterns / sizeof *patterns && shapes[i][1] > 0; p++)
+			check_sweep(c, shapes[i][0], shapes[i][1], shapes[i][2], patterns[p], fp_grid_format_named("int8"));
 	}
 	sample U = sample_filled(c, 8, 8, 1), W = sample_normal(c, 2, 8), mask = sample_mask(c, 2, 8);
 	fp_pattern crossing = {2, 4, 0.5};
 	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold",
-				 c->be->pruning->sparsegpt_sweep(c->be, U.view, &crossing, 6, W.view, mask.view));
+				 c->be->pruning->sparsegpt_sweep(c->be, U.view, &crossing, NULL, 6, W.view, mask.view));
 	sample_free(c, &U);
 	sample_free(c, &W);
 	sample_free(c, &mask);

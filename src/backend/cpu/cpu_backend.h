@@ -185,8 +185,8 @@ fp_status fp_cpu_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, 
 							  fp_matrix V, fp_matrix D);
 fp_status fp_cpu_grid_rescale(fp_backend *be, const fp_grid *grid, fp_matrix P, fp_matrix G, fp_matrix V, fp_matrix D);
 /* cpu_sparsegpt.c */
-fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
-								 fp_matrix mask);
+fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid,
+								 int64_t block, fp_matrix W, fp_matrix mask);
 /* cpu_decode_pack.c */
 fp_status fp_cpu_hold(fp_backend *be, fp_held *out, fp_matrix W, fp_dtype dtype, fp_held_form form);
 fp_status fp_cpu_expand(fp_backend *be, const fp_held *W, fp_matrix out);

@@ -12,6 +12,8 @@
  * Unstructured: the mask is chosen by W²/U[i,i]² over all rows of the block. Block [a, b) prunes
  * ⌊s·rows·b⌋ − ⌊s·rows·a⌋ entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen when
  * the sweep reaches it, by the weights at that time.
+ *
+ * With a grid the entries that are kept are rounded, and e = (W[r, i] − rounded) / U[i, i] for them.
  */
 #include "backend/cpu/cpu_backend.h"
 
@@ -24,7 +26,8 @@ typedef struct sweep_block {
 	fp_matrix U, W, mask; /* the whole matrices */
 	int64_t begin, count; /* columns of the block */
 	const fp_pattern *pattern;
-	float *errors; /* rows × count */
+	const fp_grid *grid; /* NULL: none */
+	float *errors;       /* rows × count */
 } sweep_block;
 
 static float score_of(float weight, float pivot)
@@ -45,6 +48,19 @@ static void choose_group(const sweep_block *b, const float *w, int64_t first, ui
 	fp_cpu_prune_groups(scores, size, b->pattern->kept, group, mask + first);
 }
 
+/* What becomes of an entry that is kept. */
+static float kept_value(const sweep_block *b, int64_t row, int64_t column, float w)
+{
+	const fp_grid *grid = b->grid;
+	if (!grid)
+		return w;
+	const int64_t group = column / (b->W.cols / grid->scale.cols);
+	const float zero =
+		fp_matrix_is_absent(grid->zero) ? 0.0F : fp_cpu_floats(grid->zero)[row * grid->zero.stride + group];
+	return fp_grid_nearest(fp_grid_rule_of(grid->format, grid->dtype),
+						   fp_cpu_floats(grid->scale)[row * grid->scale.stride + group], zero, w);
+}
+
 static void sweep_row(const sweep_block *b, const fp_cpu_loops *loops, int64_t row)
 {
 	float *w = fp_cpu_floats(b->W) + row * b->W.stride + b->begin;
@@ -53,12 +69,13 @@ static void sweep_row(const sweep_block *b, const fp_cpu_loops *loops, int64_t r
 	for (int64_t i = 0; i < b->count; i++) {
 		if (b->pattern->group > 0 && i % b->pattern->group == 0)
 			choose_group(b, w, i, mask);
+		const float value = mask[i] ? kept_value(b, row, b->begin + i, w[i]) : 0.0f;
 		errors[i] = 0.0f;
-		if (mask[i])
+		if (mask[i] && (!b->grid || value == w[i]))
 			continue;
 		const float *u = fp_cpu_floats(b->U) + (b->begin + i) * b->U.stride + b->begin;
-		errors[i] = w[i] / u[i];
-		w[i] = 0.0f;
+		errors[i] = (w[i] - value) / u[i];
+		w[i] = value;
 		loops->axpby(w + i + 1, u + i + 1, b->count - i - 1, -errors[i], 1.0f);
 	}
 }
@@ -80,11 +97,11 @@ static fp_status choose_block(fp_backend *be, const sweep_block *b, float *score
 	return fp_cpu_prune_smallest(be->ctx, be->threads, view, zeros, fp_cpu_bytes(b->mask) + b->begin, b->mask.stride);
 }
 
-fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
-								 fp_matrix mask)
+fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid,
+								 int64_t block, fp_matrix W, fp_matrix mask)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(U) && fp_cpu_is_f32(W) && fp_cpu_is_u8(mask) && fp_cpu_same_shape(W, mask));
-	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, block, MAX_GROUP));
+	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, grid, block, MAX_GROUP));
 	if (fp_matrix_size(W) == 0)
 		return FP_OK;
 	if (block > W.cols)
@@ -98,7 +115,7 @@ fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *
 		FP_TRY(FP_NEW(be->ctx, &scores, W.rows * block));
 	for (int64_t begin = 0; begin < W.cols; begin += block) {
 		int64_t count = W.cols - begin < block ? W.cols - begin : block;
-		sweep_block b = {U, W, mask, begin, count, pattern, errors.data};
+		sweep_block b = {U, W, mask, begin, count, pattern, grid, errors.data};
 		if (pattern->group == 0)
 			FP_TRY(choose_block(be, &b, scores));
 #pragma omp parallel for num_threads(be->threads) if (W.rows * count >= FP_CPU_PARALLEL_FROM)

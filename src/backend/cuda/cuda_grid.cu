@@ -4,31 +4,9 @@
  * over a block keeps the row's weights and gradients in registers, two columns to a lane, and the block's square part of
  * A in shared memory.
  */
-#include "backend/cuda/cuda_backend.cuh"
+#include "backend/cuda/cuda_grid.cuh"
 
 enum { WARPS = 8, LANES = 32, PER_LANE = FP_GRID_BLOCK / LANES };
-
-/* A grid on the device. */
-struct device_grid {
-	fp_grid_rule rule;
-	float *scale, *zero; /* zero null: the format is symmetric */
-	int64_t scale_stride, zero_stride, groups;
-	__device__ float zero_at(int64_t row, int64_t group) const
-	{
-		return zero ? zero[row * zero_stride + group] : 0.0f;
-	}
-};
-
-static device_grid on_device(const fp_grid *grid)
-{
-	bool zeros = !fp_matrix_is_absent(grid->zero);
-	return {fp_grid_rule_of(grid->format, grid->dtype),
-			fp_cuda_floats(grid->scale),
-			zeros ? fp_cuda_floats(grid->zero) : nullptr,
-			grid->scale.stride,
-			zeros ? grid->zero.stride : 0,
-			grid->scale.cols};
-}
 
 static bool has_views(const fp_grid *grid, fp_matrix V)
 {
@@ -61,7 +39,7 @@ __device__ static double rounding_error(const fp_grid_rule &rule, float scale, f
 	return fp_cuda_warp_sum(sum);
 }
 
-__global__ static void fit_kernel(device_grid grid, fit_input in)
+__global__ static void fit_kernel(fp_cuda_grid grid, fit_input in)
 {
 	int lane = threadIdx.x % LANES;
 	for (int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; at < in.rows * grid.groups;
@@ -103,7 +81,8 @@ fp_status fp_cuda_grid_fit(fp_backend *be, fp_matrix weight, int count, float st
 		return FP_OK;
 	fit_input in = {
 		fp_cuda_floats(weight), fp_cuda_floats(V), V.rows, V.cols / grid->scale.cols, V.stride, count, step};
-	fit_kernel<<<blocks_for(V.rows * grid->scale.cols), WARPS * LANES, 0, fp_cuda_stream(be)>>>(on_device(grid), in);
+	fit_kernel<<<blocks_for(V.rows * grid->scale.cols), WARPS * LANES, 0, fp_cuda_stream(be)>>>(fp_cuda_grid_of(grid),
+																								in);
 	FP_LAUNCHED(be);
 	return FP_OK;
 }
@@ -112,13 +91,11 @@ fp_status fp_cuda_grid_fit(fp_backend *be, fp_matrix weight, int count, float st
 
 template <typename T> static fp_status round_to(fp_backend *be, const fp_grid *grid, fp_matrix X, T *v, int64_t vs)
 {
-	const device_grid g = on_device(grid);
+	const fp_cuda_grid g = fp_cuda_grid_of(grid);
 	const int64_t size = X.cols / grid->scale.cols, xs = X.stride;
 	const float *x = fp_cuda_floats(X);
 	return fp_cuda_map(be, X.rows, X.cols, false, [=] __device__(int64_t i, int64_t j) {
-		int64_t at = j / size;
-		fp_cuda_store(v + i * vs + j,
-					  fp_grid_nearest(g.rule, g.scale[i * g.scale_stride + at], g.zero_at(i, at), x[i * xs + j]));
+		fp_cuda_store(v + i * vs + j, g.nearest(i, j / size, x[i * xs + j]));
 	});
 }
 
@@ -138,7 +115,7 @@ struct descent {
 	int count;
 };
 
-__global__ static void descend_kernel(device_grid grid, descent in)
+__global__ static void descend_kernel(fp_cuda_grid grid, descent in)
 {
 	__shared__ float a[FP_GRID_BLOCK][FP_GRID_BLOCK];
 	for (int i = threadIdx.x; i < in.count * in.count; i += WARPS * LANES)
@@ -147,7 +124,7 @@ __global__ static void descend_kernel(device_grid grid, descent in)
 	int lane = threadIdx.x % LANES;
 	for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; row < in.rows;
 		 row += (int64_t)gridDim.x * WARPS) {
-		const float scale = grid.scale[row * grid.scale_stride], zero = grid.zero_at(row, 0);
+		const float scale = grid.scale_at(row, 0), zero = grid.zero_at(row, 0);
 		float g[PER_LANE], v[PER_LANE], d[PER_LANE];
 		bool kept[PER_LANE];
 #pragma unroll
@@ -199,7 +176,7 @@ fp_status fp_cuda_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A,
 	descent in = {
 		fp_cuda_floats(A), fp_cuda_floats(G), fp_cuda_bytes(mask), fp_cuda_floats(V), fp_cuda_floats(D), V.rows,
 		A.stride,          G.stride,          mask.stride,         V.stride,          D.stride,          (int)V.cols};
-	descend_kernel<<<blocks_for(V.rows), WARPS * LANES, 0, fp_cuda_stream(be)>>>(on_device(grid), in);
+	descend_kernel<<<blocks_for(V.rows), WARPS * LANES, 0, fp_cuda_stream(be)>>>(fp_cuda_grid_of(grid), in);
 	FP_LAUNCHED(be);
 	return FP_OK;
 }
@@ -212,14 +189,14 @@ struct rescaling {
 	int64_t rows, cols, p_stride, g_stride, v_stride, d_stride;
 };
 
-__global__ static void rescale_kernel(device_grid grid, rescaling in)
+__global__ static void rescale_kernel(fp_cuda_grid grid, rescaling in)
 {
 	int lane = threadIdx.x % LANES;
 	for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; row < in.rows;
 		 row += (int64_t)gridDim.x * WARPS) {
 		const float *p = in.p + row * in.p_stride, *g = in.g + row * in.g_stride;
 		float *v = in.v + row * in.v_stride, *d = in.d + row * in.d_stride;
-		const float scale = grid.scale[row * grid.scale_stride], zero = grid.zero_at(row, 0);
+		const float scale = grid.scale_at(row, 0), zero = grid.zero_at(row, 0);
 		double slope = 0, curvature = 0;
 		for (int64_t j = lane; j < in.cols; j += LANES) {
 			slope += (double)v[j] * (double)g[j];
@@ -252,7 +229,7 @@ fp_status fp_cuda_grid_rescale(fp_backend *be, const fp_grid *grid, fp_matrix P,
 		return FP_OK;
 	rescaling in = {fp_cuda_floats(P), fp_cuda_floats(G), fp_cuda_floats(V), fp_cuda_floats(D), V.rows, V.cols,
 					P.stride,          G.stride,          V.stride,          D.stride};
-	rescale_kernel<<<blocks_for(V.rows), WARPS * LANES, 0, fp_cuda_stream(be)>>>(on_device(grid), in);
+	rescale_kernel<<<blocks_for(V.rows), WARPS * LANES, 0, fp_cuda_stream(be)>>>(fp_cuda_grid_of(grid), in);
 	FP_LAUNCHED(be);
 	return FP_OK;
 }

@@ -11,7 +11,10 @@
  * Unstructured: the block's mask is chosen over all rows by W²/U[i,i]². Block [a, b) prunes ⌊s·rows·b⌋ − ⌊s·rows·a⌋
  * entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen from the updated weights when
  * the sweep reaches it. A wide block is processed in strips, which changes only the order of sums.
+ *
+ * With a grid the entries that are kept are rounded, and e = (W[r,i] − rounded) / U[i,i] for them.
  */
+#include "backend/cuda/cuda_grid.cuh"
 #include "backend/cuda/cuda_keys.cuh"
 
 enum { MAX_GROUP = 1024, STRIP = 128, WARPS = 8 };
@@ -24,6 +27,8 @@ struct strip {
 	float *errors; /* rows × count, packed */
 	int64_t rows, u_stride, w_stride, mask_stride;
 	int count, kept, group; /* group 0: the mask is given */
+	fp_cuda_grid grid;      /* of the whole matrix; scale null: none */
+	int64_t begin, grid_group;
 };
 
 __device__ static inline unsigned score_key(float weight, float pivot)
@@ -68,15 +73,16 @@ __global__ static void strip_kernel(strip s)
 		for (int i = 0; i < s.count; i++) {
 			if (s.group && i % s.group == 0)
 				choose_group(s, w, i, mask, lane);
-			if (mask[i])
+			if (mask[i] && !s.grid.scale)
 				continue; /* the same for all lanes */
 			const float *u = s.u + i * s.u_stride;
-			float error = w[i] / u[i];
+			float value = mask[i] ? s.grid.nearest(row, (s.begin + i) / s.grid_group, w[i]) : 0.0f;
+			float error = (w[i] - value) / u[i];
 			__syncwarp(); /* every lane has read w[i] */
 			for (int j = i + 1 + lane; j < s.count; j += 32)
 				w[j] -= error * u[j];
 			if (lane == 0) {
-				w[i] = 0.0f;
+				w[i] = value;
 				errors[i] = error;
 			}
 			__syncwarp();
@@ -101,8 +107,8 @@ static int64_t strip_width(const fp_pattern *pattern, int64_t block)
 	return width;
 }
 
-static fp_status sweep_strip(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t begin, int64_t count,
-							 fp_matrix W, fp_matrix mask, fp_matrix E)
+static fp_status sweep_strip(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid, int64_t begin,
+							 int64_t count, fp_matrix W, fp_matrix mask, fp_matrix E)
 {
 	strip s = {fp_cuda_floats(U) + begin * U.stride + begin,
 			   fp_cuda_floats(W) + begin,
@@ -114,10 +120,13 @@ static fp_status sweep_strip(fp_backend *be, fp_matrix U, const fp_pattern *patt
 			   mask.stride,
 			   (int)count,
 			   (int)pattern->kept,
-			   (int)pattern->group};
+			   (int)pattern->group,
+			   grid ? fp_cuda_grid_of(grid) : fp_cuda_grid{},
+			   begin,
+			   grid ? W.cols / grid->scale.cols : 1};
 	int64_t padded = (count + 3) / 4 * 4, bytes = WARPS * (padded * 4 + padded);
-	unsigned grid = (unsigned)fp_smaller((W.rows + WARPS - 1) / WARPS, 1 << 20);
-	strip_kernel<<<grid, WARPS * 32, (size_t)bytes, fp_cuda_stream(be)>>>(s);
+	unsigned blocks = (unsigned)fp_smaller((W.rows + WARPS - 1) / WARPS, 1 << 20);
+	strip_kernel<<<blocks, WARPS * 32, (size_t)bytes, fp_cuda_stream(be)>>>(s);
 	FP_LAUNCHED(be);
 	E.cols = E.stride = count;
 	int64_t rest = W.cols - begin - count;
@@ -139,11 +148,11 @@ static fp_status choose_block(fp_backend *be, fp_matrix U, const fp_pattern *pat
 	return fp_cuda_prune_smallest(be, scores, count, W.rows, count, zeros, fp_cuda_bytes(mask) + begin, mask.stride);
 }
 
-fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, int64_t block, fp_matrix W,
-								  fp_matrix mask)
+fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid,
+								  int64_t block, fp_matrix W, fp_matrix mask)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(U) && fp_cuda_is_f32(W) && fp_cuda_is_u8(mask) && fp_cuda_same_shape(W, mask));
-	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, block, MAX_GROUP));
+	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, grid, block, MAX_GROUP));
 	if (fp_matrix_size(W) == 0)
 		return FP_OK;
 	if (block > W.cols)
@@ -160,7 +169,7 @@ fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern 
 		if (pattern->group == 0)
 			FP_OR_RETURN(choose_block(be, U, pattern, begin, end - begin, W, mask, scores.as<float>()));
 		for (int64_t at = begin; at < end; at += width)
-			FP_OR_RETURN(sweep_strip(be, U, pattern, at, fp_smaller(width, end - at), W, mask, E));
+			FP_OR_RETURN(sweep_strip(be, U, pattern, grid, at, fp_smaller(width, end - at), W, mask, E));
 	}
 	return FP_OK;
 }

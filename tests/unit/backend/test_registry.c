@@ -154,7 +154,7 @@ static void test_out_of_memory(void **state)
 		status = status ? status : be->memory->fill(be, A, 1);
 		status = status ? status : be->pruning->mask_smallest(be, A, &pattern, mask);
 		status = status ? status : be->transformer->attention(be, &shape, A, A, A, A);
-		status = status ? status : be->pruning->sparsegpt_sweep(be, A, &pattern, 4, A, mask);
+		status = status ? status : be->pruning->sparsegpt_sweep(be, A, &pattern, NULL, 4, A, mask);
 		status = status ? status : be->memory->fill(be, A, 1);
 		status = status ? status : be->linear->eigen(be, A, v);
 		bool reached = ctx->allocations >= n;
