@@ -32,10 +32,10 @@ typedef struct fp_grid_operations {
 	 *     D[:,j] = v' − v
 	 *     V[:,j] ← v'
 	 *     g ← g + D[:,j]·A[j,:]
-	 * for entries whose mask (U8) is 1 and whose A[j,j] is positive; D is 0 for others. g starts as G, the half gradient
+	 * for entries that are not zero in X and whose A[j,j] is positive; D is 0 for others. g starts as G, the half gradient
 	 * in the block's columns, which is left as it is: G ← G + D A brings it up to date, in all columns. A is the block's
 	 * square part of the Gram matrix. */
-	fp_status (*descend)(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix mask, fp_matrix G, fp_matrix V,
+	fp_status (*descend)(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix X, fp_matrix G, fp_matrix V,
 						 fp_matrix D);
 	/* One step on the scales of a group (grid with one column; as many columns of weights as the group has). With
 	 * p = ⟨v, G⟩ and q = ⟨v, P⟩ of a row, where P = V A for the group's square part of A:

@@ -103,7 +103,7 @@ static fp_status finish(fp_layer_job *job, const fp_fit_result *result)
 	for (int i = 0; i < fp_model_operators(task->model); i++) {
 		if (fp_matrix_is_absent(job->pruned->weight[i]) || !fp_layer_task_has(task, job->pruned->index, i))
 			continue;
-		FP_TRY(fp_finish_operator(task, job->pruned->weight[i], &job->results[i]));
+		FP_TRY(fp_finish_operator(task, &job->kept_inputs, job->pruned->weight[i], &job->results[i]));
 		if (result->steps > 0 || job->results[i].bias_updated)
 			FP_TRY(fp_finish_bias(job, i));
 	}

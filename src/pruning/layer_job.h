@@ -4,7 +4,7 @@
 #define FP_PRUNING_LAYER_JOB_H
 
 #include "pruning/group_statistics.h"
-#include "pruning/prune_layer.h"
+#include "pruning/quantise_operator.h"
 #include "pruning/row_importance.h"
 
 typedef struct fp_layer_job {
@@ -15,6 +15,7 @@ typedef struct fp_layer_job {
 	int dense_past; /* number of groups that the dense stream has passed */
 	fp_row_importance importance;
 	fp_operator_result *results; /* by the operators' numbers */
+	fp_kept_inputs kept_inputs;
 } fp_layer_job;
 
 /* --- layer_passes.c: passes over all batches of the streams ------------------------------------------------------- */

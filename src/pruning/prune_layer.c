@@ -90,6 +90,7 @@ static fp_status solve_operator(fp_layer_job *job, int number, const fp_statisti
 							 result));
 	if (result->bias_updated && !fp_layer_is_fitted(task))
 		FP_TRY(fp_finish_bias(job, number));
+	FP_TRY(fp_keep_inputs(&job->kept_inputs, task, number, gram));
 cleanup:
 	return status;
 }
@@ -316,6 +317,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	fp_status status;
 	job.corrected = fp_feed_is_corrected(job.feed);
 	FP_TRY(FP_NEW(task->ctx, &job.results, fp_model_operators(task->model)));
+	FP_TRY(fp_kept_inputs_new(&job.kept_inputs, task));
 	FP_TRY(take(&job.dense, task, index));
 	FP_TRY(fp_layer_copy(&job.pruned, job.dense));
 	if (fp_model_basis(task->model))
@@ -340,6 +342,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 		FP_TRY(leave_layer(&job));
 cleanup:
 	fp_row_importance_free(task->be, &job.importance);
+	fp_kept_inputs_free(&job.kept_inputs, task);
 	fp_free(job.results);
 	fp_layer_free(job.dense);
 	fp_layer_free(job.pruned);

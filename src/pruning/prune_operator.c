@@ -218,21 +218,27 @@ static fp_status deliver(const fp_layer_task *task, const fp_operator_result *re
 	return status;
 }
 
-fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result)
+fp_status fp_finish_operator(const fp_layer_task *task, const fp_kept_inputs *inputs, fp_matrix V,
+							 fp_operator_result *result)
 {
 	fp_backend *be = task->be;
 	outgoing out = {0};
-	fp_quantised_operator quantised = {0};
+	fp_grid grid = {0};
+	fp_fetched_grid numbers = {0};
 	fp_matrix own = {0}, wide;
 	fp_status status;
 	FP_TRY(fp_matrix_widen(be, V, &own, &wide));
-	FP_TRY(fp_quantise_operator(task, wide, result, &quantised));
+	FP_TRY(fp_quantise_fitted(task, inputs, result, wide, &grid));
+	if (grid.format && wide.buffer != V.buffer)
+		FP_TRY(be->memory->copy(be, V, wide));
 	FP_TRY(begin_output(task, wide, result, &out));
 	FP_TRY(end_output(be, &out));
+	FP_TRY(fp_fetched_grid_fetch(be, &grid, result, &numbers));
 	FP_TRY(deliver(task, result, out.bytes));
 cleanup:
 	drop_output(be, &out);
-	fp_quantised_free(be, result, &quantised);
+	fp_fetched_grid_free(result, &numbers);
+	fp_grid_free(be, &grid);
 	fp_matrix_free(be, &own);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
@@ -246,7 +252,8 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	fp_matrix W, V;
 	operator_space space = {.be = be};
 	outgoing out = {0};
-	fp_quantised_operator quantised = {0};
+	fp_grid grid = {0};
+	fp_fetched_grid numbers = {0};
 	double started = fp_clock();
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
 	double residual = residual_share(task, result->number);
@@ -269,12 +276,14 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .inverse_importance = own->inverse_importance,
 						  .constant = space.target_error,
 						  .unmeasured = true};
+	if (!fp_layer_is_fitted(task))
+		FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, &grid));
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
+	FP_TRY(fp_quantise_end(task, &problem, V, &grid));
 
 	problem.R = space.drift.product;
 	problem.constant = space.drift.energy;
 	result->squared_output = space.squared_output;
-	FP_TRY(fp_quantise_operator(task, V, result, &quantised));
 	FP_TRY(begin_output(task, V, result, &out));
 	if (narrow)
 		FP_TRY(be->memory->copy(be, own->V, V));
@@ -287,11 +296,14 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, own->bias, result));
 	FP_TRY(end_output(be, &out));
 	result->seconds = fp_clock() - started;
-	if (!fp_layer_is_fitted(task))
+	if (!fp_layer_is_fitted(task)) {
+		FP_TRY(fp_fetched_grid_fetch(be, &grid, result, &numbers));
 		FP_TRY(deliver(task, result, out.bytes));
+	}
 cleanup:
 	drop_output(be, &out);
-	fp_quantised_free(be, result, &quantised);
+	fp_fetched_grid_free(result, &numbers);
+	fp_grid_free(be, &grid);
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
@@ -306,6 +318,8 @@ double fp_operator_floats(const fp_backend *be, const fp_settings *settings, con
 	size.has_R = plan->two_streams || own_R;
 	double target = (1 + drifts + own_R) * mn; /* C, WΔX*ᵀ, R */
 	double making = targets + target + drifts * mn + fp_product_floats(be, FP_USE_REFINEMENT, &size);
-	double solving = target + fp_solve_floats(be, settings, &size) + (size.operators > 1 ? targets : 0);
+	double quantising = fp_grid_format_named(settings->quantize) ? fp_quantise_floats(mn) : 0;
+	double solving =
+		target + fmax(fp_solve_floats(be, settings, &size), quantising) + (size.operators > 1 ? targets : 0);
 	return fmax(making, solving) + (narrow ? 2 * mn : 0); /* W and V in F32 */
 }

@@ -3,7 +3,7 @@
 #ifndef FP_PRUNING_PRUNE_OPERATOR_H
 #define FP_PRUNING_PRUNE_OPERATOR_H
 
-#include "pruning/prune_layer.h"
+#include "pruning/quantise_operator.h"
 #include "statistics/statistics.h"
 
 /* An operator's matrices on the device. */
@@ -20,8 +20,10 @@ typedef struct fp_operator {
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
 							fp_gram *gram, const fp_operator *own, fp_operator_result *result);
 
-/* For an operator that a fit has changed: rounds V to the checkpoint's type and passes its bytes to task->output. */
-fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result);
+/* For an operator that a fit has changed: puts V on its grid with --quantize, rounds it to the checkpoint's type and passes
+ * its bytes to task->output. */
+fp_status fp_finish_operator(const fp_layer_task *task, const fp_kept_inputs *inputs, fp_matrix V,
+							 fp_operator_result *result);
 
 /* Estimate: floats that fp_prune_operator() holds at its peak for the largest operator of a group, including the
  * statistics' matrices for targets, which it may free. plan: of the statistics; size->has_R need not be set; narrow: the

@@ -2,49 +2,117 @@
 #include "pruning/quantise_operator.h"
 
 #include "base/memory.h"
+#include "solver/method.h"
 
-/* The grid's scales and zero points in the host's memory. */
-static fp_status fetch_numbers(fp_backend *be, fp_quantised_operator *quantised)
+fp_status fp_quantise_begin(const fp_layer_task *task, fp_dtype dtype, fp_problem *problem, fp_grid *grid)
 {
-	const fp_matrix scale = quantised->grid.scale, zero = quantised->grid.zero;
-	fp_status status;
-	FP_TRY(FP_NEW(be->ctx, &quantised->scales, fp_matrix_size(scale)));
-	FP_TRY(be->memory->download(be, quantised->scales, FP_F32, scale.cols, scale));
-	if (!fp_matrix_is_absent(zero)) {
-		FP_TRY(FP_NEW(be->ctx, &quantised->zeros, fp_matrix_size(zero)));
-		FP_TRY(be->memory->download(be, quantised->zeros, FP_F32, zero.cols, zero));
+	const fp_grid_format *format = fp_grid_format_named(task->settings->quantize);
+	fp_status status = FP_OK;
+	if (!format)
+		return FP_OK;
+	FP_TRY(fp_grid_new(grid, task->be, format, dtype, problem->W.rows, problem->W.cols));
+	if (fp_quantiser_of(task->settings) != FP_QUANTISER_OWN)
+		return FP_OK;
+	FP_TRY(fp_grid_fit(task->be, problem->W, grid));
+	problem->grid = grid;
+cleanup:
+	return status;
+}
+
+fp_status fp_quantise_end(const fp_layer_task *task, const fp_problem *problem, fp_matrix V, fp_grid *grid)
+{
+	fp_backend *be = task->be;
+	int finite;
+	fp_status status = FP_OK;
+	if (!grid->format || problem->grid)
+		return FP_OK;
+	FP_TRY(be->linear->finite(be, V, &finite));
+	if (!finite)
+		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite"));
+	if (fp_quantiser_of(task->settings) == FP_QUANTISER_DESCENT) {
+		FP_TRY(fp_quantise_by_descent(problem->gram, task->settings, V, grid));
+	} else {
+		FP_TRY(fp_grid_fit(be, V, grid));
+		FP_TRY(be->grid->round(be, grid, V, V));
 	}
 cleanup:
 	return status;
 }
 
-fp_status fp_quantise_operator(const fp_layer_task *task, fp_matrix V, fp_operator_result *result,
-							   fp_quantised_operator *out)
+fp_status fp_kept_inputs_new(fp_kept_inputs *out, const fp_layer_task *task)
+{
+	*out = (fp_kept_inputs){0};
+	return FP_NEW(task->ctx, &out->energy, fp_model_operators(task->model));
+}
+
+void fp_kept_inputs_free(fp_kept_inputs *kept, const fp_layer_task *task)
+{
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		fp_matrix_free(task->be, &kept->gram[group]);
+	for (int i = 0; kept->energy && i < fp_model_operators(task->model); i++)
+		fp_matrix_free(task->be, &kept->energy[i]);
+	fp_free(kept->energy);
+	*kept = (fp_kept_inputs){0};
+}
+
+fp_status fp_keep_inputs(fp_kept_inputs *kept, const fp_layer_task *task, int number, const fp_gram *gram)
 {
 	fp_backend *be = task->be;
-	const fp_grid_format *format = fp_grid_format_named(task->settings->quantize);
-	int finite;
+	bool whole = fp_operator_expert(number) < 0;
+	fp_matrix *to = whole ? &kept->gram[fp_role_group(number)] : &kept->energy[number];
+	const fp_matrix from = whole ? gram->A : gram->diagonal;
 	fp_status status = FP_OK;
-	if (!format)
+	if (!fp_layer_is_fitted(task) || !fp_grid_format_named(task->settings->quantize) || !fp_matrix_is_absent(*to))
 		return FP_OK;
-	FP_TRY(be->linear->finite(be, V, &finite));
-	if (!finite)
-		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite"));
-	FP_TRY(fp_grid_fit(&out->grid, be, format, result->tensor->dtype, V));
-	FP_TRY(fp_grid_round(&out->grid, be, V));
-	FP_TRY(fetch_numbers(be, out));
-	result->scales = out->scales;
-	result->zero_points = out->zeros;
-	result->groups = out->grid.scale.cols;
+	FP_TRY(fp_matrix_new(be, to, from.rows, from.cols, FP_F32));
+	FP_TRY(be->memory->copy(be, *to, from));
 cleanup:
 	return status;
 }
 
-void fp_quantised_free(fp_backend *be, fp_operator_result *result, fp_quantised_operator *quantised)
+fp_status fp_quantise_fitted(const fp_layer_task *task, const fp_kept_inputs *kept, const fp_operator_result *result,
+							 fp_matrix V, fp_grid *grid)
+{
+	fp_gram gram = {0};
+	const fp_matrix A = kept->gram[fp_role_group(result->number)], energy = kept->energy[result->number];
+	fp_problem problem = {.gram = &gram, .W = V};
+	fp_status status;
+	FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, grid));
+	if (!grid->format)
+		return FP_OK;
+	if (!fp_matrix_is_absent(energy)) {
+		FP_TRY(fp_quantise_by_energy(task->be, energy, V, grid));
+	} else {
+		FP_TRY(fp_gram_new(&gram, task->be, A));
+		FP_TRY(fp_quantise_end(task, &problem, V, grid));
+	}
+cleanup:
+	fp_gram_free(&gram);
+	return status;
+}
+
+fp_status fp_fetched_grid_fetch(fp_backend *be, const fp_grid *grid, fp_operator_result *result, fp_fetched_grid *out)
+{
+	fp_status status = FP_OK;
+	if (!grid->format)
+		return FP_OK;
+	FP_TRY(FP_NEW(be->ctx, &out->scales, fp_matrix_size(grid->scale)));
+	FP_TRY(be->memory->download(be, out->scales, FP_F32, grid->scale.cols, grid->scale));
+	if (!fp_matrix_is_absent(grid->zero)) {
+		FP_TRY(FP_NEW(be->ctx, &out->zeros, fp_matrix_size(grid->zero)));
+		FP_TRY(be->memory->download(be, out->zeros, FP_F32, grid->zero.cols, grid->zero));
+	}
+	result->groups = grid->scale.cols;
+	result->scales = out->scales;
+	result->zero_points = out->zeros;
+cleanup:
+	return status;
+}
+
+void fp_fetched_grid_free(fp_operator_result *result, fp_fetched_grid *numbers)
 {
 	result->scales = result->zero_points = NULL;
-	fp_grid_free(be, &quantised->grid);
-	fp_free(quantised->scales);
-	fp_free(quantised->zeros);
-	*quantised = (fp_quantised_operator){0};
+	fp_free(numbers->scales);
+	fp_free(numbers->zeros);
+	*numbers = (fp_fetched_grid){0};
 }

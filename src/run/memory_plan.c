@@ -70,13 +70,13 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 	}
 }
 
-/* A of all groups at once. */
-static double all_grams(const sizes *s)
+/* A of all groups at once, and of so many experts. */
+static double all_grams(const sizes *s, int64_t experts)
 {
 	double floats = 0;
 	for (int g = 0; g < FP_GROUP_COUNT; g++)
 		floats += (double)(s->groups[g].inputs * s->groups[g].inputs) +
-				  (double)s->experts * (double)(s->expert[g].inputs * s->expert[g].inputs);
+				  (double)experts * (double)(s->expert[g].inputs * s->expert[g].inputs);
 	return floats;
 }
 
@@ -100,7 +100,7 @@ static fp_statistics_memory group_statistics(const fp_prune_task *task, const si
 	}
 	if (!fp_feed_is_corrected(fp_feed_of(task->settings))) { /* the statistics of all groups exist at once */
 		sum.workspace *= FP_GROUP_COUNT;
-		sum.kept = all_grams(s);
+		sum.kept = all_grams(s, s->experts);
 	}
 	return sum;
 }
@@ -194,6 +194,8 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
 	if (fitted && plan->residence != FP_ON_DISK)
 		fixed += (double)(windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
+	if (fitted && fp_grid_format_named(task->settings->quantize)) /* kept until the fit is done (quantise_operator.h) */
+		fixed += all_grams(s, 0) * sizeof(float);
 	bytes[PHASE_STATISTICS] = bytes[PHASE_STATISTICS] * sizeof(float) + fixed;
 	bytes[PHASE_SOLVE] = bytes[PHASE_SOLVE] * sizeof(float) + fixed;
 	if (windows > 0 && s->weighs_rows)

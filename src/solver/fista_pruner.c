@@ -147,6 +147,7 @@ static fp_solve_products products(const fp_backend *be, const fp_settings *setti
 }
 
 const fp_method fp_method_fista = {
+	.quantiser = FP_QUANTISER_DESCENT,
 	.needs_text = true,
 	.has_presets = true,
 	.feed = feed,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "solver/grid.h"
 
+#include "solver/method.h"
+
 fp_status fp_grid_new(fp_grid *out, fp_backend *be, const fp_grid_format *format, fp_dtype dtype, int64_t rows,
 					  int64_t cols)
 {
@@ -22,15 +24,21 @@ void fp_grid_free(fp_backend *be, fp_grid *grid)
 	fp_matrix_free(be, &grid->zero);
 }
 
-fp_status fp_quantise_nearest(fp_backend *be, fp_matrix V, const fp_grid *grid)
+fp_status fp_grid_fit(fp_backend *be, fp_matrix V, const fp_grid *grid)
 {
 	fp_matrix weight = {0};
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &weight, 1, V.cols, FP_F32));
 	FP_TRY(be->memory->fill(be, weight, 1.0F));
 	FP_TRY(be->grid->fit(be, weight, 1, 0.0F, V, grid));
-	FP_TRY(be->grid->round(be, grid, V, V));
 cleanup:
 	fp_matrix_free(be, &weight);
 	return status;
+}
+
+fp_quantiser fp_quantiser_of(const fp_settings *settings)
+{
+	if (fp_is(settings->quantizer, "auto"))
+		return fp_method_of(settings)->quantiser;
+	return fp_is(settings->quantizer, "descent") ? FP_QUANTISER_DESCENT : FP_QUANTISER_NEAREST;
 }

@@ -13,15 +13,23 @@ fp_status fp_grid_new(fp_grid *out, fp_backend *be, const fp_grid_format *format
 					  int64_t cols);
 void fp_grid_free(fp_backend *be, fp_grid *grid); /* all zero is allowed */
 
-/* The two quantisers. Both choose the grid's scales and put V, which has the problem's pattern, on the grid; pruned weights
- * stay 0. */
+/* The scale of a group is the one with which its largest entry in V just fits. */
+fp_status fp_grid_fit(fp_backend *be, fp_matrix V, const fp_grid *grid);
 
-/* The scale of a group is the one with which its largest weight just fits; every weight is rounded to the nearest. */
-fp_status fp_quantise_nearest(fp_backend *be, fp_matrix V, const fp_grid *grid);
-/* Lowers the problem's error by coordinate descent on weights and scales (grid_descent.c). */
-fp_status fp_quantise_by_descent(const fp_problem *problem, const fp_settings *settings, fp_matrix V,
-								 const fp_grid *grid);
-/* Floats that the latter holds besides what a solve does. */
-double fp_quantise_floats(int64_t rows, int64_t cols);
+/* How the settings' method puts weights on a grid. */
+typedef enum fp_quantiser {
+	FP_QUANTISER_NEAREST, /* fp_grid_fit(), and every weight to the nearest point */
+	FP_QUANTISER_DESCENT, /* fp_quantise_by_descent() */
+	FP_QUANTISER_OWN,     /* the method itself, while it prunes: problem->grid */
+} fp_quantiser;
+fp_quantiser fp_quantiser_of(const fp_settings *settings);
+
+/* Chooses the grid's scales and puts V on the grid such that its output changes little:
+ * coordinate descent on weights and scales (grid_descent.c). Zeros stay zeros. */
+fp_status fp_quantise_by_descent(const fp_gram *gram, const fp_settings *settings, fp_matrix V, const fp_grid *grid);
+/* The same with every weight on its own: only the scales are chosen by the inputs' energies, diag(A) (1 × n). */
+fp_status fp_quantise_by_energy(fp_backend *be, fp_matrix energy, fp_matrix V, const fp_grid *grid);
+/* Floats that descent holds for so many weights. */
+double fp_quantise_floats(double entries);
 
 #endif

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grid_descent.c: the least error of weights on a grid.
+ * grid_descent.c: weights on a grid whose output is nearest to that of weights without one.
  *
- *     min ‖VX* − T‖² over V on the grid, V = 0 outside the mask, and over the grid's scales
+ *     min ‖(V' − V)X*‖² over V' on the grid, V' = 0 where V is, and over the grid's scales
+ *
+ * V is the solution of an operator's problem, which has its ridge and its corrections; to aim at the problem's target again instead
+ * undoes the former and was measured to be worse by divergence.
  *
  * The scales start as those whose rounding errors are smallest, weighted by diag(A), and the weights as the nearest ones
- * on the grid. Then passes over the columns: with half the gradient G = VA − C, a weight moves to the point of the grid
+ * on the grid. Then passes over the columns: with half the gradient G = (V' − V)A, a weight moves to the point of the grid
  * that is nearest to its best value while all others stand still,
  *
  *     v ← nearest(v − G[i,j]/A[j,j])
@@ -25,15 +28,14 @@ enum { CANDIDATES = 16 };
 static const float CANDIDATE_STEP = 0.03F;
 
 typedef struct descent {
-	const fp_problem *problem;
 	fp_backend *be;
-	fp_matrix V, mask, G;
-	fp_matrix D, P; /* m × columns of a block, and of a group */
+	fp_matrix A, V, X, G; /* X: V as it was */
+	fp_matrix D, P;       /* m × columns of a group */
 } descent;
 
 static void descent_free(descent *d)
 {
-	fp_matrix *all[] = {&d->mask, &d->G, &d->D, &d->P};
+	fp_matrix *all[] = {&d->X, &d->G, &d->D, &d->P};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(d->be, all[i]);
 }
@@ -50,13 +52,12 @@ static fp_grid column_of(const fp_grid *grid, int64_t group)
 /* G ← G + D A for a change D of `count` columns from `first` on. */
 static fp_status follow(const descent *d, fp_matrix D, int64_t first, int64_t count)
 {
-	return d->be->linear->gemm(d->be, 1.0F, D, FP_PLAIN, fp_matrix_rows(d->problem->gram->A, first, count), FP_PLAIN,
-							   1.0F, d->G);
+	return d->be->linear->gemm(d->be, 1.0F, D, FP_PLAIN, fp_matrix_rows(d->A, first, count), FP_PLAIN, 1.0F, d->G);
 }
 
 static fp_matrix square_of(const descent *d, int64_t first, int64_t count)
 {
-	return fp_matrix_cols(fp_matrix_rows(d->problem->gram->A, first, count), first, count);
+	return fp_matrix_cols(fp_matrix_rows(d->A, first, count), first, count);
 }
 
 /* One pass over a group's weights, and a step on its scales. */
@@ -70,7 +71,7 @@ static fp_status improve_group(descent *d, const fp_grid *grid, int64_t group)
 	for (int64_t at = first; at < first + size; at += FP_GRID_BLOCK) {
 		const int64_t count = fp_smaller(FP_GRID_BLOCK, first + size - at);
 		const fp_matrix D = fp_matrix_cols(d->D, 0, count);
-		FP_TRY(be->grid->descend(be, &column, square_of(d, at, count), fp_matrix_cols(d->mask, at, count),
+		FP_TRY(be->grid->descend(be, &column, square_of(d, at, count), fp_matrix_cols(d->X, at, count),
 								 fp_matrix_cols(d->G, at, count), fp_matrix_cols(d->V, at, count), D));
 		FP_TRY(follow(d, D, at, count));
 	}
@@ -81,52 +82,41 @@ cleanup:
 	return status;
 }
 
-/* G ← (V − W)A − R, in which nothing cancels. */
-static fp_status start_gradient(descent *d)
+fp_status fp_quantise_by_energy(fp_backend *be, fp_matrix energy, fp_matrix V, const fp_grid *grid)
 {
-	fp_backend *be = d->be;
-	const fp_problem *problem = d->problem;
-	fp_matrix difference = {0};
-	fp_status status;
-	FP_TRY(fp_matrix_new(be, &difference, d->V.rows, d->V.cols, FP_F32));
-	FP_TRY(be->memory->copy(be, difference, d->V));
-	FP_TRY(be->linear->axpby(be, -1.0F, problem->W, 1.0F, difference));
-	FP_TRY(be->linear->gemm(be, 1.0F, difference, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, d->G));
-	if (!fp_matrix_is_absent(problem->R))
-		FP_TRY(be->linear->axpby(be, -1.0F, problem->R, 1.0F, d->G));
-cleanup:
-	fp_matrix_free(be, &difference);
-	return status;
+	fp_status status = be->grid->fit(be, energy, CANDIDATES, CANDIDATE_STEP, V, grid);
+	return status == FP_OK ? be->grid->round(be, grid, V, V) : status;
 }
 
-fp_status fp_quantise_by_descent(const fp_problem *problem, const fp_settings *settings, fp_matrix V,
-								 const fp_grid *grid)
+fp_status fp_quantise_by_descent(const fp_gram *gram, const fp_settings *settings, fp_matrix V, const fp_grid *grid)
 {
-	fp_backend *be = problem->gram->be;
+	fp_backend *be = gram->be;
 	const int64_t size = V.cols / grid->scale.cols;
-	descent d = {.problem = problem, .be = be, .V = V};
+	descent d = {.be = be, .A = gram->A, .V = V};
+	fp_matrix change = {0};
 	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 	fp_status status;
-	FP_TRY(fp_matrix_new(be, &d.mask, V.rows, V.cols, FP_U8));
-	FP_TRY(fp_round(problem, V, d.mask));
-	FP_TRY(be->grid->fit(be, problem->gram->diagonal, CANDIDATES, CANDIDATE_STEP, V, grid));
-	FP_TRY(be->grid->round(be, grid, V, V));
-	if (settings->quantizer_passes == 0)
-		goto cleanup;
+	FP_TRY(fp_matrix_new(be, &d.X, V.rows, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &d.G, V.rows, V.cols, FP_F32));
-	FP_TRY(start_gradient(&d));
+	FP_TRY(fp_matrix_new(be, &change, V.rows, V.cols, FP_F32));
+	FP_TRY(be->memory->copy(be, d.X, V));
+	FP_TRY(be->memory->copy(be, change, V));
+	FP_TRY(fp_quantise_by_energy(be, gram->diagonal, V, grid));
+	FP_TRY(be->linear->axpby(be, 1.0F, V, -1.0F, change));
+	FP_TRY(be->linear->gemm(be, 1.0F, change, FP_PLAIN, gram->A, FP_TRANSPOSED, 0.0F, d.G));
+	fp_matrix_free(be, &change);
 	FP_TRY(fp_matrix_new(be, &d.D, V.rows, size, FP_F32));
 	FP_TRY(fp_matrix_new(be, &d.P, V.rows, size, FP_F32));
 	for (int64_t pass = 0; pass < settings->quantizer_passes; pass++)
 		for (int64_t group = 0; group < grid->scale.cols; group++)
 			FP_TRY(improve_group(&d, grid, group));
 cleanup:
+	fp_matrix_free(be, &change);
 	descent_free(&d);
 	return status;
 }
 
-double fp_quantise_floats(int64_t rows, int64_t cols)
+double fp_quantise_floats(double entries)
 {
-	/* G, and V − W or what two groups as long as a row take; the mask */
-	return 3.25 * (double)rows * (double)cols;
+	return 4 * entries; /* V as it was, G, and two groups as long as a row */
 }

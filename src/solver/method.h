@@ -6,7 +6,7 @@
 #ifndef FP_SOLVER_METHOD_H
 #define FP_SOLVER_METHOD_H
 
-#include "solver/problem.h"
+#include "solver/grid.h"
 #include <fistapruner/methods.h>
 
 /* How the inputs X of the dense model and X* of the pruned one reach a layer. */
@@ -41,7 +41,8 @@ typedef struct fp_solve_products {
 
 typedef struct fp_method {
 	bool needs_text;
-	bool has_presets; /* and heeds the settings that presets set */
+	bool has_presets;       /* and heeds the settings that presets set */
+	fp_quantiser quantiser; /* what its authors, or we, put weights on a grid with */
 	fp_feed (*feed)(const fp_settings *settings);
 	/* V ← the pruned operator, mask ← its pattern */
 	fp_status (*solve)(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,

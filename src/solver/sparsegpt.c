@@ -123,6 +123,7 @@ static fp_solve_products products(const fp_backend *be, const fp_settings *setti
 }
 
 const fp_method fp_method_sparsegpt = {
+	.quantiser = FP_QUANTISER_OWN,
 	.needs_text = true,
 	.feed = fp_feed_sequential,
 	.solve = solve,

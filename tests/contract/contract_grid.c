@@ -179,10 +179,10 @@ static void check_descend(contract *c, const grid_case *k)
 	const int64_t n = k->size;
 	grid_sample g = grid_new(c, k, 0.02);
 	sample A = gram_sample(c, n), G = sample_normal(c, k->rows, n), D = sample_normal(c, k->rows, n);
-	sample mask = sample_mask(c, k->rows, n), V = sparse_sample(c, k->rows, n, 0.1);
+	sample X = sparse_sample(c, k->rows, n, 0.1), V = sparse_sample(c, k->rows, n, 0.1);
 	assert_ok(c->ctx, c->be->grid->round(c->be, &g.grid, V.view, V.view));
 	double *before = sample_read(c, &V);
-	assert_ok(c->ctx, c->be->grid->descend(c->be, &g.grid, A.view, mask.view, G.view, V.view, D.view));
+	assert_ok(c->ctx, c->be->grid->descend(c->be, &g.grid, A.view, X.view, G.view, V.view, D.view));
 	double *after = sample_read(c, &V), *change = sample_read(c, &D), *slope = new_doubles(n);
 	for (int64_t i = 0; i < k->rows; i++) {
 		for (int64_t j = 0; j < n; j++)
@@ -190,7 +190,7 @@ static void check_descend(contract *c, const grid_case *k)
 		for (int64_t j = 0; j < n; j++) {
 			const double *a = A.value + j * n, v = before[i * n + j], now = after[i * n + j];
 			assert_true((float)change[i * n + j] == (float)now - (float)v);
-			if (mask.value[i * n + j] == 0 || a[j] == 0) {
+			if (X.value[i * n + j] == 0 || a[j] == 0) {
 				assert_true(now == v);
 				continue;
 			}
@@ -210,7 +210,7 @@ static void check_descend(contract *c, const grid_case *k)
 	free(change);
 	free(slope);
 	grid_free(c, &g);
-	sample *all[] = {&A, &G, &D, &mask, &V};
+	sample *all[] = {&A, &G, &D, &X, &V};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		sample_free(c, all[i]);
 }
@@ -227,11 +227,11 @@ static void test_descend(void **state)
 		check_descend(c, &more[k]);
 	grid_sample g = grid_new(c, &(grid_case){"int4", FP_F32, 2, 1, FP_GRID_BLOCK + 1}, 0.1);
 	sample A = gram_sample(c, FP_GRID_BLOCK + 1), V = sample_normal(c, 2, FP_GRID_BLOCK + 1);
-	sample mask = sample_mask(c, 2, FP_GRID_BLOCK + 1), G = sample_normal(c, 2, FP_GRID_BLOCK + 1);
+	sample X = sample_normal(c, 2, FP_GRID_BLOCK + 1), G = sample_normal(c, 2, FP_GRID_BLOCK + 1);
 	assert_fails(c->ctx, FP_ERROR_INTERNAL, "does not hold",
-				 c->be->grid->descend(c->be, &g.grid, A.view, mask.view, G.view, V.view, G.view));
+				 c->be->grid->descend(c->be, &g.grid, A.view, X.view, G.view, V.view, G.view));
 	grid_free(c, &g);
-	sample *all[] = {&A, &G, &mask, &V};
+	sample *all[] = {&A, &G, &X, &V};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		sample_free(c, all[i]);
 }

@@ -181,8 +181,8 @@ fp_status fp_cpu_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_t
 /* cpu_grid.c */
 fp_status fp_cpu_grid_fit(fp_backend *be, fp_matrix weight, int count, float step, fp_matrix V, const fp_grid *grid);
 fp_status fp_cpu_grid_round(fp_backend *be, const fp_grid *grid, fp_matrix X, fp_matrix V);
-fp_status fp_cpu_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix mask, fp_matrix G,
-							  fp_matrix V, fp_matrix D);
+fp_status fp_cpu_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix X, fp_matrix G, fp_matrix V,
+							  fp_matrix D);
 fp_status fp_cpu_grid_rescale(fp_backend *be, const fp_grid *grid, fp_matrix P, fp_matrix G, fp_matrix V, fp_matrix D);
 /* cpu_sparsegpt.c */
 fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid,

@@ -99,14 +99,14 @@ fp_status fp_cpu_grid_round(fp_backend *be, const fp_grid *grid, fp_matrix X, fp
 }
 
 /* `g` has room for a block. */
-static void descend_row(const grid_row *row, const fp_cpu_loops *loops, fp_matrix A, const uint8_t *mask, float *v,
-						float *d, float *g)
+static void descend_row(const grid_row *row, const fp_cpu_loops *loops, fp_matrix A, const float *x, float *v, float *d,
+						float *g)
 {
 	const float scale = row->scale[0], zero = zero_at(row, 0);
 	for (int64_t j = 0; j < A.cols; j++) {
 		const float *a = fp_cpu_floats(A) + j * A.stride;
 		d[j] = 0.0F;
-		if (!mask[j] || !(a[j] > 0.0F))
+		if (x[j] == 0.0F || !(a[j] > 0.0F))
 			continue;
 		const float value = fp_grid_nearest(row->rule, scale, zero, v[j] - g[j] / a[j]);
 		d[j] = value - v[j];
@@ -116,12 +116,12 @@ static void descend_row(const grid_row *row, const fp_cpu_loops *loops, fp_matri
 	}
 }
 
-fp_status fp_cpu_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix mask, fp_matrix G,
-							  fp_matrix V, fp_matrix D)
+fp_status fp_cpu_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix X, fp_matrix G, fp_matrix V,
+							  fp_matrix D)
 {
 	FP_REQUIRE(be, has_views(grid, V) && grid->scale.cols == 1 && V.cols <= FP_GRID_BLOCK);
-	FP_REQUIRE(be, fp_cpu_is_f32(A) && fp_cpu_is_f32(G) && fp_cpu_is_f32(V) && fp_cpu_is_f32(D) && fp_cpu_is_u8(mask));
-	FP_REQUIRE(be, A.rows == V.cols && A.cols == V.cols && fp_cpu_same_shape(V, mask) && fp_cpu_same_shape(V, G) &&
+	FP_REQUIRE(be, fp_cpu_is_f32(A) && fp_cpu_is_f32(X) && fp_cpu_is_f32(G) && fp_cpu_is_f32(V) && fp_cpu_is_f32(D));
+	FP_REQUIRE(be, A.rows == V.cols && A.cols == V.cols && fp_cpu_same_shape(V, X) && fp_cpu_same_shape(V, G) &&
 					   fp_cpu_same_shape(V, D));
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
 #pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(V) >= FP_CPU_PARALLEL_FROM)
@@ -129,7 +129,7 @@ fp_status fp_cpu_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, 
 		const grid_row row = row_of(grid, i);
 		float g[FP_GRID_BLOCK];
 		memcpy(g, fp_cpu_floats(G) + i * G.stride, (size_t)V.cols * sizeof *g);
-		descend_row(&row, loops, A, fp_cpu_bytes(mask) + i * mask.stride, fp_cpu_floats(V) + i * V.stride,
+		descend_row(&row, loops, A, fp_cpu_floats(X) + i * X.stride, fp_cpu_floats(V) + i * V.stride,
 					fp_cpu_floats(D) + i * D.stride, g);
 	}
 	return FP_OK;

@@ -370,8 +370,8 @@ fp_status fp_cuda_read_time(fp_backend *be, int64_t bytes, double *seconds);
 /* cuda_grid.cu */
 fp_status fp_cuda_grid_fit(fp_backend *be, fp_matrix weight, int count, float step, fp_matrix V, const fp_grid *grid);
 fp_status fp_cuda_grid_round(fp_backend *be, const fp_grid *grid, fp_matrix X, fp_matrix V);
-fp_status fp_cuda_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix mask, fp_matrix G,
-							   fp_matrix V, fp_matrix D);
+fp_status fp_cuda_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix X, fp_matrix G, fp_matrix V,
+							   fp_matrix D);
 fp_status fp_cuda_grid_rescale(fp_backend *be, const fp_grid *grid, fp_matrix P, fp_matrix G, fp_matrix V, fp_matrix D);
 /* cuda_sparsegpt.cu */
 fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid,

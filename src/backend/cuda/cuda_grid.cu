@@ -108,10 +108,9 @@ fp_status fp_cuda_grid_round(fp_backend *be, const fp_grid *grid, fp_matrix X, f
 /* --- descend ----------------------------------------------------------------------------------------------------- */
 
 struct descent {
-	const float *a, *g;
-	const uint8_t *mask;
+	const float *a, *x, *g;
 	float *v, *d;
-	int64_t rows, a_stride, g_stride, mask_stride, v_stride, d_stride;
+	int64_t rows, a_stride, x_stride, g_stride, v_stride, d_stride;
 	int count;
 };
 
@@ -133,7 +132,7 @@ __global__ static void descend_kernel(fp_cuda_grid grid, descent in)
 			bool inside = j < in.count;
 			g[p] = inside ? in.g[row * in.g_stride + j] : 0.0f;
 			v[p] = inside ? in.v[row * in.v_stride + j] : 0.0f;
-			kept[p] = inside && in.mask[row * in.mask_stride + j] && a[j][j] > 0.0f;
+			kept[p] = inside && in.x[row * in.x_stride + j] != 0.0f && a[j][j] > 0.0f;
 			d[p] = 0.0f;
 		}
 #pragma unroll
@@ -164,18 +163,18 @@ __global__ static void descend_kernel(fp_cuda_grid grid, descent in)
 	}
 }
 
-fp_status fp_cuda_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix mask, fp_matrix G,
-							   fp_matrix V, fp_matrix D)
+fp_status fp_cuda_grid_descend(fp_backend *be, const fp_grid *grid, fp_matrix A, fp_matrix X, fp_matrix G, fp_matrix V,
+							   fp_matrix D)
 {
 	FP_REQUIRE(be, has_views(grid, V) && grid->scale.cols == 1 && V.cols <= FP_GRID_BLOCK);
 	FP_REQUIRE(be, fp_cuda_is_f32(A) && fp_cuda_is_f32(G) && fp_cuda_is_f32(V) && fp_cuda_is_f32(D));
-	FP_REQUIRE(be, A.rows == V.cols && A.cols == V.cols && fp_cuda_is_u8(mask) && fp_cuda_same_shape(V, mask));
+	FP_REQUIRE(be, A.rows == V.cols && A.cols == V.cols && fp_cuda_is_f32(X) && fp_cuda_same_shape(V, X));
 	FP_REQUIRE(be, fp_cuda_same_shape(V, G) && fp_cuda_same_shape(V, D));
 	if (fp_matrix_size(V) == 0)
 		return FP_OK;
 	descent in = {
-		fp_cuda_floats(A), fp_cuda_floats(G), fp_cuda_bytes(mask), fp_cuda_floats(V), fp_cuda_floats(D), V.rows,
-		A.stride,          G.stride,          mask.stride,         V.stride,          D.stride,          (int)V.cols};
+		fp_cuda_floats(A), fp_cuda_floats(X), fp_cuda_floats(G), fp_cuda_floats(V), fp_cuda_floats(D), V.rows,
+		A.stride,          X.stride,          G.stride,          V.stride,          D.stride,          (int)V.cols};
 	descend_kernel<<<blocks_for(V.rows), WARPS * LANES, 0, fp_cuda_stream(be)>>>(fp_cuda_grid_of(grid), in);
 	FP_LAUNCHED(be);
 	return FP_OK;
