@@ -29,11 +29,12 @@ static void weights_are_rounded_to_the_nearest(void **state)
 			fill(before, cols, (uint64_t)(f + 1));
 			assert_ok(ctx, fp_matrix_new(be, &V, ROWS, cols, FP_F32));
 			assert_ok(ctx, be->memory->upload(be, V, before, FP_F32, cols));
-			assert_ok(ctx, fp_grid_fit(&grid, be, format, FP_BF16, V));
+			assert_ok(ctx, fp_grid_new(&grid, be, format, FP_BF16, ROWS, cols));
+			assert_ok(ctx, fp_grid_fit(be, V, &grid));
 			assert_int_equal(fp_matrix_is_absent(grid.zero), format->symmetric);
-			assert_ok(ctx, fp_grid_round(&grid, be, V));
+			assert_ok(ctx, be->grid->round(be, &grid, V, V));
 			assert_ok(ctx, be->memory->download(be, after, FP_F32, cols, V));
-			assert_ok(ctx, fp_grid_round(&grid, be, V));
+			assert_ok(ctx, be->grid->round(be, &grid, V, V));
 			assert_ok(ctx, be->memory->download(be, again, FP_F32, cols, V));
 			assert_ok(ctx, be->memory->download(be, scales, FP_F32, grid.scale.cols, grid.scale));
 			assert_memory_equal(after, again, (size_t)(ROWS * cols) * sizeof *after);
