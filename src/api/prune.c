@@ -293,7 +293,7 @@ static fp_status run(prune_session *session, fp_prune_task *task, json_t **docum
 		status = find_finished(session, task, document);
 	FP_TRY(fp_comm_agree(comm, status));
 	finished = *document != NULL;
-	FP_TRY(comm->ops->broadcast(comm, &finished, sizeof finished));
+	FP_TRY(comm->ops->broadcast(comm, 0, &finished, sizeof finished));
 	if (finished)
 		return FP_OK;
 	FP_TRY(open_output(session, task));
@@ -366,7 +366,7 @@ static fp_status draw_own_text(prune_session *session)
 		status = fp_own_calibration_make(&session->own, windows, &session->held_out, session->model, session->request,
 										 &session->settings);
 	FP_TRY(fp_comm_agree(comm, status));
-	FP_TRY(comm->ops->broadcast(comm, windows->ids, tokens * (int64_t)sizeof *windows->ids));
+	FP_TRY(comm->ops->broadcast(comm, 0, windows->ids, tokens * (int64_t)sizeof *windows->ids));
 cleanup:
 	return status;
 }

@@ -49,9 +49,10 @@ static fp_status single_receive(fp_comm *comm, int from, void *bytes, int64_t si
 	return no_other_rank(comm);
 }
 
-static fp_status single_broadcast(fp_comm *comm, void *bytes, int64_t size)
+static fp_status single_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	(void)comm;
+	(void)from;
 	(void)bytes;
 	(void)size;
 	return FP_OK;

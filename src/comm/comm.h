@@ -4,7 +4,7 @@
  * by itself is rank 0 of 1. Under mpirun or srun the ranks communicate by MPI, in a module of its own
  * (libfistapruner_mpi.so) that is loaded only then, so that the program runs on machines without MPI.
  *
- * Calls that wait check the interrupt flag and sleep in between. A rank that fails ends without telling the others; its
+ * Calls that wait check the interrupt flag, and after a moment sleep in between. A rank that fails ends without telling the others; its
  * exit code makes the launcher end them.
  */
 #ifndef FP_COMM_COMM_H
@@ -19,8 +19,8 @@ typedef struct fp_comm_operations {
 	void (*close)(fp_comm *comm, bool failed);
 	fp_status (*send)(fp_comm *comm, int to, const void *bytes, int64_t size);
 	fp_status (*receive)(fp_comm *comm, int from, void *bytes, int64_t size);
-	fp_status (*broadcast)(fp_comm *comm, void *bytes, int64_t size); /* from rank 0 to all */
-	fp_status (*minimum)(fp_comm *comm, int64_t *value);              /* minimum over all ranks, for every rank */
+	fp_status (*broadcast)(fp_comm *comm, int from, void *bytes, int64_t size); /* to all others */
+	fp_status (*minimum)(fp_comm *comm, int64_t *value); /* minimum over all ranks, for every rank */
 } fp_comm_operations;
 
 struct fp_comm {

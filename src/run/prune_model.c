@@ -178,7 +178,7 @@ static fp_status take_share(model_run *run)
 				last = layer + 1;
 			}
 		fp_share_layers(shares, comm->size, last, plan.forward_flops, cost);
-		FP_TRY(comm->ops->broadcast(comm, shares, (comm->size + 1) * (int64_t)sizeof *shares));
+		FP_TRY(comm->ops->broadcast(comm, 0, shares, (comm->size + 1) * (int64_t)sizeof *shares));
 		run->begin = shares[comm->rank];
 		run->own_end = shares[comm->rank + 1];
 		run->sends_streams = task->windows->count > 0 && run->own_end > run->begin && run->own_end < shares[comm->size];

@@ -5,9 +5,11 @@
 #include "base/memory.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <time.h>
 
 enum { BLOCK = 1 << 30, TAG = 1, SHORTEST_SLEEP = 20000, LONGEST_SLEEP = 2000000 }; /* bytes; nanoseconds */
+static const double EAGER_SECONDS = 0.005; /* a transfer may move on only while MPI is called */
 
 typedef struct mpi_state {
 	bool initialised; /* MPI, by this module */
@@ -23,10 +25,11 @@ static fp_status check(fp_comm *comm, int code, const char *what)
 	return fp_fail(comm->ctx, FP_ERROR_RUN, "rank %d of %d: %s failed: %s", comm->rank, comm->size, what, text);
 }
 
-/* Waits by sleeping, not by spinning: a rank may wait for hours, and others may need the processor. */
+/* Offers the processor to others for a moment, and then waits by sleeping: a rank may wait for hours. */
 static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
 {
 	long delay = SHORTEST_SLEEP;
+	double started = MPI_Wtime();
 	for (;;) {
 		int done = 0;
 		fp_status status = check(comm, MPI_Test(request, &done, MPI_STATUS_IGNORE), what);
@@ -35,6 +38,10 @@ static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
 		status = fp_check_interrupt(comm->ctx);
 		if (status != FP_OK)
 			return status; /* the request stays open: the process is about to end */
+		if (MPI_Wtime() - started < EAGER_SECONDS) {
+			sched_yield();
+			continue;
+		}
 		const struct timespec pause = {.tv_nsec = delay};
 		nanosleep(&pause, NULL);
 		delay = delay * 2 < LONGEST_SLEEP ? delay * 2 : LONGEST_SLEEP;
@@ -75,14 +82,14 @@ static fp_status mpi_receive(fp_comm *comm, int from, void *bytes, int64_t size)
 	return status;
 }
 
-static fp_status mpi_broadcast(fp_comm *comm, void *bytes, int64_t size)
+static fp_status mpi_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	fp_status status = FP_OK;
 	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
 		MPI_Request request;
-		status =
-			check(comm, MPI_Ibcast((char *)bytes + done, block_at(size, done), MPI_BYTE, 0, MPI_COMM_WORLD, &request),
-				  "a broadcast");
+		status = check(comm,
+					   MPI_Ibcast((char *)bytes + done, block_at(size, done), MPI_BYTE, from, MPI_COMM_WORLD, &request),
+					   "a broadcast");
 		if (status == FP_OK)
 			status = finish(comm, &request, "a broadcast");
 	}

@@ -86,7 +86,7 @@ static void a_single_process_has_no_other_rank(void **unused)
 	assert_ok(ctx, fp_comm_open(&comm, ctx, false));
 	assert_int_equal(comm->size, 1);
 	assert_int_equal(comm->rank, 0);
-	assert_ok(ctx, comm->ops->broadcast(comm, &value, sizeof value));
+	assert_ok(ctx, comm->ops->broadcast(comm, 0, &value, sizeof value));
 	assert_ok(ctx, comm->ops->minimum(comm, &value));
 	assert_int_equal(value, 3);
 	assert_fails(ctx, FP_ERROR_INTERNAL, "no other rank", comm->ops->send(comm, 1, &value, sizeof value));
