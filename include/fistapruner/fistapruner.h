@@ -42,7 +42,7 @@ FP_API void fp_text_free(char *text);
  * process is killed, a later call with resume continues the run and gives the same bytes as an undisturbed one. It is
  * refused if the model, the text, the settings or the build differ. Without resume an unfinished run is an error.
  *
- * With ranks, processes that mpirun (or srun --mpi=pmix) started share the layers. All of them make the same call and
+ * With ranks, processes that mpirun (or srun --mpi=pmix) started share the work. All of them make the same call and
  * see the same directories. Rank 0 gets the document, the others NULL. If the call fails, the process should exit soon
  * with a code other than 0, so that the launcher ends the others. An empty message means that another rank reports the
  * error.

@@ -411,7 +411,6 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 						  .basis = &session.basis,
 						  .listener = request->metrics && leads ? send_metrics : NULL,
 						  .listener_data = &session};
-	FP_TRY(fp_comm_agree(session.comm, fp_prune_check_ranks(&task)));
 	if (request->dry_run) {
 		if (leads)
 			FP_TRY(fp_prune_plan_text(json, &task, request->model));

@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "fitting/fisher_store.h"
+#include "sharing/part_sum.h"
 
 enum {
 	BATCH_TOKENS = 4096,
@@ -23,10 +24,14 @@ static const int64_t GRADIENT_BYTES = (int64_t)4 << 30; /* of the gradients of a
 struct fp_fisher {
 	fp_model *model; /* borrowed */
 	fp_backend *be;
-	fp_fisher_store store;
+	fp_fisher_store store; /* of this rank's windows */
+	fp_share share;
+	int64_t windows; /* of all ranks, the first ones of the share */
 	/* during the passes only */
 	fp_matrix hidden; /* of a batch */
-	fp_matrix sum;    /* Σ ggᵀ of a layer */
+	fp_part_sum sum;  /* Σ ggᵀ of a layer */
+	fp_matrix registers[FP_PARTS + 1];
+	int current;      /* the register of the present part */
 	int32_t *targets; /* of a batch */
 };
 
@@ -50,6 +55,7 @@ int64_t fp_fisher_windows(const fp_model *model, const fp_settings *settings, co
 	return fp_smaller(fp_larger(most, 1), windows->count);
 }
 
+/* For all windows that the passes read. */
 static fp_fisher_store plan_store(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
 								  fp_fisher_room room, int64_t first, int64_t end)
 {
@@ -70,7 +76,8 @@ static fp_fisher_store plan_store(const fp_model *model, const fp_settings *sett
 }
 
 /* The head, a layer's forward pass and a layer's backward pass are never in memory together. */
-int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held)
+int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held,
+						int registers)
 {
 	const fp_backend *be = fp_model_backend(model);
 	fp_fisher_store f = plan_store(model, settings, windows, (fp_fisher_room){0}, 0, 0);
@@ -80,7 +87,7 @@ int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, cons
 							 fp_product_bytes(be, FP_USE_REFINEMENT, entries, entries)); /* one after the other */
 	int64_t head = fp_model_head_bytes(model) + batch;
 	int64_t layer = held + fp_larger(fp_tape_bytes(model, tokens) + work, fp_workspace_bytes(model, tokens));
-	return batch + f.width * f.width * fp_dtype_size(FP_F32) + fp_larger(head, layer);
+	return batch + registers * f.width * f.width * fp_dtype_size(FP_F32) + fp_larger(head, layer);
 }
 
 fp_fisher_room fp_fisher_choose_room(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
@@ -104,8 +111,10 @@ double fp_fisher_flops(const fp_model *model, const fp_settings *settings, const
 
 static void free_space(fp_fisher *s)
 {
+	fp_part_sum_close(&s->sum);
 	fp_matrix_free(s->be, &s->hidden);
-	fp_matrix_free(s->be, &s->sum);
+	for (int i = 0; i <= FP_PARTS; i++)
+		fp_matrix_free(s->be, &s->registers[i]);
 	fp_free(s->targets);
 	s->targets = NULL;
 	fp_fisher_store_drop_slots(&s->store);
@@ -120,10 +129,26 @@ void fp_fisher_free(fp_fisher *fisher)
 	fp_free(fisher);
 }
 
-/* The windows of the batch that begins at `window`. */
+/* The first window of a part, counted from this rank's first. */
+static int64_t part_window(const fp_fisher *s, int part)
+{
+	return fp_smaller(fp_share_window(&s->share, part), s->windows) - fp_share_first(&s->share);
+}
+
+static int part_of(const fp_fisher *s, int64_t window)
+{
+	return fp_share_part(&s->share, fp_share_first(&s->share) + window);
+}
+
+/* The windows of the batch that begins at this rank's `window`: it ends with its part. */
 static int64_t batch_count(const fp_fisher *s, int64_t window)
 {
-	return fp_smaller(s->store.batch, s->store.windows - window);
+	return fp_smaller(s->store.batch, part_window(s, part_of(s, window) + 1) - window);
+}
+
+static const int32_t *tokens_at(const fp_fisher *s, const fp_windows *windows, int64_t window)
+{
+	return windows->ids + (fp_share_first(&s->share) + window) * windows->length;
 }
 
 /* Writes the layer's outputs for all windows into its slot. */
@@ -135,13 +160,13 @@ static fp_status forward_layer(const fp_fisher *s, const fp_windows *windows, in
 	fp_status status;
 	FP_TRY(fp_layer_load(&layer, s->model, index));
 	FP_TRY(fp_workspace_new(&workspace, s->model, s->store.batch * length));
-	for (int64_t window = 0; window < s->store.windows; window += s->store.batch) {
+	for (int64_t window = 0; window < s->store.windows; window += batch_count(s, window)) {
 		int64_t count = batch_count(s, window);
 		fp_layer_state state = {
 			.sequences = count, .length = length, .hidden = fp_matrix_rows(s->hidden, 0, count * length)};
 		FP_TRY(fp_check_interrupt(s->be->ctx));
 		if (index == 0)
-			FP_TRY(fp_model_embed(s->model, windows->ids + window * length, count, length, state.hidden));
+			FP_TRY(fp_model_embed(s->model, tokens_at(s, windows, window), count, length, state.hidden));
 		else
 			FP_TRY(fp_fisher_read_slot(&s->store, index - 1, window, state.hidden));
 		FP_TRY(fp_layer_forward(layer, &state, workspace));
@@ -153,28 +178,64 @@ cleanup:
 	return status;
 }
 
-/* Replaces some outputs of a layer by their gradients, and adds those to the sum. */
-static fp_status take_gradients(const fp_fisher *s, int64_t layer, int64_t window, fp_matrix gradients)
+static fp_status make_register(void *data, int which, fp_addends *out)
+{
+	fp_fisher *s = data;
+	fp_matrix *made = &s->registers[which];
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(*made)) { /* they stay from layer to layer */
+		FP_TRY(fp_matrix_new(s->be, made, s->store.width, s->store.width, FP_F32));
+		FP_TRY(s->be->memory->fill(s->be, *made, 0)); /* the lower triangle goes to the file too */
+	}
+	FP_TRY(fp_addends_matrix(out, s->be->ctx, *made));
+cleanup:
+	return status;
+}
+
+static void begin_sum(fp_fisher *s)
+{
+	fp_part_sum_open(&s->sum, &s->share, s->be, make_register, s);
+	for (int part = 0; part < s->share.parts; part++)
+		s->sum.used[part] = part_window(s, part) < part_window(s, part + 1);
+}
+
+/* Adds a batch to the sum of its part. */
+static fp_status add_batch(fp_fisher *s, int64_t window, fp_matrix gradients)
 {
 	FP_PRODUCTS_FOR(s->be, FP_USE_REFINEMENT);
+	int part = part_of(s, window);
+	bool begins = window == part_window(s, part);
+	fp_status status = FP_OK;
+	if (begins)
+		FP_TRY(fp_part_sum_begin(&s->sum, part, &s->current));
+	FP_TRY(s->be->linear->gram(s->be, gradients, begins ? 0 : 1, s->registers[s->current]));
+	if (window + batch_count(s, window) == part_window(s, part + 1))
+		FP_TRY(fp_part_sum_end(&s->sum));
+cleanup:
+	return status;
+}
+
+/* Replaces some outputs of a layer by their gradients, and adds those to the sum. */
+static fp_status take_gradients(fp_fisher *s, int64_t layer, int64_t window, fp_matrix gradients)
+{
 	fp_status status = FP_OK;
 	if (layer < s->store.end)
-		FP_TRY(s->be->linear->gram(s->be, gradients, window > 0 ? 1 : 0, s->sum));
+		FP_TRY(add_batch(s, window, gradients));
 	FP_TRY(fp_fisher_write_slot(&s->store, layer, window, gradients));
 cleanup:
 	return status;
 }
 
 /* The gradients of the last layer's outputs. */
-static fp_status backward_head(const fp_fisher *s, const fp_windows *windows)
+static fp_status backward_head(fp_fisher *s, const fp_windows *windows)
 {
 	int64_t length = s->store.length, last = s->store.layers - 1;
 	fp_matrix gradient = {0};
 	fp_status status;
 	FP_TRY(fp_matrix_new(s->be, &gradient, s->hidden.rows, s->hidden.cols, FP_F32));
-	for (int64_t window = 0; window < s->store.windows; window += s->store.batch) {
+	for (int64_t window = 0; window < s->store.windows; window += batch_count(s, window)) {
 		int64_t rows = batch_count(s, window) * length;
-		const int32_t *ids = windows->ids + window * length;
+		const int32_t *ids = tokens_at(s, windows, window);
 		fp_matrix hidden = fp_matrix_rows(s->hidden, 0, rows), part = fp_matrix_rows(gradient, 0, rows);
 		for (int64_t i = 0; i < rows; i++)
 			s->targets[i] = (i + 1) % length == 0 ? -1 : ids[i + 1];
@@ -190,14 +251,14 @@ cleanup:
 }
 
 /* The gradients of a layer's inputs, the outputs of the layer below. */
-static fp_status backward_layer(const fp_fisher *s, int64_t index)
+static fp_status backward_layer(fp_fisher *s, int64_t index)
 {
 	fp_layer *layer = NULL;
 	fp_tape *tape = NULL;
 	fp_status status;
 	FP_TRY(fp_layer_load(&layer, s->model, index));
 	FP_TRY(fp_tape_new(&tape, s->model, s->store.batch * s->store.length));
-	for (int64_t window = 0; window < s->store.windows; window += s->store.batch) {
+	for (int64_t window = 0; window < s->store.windows; window += batch_count(s, window)) {
 		int64_t count = batch_count(s, window);
 		fp_matrix input = fp_matrix_rows(s->hidden, 0, count * s->store.length), output, gradient;
 		FP_TRY(fp_check_interrupt(s->be->ctx));
@@ -213,9 +274,17 @@ cleanup:
 	return status;
 }
 
-static fp_status store_sum(const fp_fisher *s, int64_t layer)
+/* The sum over the windows of all ranks. */
+static fp_status store_sum(fp_fisher *s, int64_t layer)
 {
-	return layer < s->store.end ? fp_fisher_write_matrix(&s->store, layer, s->sum) : FP_OK;
+	fp_status status = FP_OK;
+	if (layer < s->store.end) {
+		FP_TRY(fp_part_sum_finish(&s->sum, true));
+		FP_TRY(fp_fisher_write_matrix(&s->store, layer, s->registers[0]));
+	}
+cleanup:
+	fp_part_sum_close(&s->sum);
+	return status;
 }
 
 static fp_status run_passes(fp_fisher *s, const fp_windows *windows)
@@ -228,20 +297,30 @@ static fp_status run_passes(fp_fisher *s, const fp_windows *windows)
 	FP_TRY(fp_matrix_new(s->be, &s->hidden, f->batch * f->length, f->width, FP_F32));
 	for (int64_t layer = 0; layer <= last; layer++)
 		FP_TRY(forward_layer(s, windows, layer));
-	FP_TRY(fp_matrix_new(s->be, &s->sum, f->width, f->width, FP_F32));
-	FP_TRY(s->be->memory->fill(s->be, s->sum, 0)); /* the lower triangle goes to the file too */
+	begin_sum(s);
 	FP_TRY(backward_head(s, windows));
 	FP_TRY(store_sum(s, last));
 	for (int64_t layer = last; layer > f->first; layer--) {
 		if (fp_fisher_store_shares_below(f, layer)) /* the same bits as the first time */
 			for (int64_t below = layer - f->stride + 1; below < layer; below++)
 				FP_TRY(forward_layer(s, windows, below));
+		begin_sum(s);
 		FP_TRY(backward_layer(s, layer));
 		FP_TRY(store_sum(s, layer - 1));
 	}
 cleanup:
 	free_space(s);
 	return status;
+}
+
+/* The windows of this rank: those whose gradients it will read, or an equal share if only the matrices are read. */
+static void take_share(fp_fisher *s, const fp_fisher_request *request)
+{
+	s->windows = s->store.windows;
+	s->share = fp_share_or_whole(&request->share, s->windows);
+	if (fp_share_is_divided(&s->share) && !s->store.keeps_slots)
+		s->share = fp_share_divided(s->share.comm, s->windows);
+	s->store.windows = fp_larger(fp_smaller(fp_share_count(&s->share), s->windows - fp_share_first(&s->share)), 0);
 }
 
 fp_status fp_fisher_new(fp_fisher **out, const fp_fisher_request *request)
@@ -256,10 +335,12 @@ fp_status fp_fisher_new(fp_fisher **out, const fp_fisher_request *request)
 	*s = (fp_fisher){.model = request->model, .be = be};
 	s->store =
 		plan_store(request->model, request->settings, request->windows, request->room, request->first, request->end);
+	take_share(s, request);
+	fp_fisher_store_plan(&s->store);
 	FP_TRY(fp_fisher_store_open(&s->store, request->folder));
 	FP_TRY(run_passes(s, request->windows));
 	fp_log(be->ctx, FP_LOG_INFO, "Fisher's matrices: %lld layers, %lld windows, %.1f s",
-		   (long long)(request->end - request->first), (long long)s->store.windows, fp_clock() - started);
+		   (long long)(request->end - request->first), (long long)s->windows, fp_clock() - started);
 	*out = s;
 	s = NULL;
 cleanup:
@@ -270,7 +351,7 @@ cleanup:
 
 int64_t fp_fisher_tokens(const fp_fisher *fisher)
 {
-	return fisher->store.windows * fisher->store.length;
+	return fisher->windows * fisher->store.length;
 }
 
 fp_status fp_fisher_read(const fp_fisher *fisher, int64_t layer, fp_matrix out)
@@ -282,7 +363,7 @@ fp_status fp_fisher_read(const fp_fisher *fisher, int64_t layer, fp_matrix out)
 
 int64_t fp_fisher_gradient_windows(const fp_fisher *fisher)
 {
-	return fisher->store.keeps_slots ? fisher->store.windows : 0;
+	return fisher->store.keeps_slots ? fisher->windows : 0;
 }
 
 fp_status fp_fisher_read_gradients(const fp_fisher *fisher, int64_t layer, int64_t first, int64_t windows,
@@ -291,6 +372,7 @@ fp_status fp_fisher_read_gradients(const fp_fisher *fisher, int64_t layer, int64
 	const fp_fisher_store *f = &fisher->store;
 	fp_status status = FP_OK;
 	FP_REQUIRE(f->be, f->keeps_slots && layer >= f->first && layer < f->end);
+	first -= fp_share_first(&fisher->share);
 	FP_REQUIRE(f->be, first >= 0 && first + windows <= f->windows);
 	FP_REQUIRE(f->be, out.rows == windows * f->length && out.cols == f->width);
 	for (int64_t window = 0; window < windows; window += f->batch) {

@@ -4,13 +4,15 @@
  * cross-entropy on a token of the calibration text with respect to the output of a layer, each layer has Fisher's
  * matrix Σ ggᵀ; with `adapt`, the gradients themselves are kept too. They come from one pass forward and one back
  * through the whole model, before anything is pruned. One layer is in memory at a time, and the results are in an
- * unnamed temporary file.
+ * unnamed temporary file. Ranks that share the windows of a text compute the gradients of some of them each, and all have
+ * the same matrices in the end.
  */
 #ifndef FP_FITTING_FISHER_H
 #define FP_FITTING_FISHER_H
 
 #include "base/settings.h"
 #include "model/layer_backward.h"
+#include "sharing/share.h"
 #include "text/windows.h"
 
 typedef struct fp_fisher fp_fisher; /* freed with fp_fisher_free() */
@@ -29,6 +31,7 @@ typedef struct fp_fisher_request {
 	int64_t first, end; /* layers that will be read */
 	const char *folder; /* for the temporary file */
 	fp_fisher_room room;
+	fp_share share; /* of the windows whose gradients will be read; all zero: this process has all of them */
 } fp_fisher_request;
 
 fp_status fp_fisher_new(fp_fisher **out, const fp_fisher_request *request);
@@ -39,9 +42,9 @@ int64_t fp_fisher_tokens(const fp_fisher *fisher);
 /* out (hidden × hidden) ← the upper triangle of a layer's Σ ggᵀ; the lower one is undefined */
 fp_status fp_fisher_read(const fp_fisher *fisher, int64_t layer, fp_matrix out);
 
-/* The first windows have gradients: how many; 0 without `adapt`. */
+/* The first windows of the text have gradients: how many; 0 without `adapt`. */
 int64_t fp_fisher_gradient_windows(const fp_fisher *fisher);
-/* out (windows · length × hidden) ← the gradients of a layer for windows [first, first + windows) */
+/* out (windows · length × hidden) ← the gradients of a layer for windows [first, first + windows), all of this rank */
 fp_status fp_fisher_read_gradients(const fp_fisher *fisher, int64_t layer, int64_t first, int64_t windows,
 								   fp_matrix out);
 
@@ -51,10 +54,11 @@ bool fp_fisher_keeps_gradients(const fp_settings *settings);
 
 /* For planning: the windows that the passes read (the first ones; their number does not depend on the machine), the
  * bytes that they allocate at their peak on the device with hidden states in the file, with `held` bytes for the
- * weights of a layer, the room to use when so many bytes more are free on the device, and the operations of their
+ * weights of a layer and so many sums in registers (sharing/part_sum.h), the room to use when so many bytes more are free on the device, and the operations of their
  * matrix products, with so many weights in a layer. */
 int64_t fp_fisher_windows(const fp_model *model, const fp_settings *settings, const fp_windows *windows);
-int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held);
+int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held,
+						int registers);
 fp_fisher_room fp_fisher_choose_room(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
 									 int64_t free_bytes);
 double fp_fisher_flops(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t weights);

@@ -36,8 +36,31 @@ void fp_fit_loss_free(fp_fit_loss *loss)
 	fp_matrix_free(be, &loss->slope);
 	fp_fit_metric_free(be, &loss->metric);
 	fp_tape_free(loss->tape);
+	for (int i = 0; i <= FP_PARTS; i++)
+		fp_layer_matrices_free(be, &loss->registers[i]);
 	fp_free(loss->order);
+	fp_free(loss->chosen);
 	*loss = (fp_fit_loss){0};
+}
+
+/* Rearranges order[first, count) in rounds that have one window of each part, in an order in which any few successive
+ * parts lie far apart: then every batch has about as many windows of each rank. Windows of a part keep their order. */
+static void deal(fp_fit_loss *f, int64_t first, int64_t count)
+{
+	static const int spread[FP_PARTS] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+	int64_t begin[FP_PARTS + 1] = {0}, end[FP_PARTS], at = first;
+	for (int64_t i = first; i < count; i++)
+		begin[fp_share_part(&f->share, f->order[i]) + 1]++;
+	for (int part = 0; part < FP_PARTS; part++)
+		begin[part + 1] += begin[part];
+	for (int part = 0; part < FP_PARTS; part++)
+		end[part] = begin[part];
+	for (int64_t i = first; i < count; i++)
+		f->chosen[end[fp_share_part(&f->share, f->order[i])]++] = f->order[i];
+	while (at < count)
+		for (int i = 0; i < FP_PARTS; i++)
+			if (begin[spread[i]] < end[spread[i]])
+				f->order[at++] = f->chosen[begin[spread[i]]++];
 }
 
 /* Puts order[first, count) in a random order. */
@@ -49,6 +72,18 @@ static void shuffle(fp_fit_loss *f, int64_t first, int64_t count)
 		f->order[i] = f->order[j];
 		f->order[j] = window;
 	}
+	if (fp_share_is_divided(&f->share))
+		deal(f, first, count);
+}
+
+/* f->chosen ← the windows of order[first, end) that are in the part; returns how many. */
+static int64_t choose(fp_fit_loss *f, int64_t first, int64_t end, int part)
+{
+	int64_t count = 0;
+	for (; first < end; first++)
+		if (fp_share_part(&f->share, f->order[first]) == part)
+			f->chosen[count++] = f->order[first];
+	return count;
 }
 
 /* rows ← the token gradients of one window; zeros if it has none */
@@ -60,17 +95,17 @@ static fp_status read_slope(const fp_fit_loss *f, int64_t window, fp_matrix rows
 	return task->read_gradients(task->read_data, window, rows);
 }
 
-/* Reads the windows order[first, first + count) into the matrices of a batch. */
+/* Reads the windows chosen[first, first + count) into the matrices of a batch. */
 static fp_status read_batch(fp_fit_loss *f, int64_t first, int64_t count)
 {
 	const fp_fit_task *task = f->task;
 	int64_t length = task->length;
 	fp_status status = FP_OK;
 	for (int64_t i = 0; i < count; i++) {
-		FP_TRY(task->read(task->read_data, f->order[first + i], fp_matrix_rows(f->input, i * length, length),
+		FP_TRY(task->read(task->read_data, f->chosen[first + i], fp_matrix_rows(f->input, i * length, length),
 						  fp_matrix_rows(f->target, i * length, length)));
 		if (!fp_matrix_is_absent(f->slope))
-			FP_TRY(read_slope(f, f->order[first + i], fp_matrix_rows(f->slope, i * length, length)));
+			FP_TRY(read_slope(f, f->chosen[first + i], fp_matrix_rows(f->slope, i * length, length)));
 	}
 cleanup:
 	return status;
@@ -81,21 +116,49 @@ static fp_matrix slope_rows(const fp_fit_loss *f, int64_t rows)
 	return fp_matrix_is_absent(f->slope) ? f->slope : fp_matrix_rows(f->slope, 0, rows);
 }
 
-/* *out ← Σ dᵀFd over the windows order[first, end) */
-static fp_status measure_energy(fp_fit_loss *f, int64_t first, int64_t end, double *out)
+/* Sums over windows: of squares and of what is linear in the error. */
+typedef struct loss_sums {
+	double squares, linear;
+} loss_sums;
+
+/* Adds a batch: chosen[first, first + count). */
+typedef fp_status (*loss_of_batch)(fp_fit_loss *f, const fp_layer *layer, int64_t first, int64_t count, loss_sums *out);
+
+/* *out ← the sums over the windows order[first, end), on every rank */
+static fp_status sum_losses(fp_fit_loss *f, const fp_layer *layer, int64_t first, int64_t end, loss_of_batch add,
+							loss_sums *out)
+{
+	loss_sums sums[FP_PARTS] = {{0, 0}};
+	int64_t batch = f->task->batch;
+	fp_status status = FP_OK;
+	*out = (loss_sums){0, 0};
+	for (int part = f->share.begin; part < f->share.end; part++) {
+		int64_t count = choose(f, first, end, part);
+		for (int64_t i = 0; i < count; i += batch)
+			FP_TRY(add(f, layer, i, fp_smaller(batch, count - i), &sums[part]));
+	}
+	FP_TRY(fp_share_gather(&f->share, sums, sizeof sums[0]));
+	for (int part = 0; part < f->share.parts; part++) {
+		out->squares += sums[part].squares;
+		out->linear += sums[part].linear;
+	}
+cleanup:
+	return status;
+}
+
+/* Σ dᵀFd */
+static fp_status add_energy(fp_fit_loss *f, const fp_layer *layer, int64_t first, int64_t count, loss_sums *out)
 {
 	fp_backend *be = f->task->be;
-	fp_status status = FP_OK;
-	*out = 0;
-	for (; first < end; first += f->task->batch) {
-		double squares, linear;
-		int64_t count = fp_smaller(f->task->batch, end - first), rows = count * f->task->length;
-		fp_matrix target = fp_matrix_rows(f->target, 0, rows);
-		FP_TRY(read_batch(f, first, count));
-		FP_TRY(be->gradients->difference(be, 1, target, fp_matrix_rows(f->input, 0, rows), target, NULL));
-		FP_TRY(fp_fit_metric_measure(&f->metric, be, target, (fp_matrix){0}, &squares, &linear));
-		*out += squares;
-	}
+	int64_t rows = count * f->task->length;
+	fp_matrix target = fp_matrix_rows(f->target, 0, rows);
+	double squares, linear;
+	fp_status status;
+	(void)layer;
+	FP_TRY(read_batch(f, first, count));
+	FP_TRY(be->gradients->difference(be, 1, target, fp_matrix_rows(f->input, 0, rows), target, NULL));
+	FP_TRY(fp_fit_metric_measure(&f->metric, be, target, (fp_matrix){0}, &squares, &linear));
+	out->squares += squares;
 cleanup:
 	return status;
 }
@@ -119,10 +182,12 @@ fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 	int64_t tokens = task->batch * task->length, hidden = fp_model_get_config(task->layer->model)->hidden;
 	bool slope = task->read_fisher && task->read_gradients;
 	fp_matrix_part parts[PART_COUNT];
-	double energy;
+	loss_sums held_out, others;
 	fp_status status;
 	*out = (fp_fit_loss){.task = task, .held_out = fp_fit_held_out(task->settings, task->windows)};
+	out->share = task->share ? *task->share : fp_share_whole(task->windows);
 	FP_TRY(FP_NEW(task->ctx, &out->order, task->windows));
+	FP_TRY(FP_NEW(task->ctx, &out->chosen, task->windows));
 	for (int64_t i = 0; i < task->windows; i++)
 		out->order[i] = i;
 	/* Each layer has its own seed, so that the order in which layers are pruned does not matter. */
@@ -131,9 +196,10 @@ fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 	FP_TRY(fp_matrix_parts_new(task->be, parts, list_parts(out, tokens, hidden, slope, parts)));
 	if (task->read_fisher)
 		FP_TRY(make_metric(out));
-	FP_TRY(measure_energy(out, 0, out->held_out, &out->held_out_energy));
-	FP_TRY(measure_energy(out, out->held_out, task->windows, &energy));
-	out->mean_energy = energy / (double)(task->windows - out->held_out);
+	FP_TRY(sum_losses(out, NULL, 0, out->held_out, add_energy, &held_out));
+	FP_TRY(sum_losses(out, NULL, out->held_out, task->windows, add_energy, &others));
+	out->held_out_energy = held_out.squares;
+	out->mean_energy = others.squares / (double)(task->windows - out->held_out);
 	FP_TRY(fp_tape_new(&out->tape, task->layer->model, tokens));
 cleanup:
 	if (status != FP_OK)
@@ -141,7 +207,7 @@ cleanup:
 	return status;
 }
 
-/* *e ← scale·(layer(input) − target) of the `count` windows order[first, …), a view into the tape */
+/* *e ← scale·(layer(input) − target) of the `count` windows chosen[first, …), a view into the tape */
 static fp_status forward_error(fp_fit_loss *f, const fp_layer *layer, int64_t first, int64_t count, float scale,
 							   fp_matrix *e)
 {
@@ -155,24 +221,27 @@ cleanup:
 	return status;
 }
 
-fp_status fp_fit_loss_measure(fp_fit_loss *f, const fp_layer *layer, double *loss, double *squared_error)
+static fp_status add_error(fp_fit_loss *f, const fp_layer *layer, int64_t first, int64_t count, loss_sums *out)
 {
 	const fp_fit_task *task = f->task;
-	fp_status status = FP_OK;
-	double sum = 0, slope = 0;
-	for (int64_t first = 0; first < f->held_out; first += task->batch) {
-		int64_t count = fp_smaller(task->batch, f->held_out - first);
-		fp_matrix e;
-		double squares, linear;
-		FP_TRY(fp_check_interrupt(task->ctx));
-		FP_TRY(forward_error(f, layer, first, count, 1, &e));
-		FP_TRY(fp_fit_metric_measure(&f->metric, task->be, e, slope_rows(f, e.rows), &squares, &linear));
-		sum += squares;
-		slope += linear;
-	}
-	*squared_error = sum / f->held_out_energy;
-	*loss = (sum + slope) / f->held_out_energy;
+	fp_matrix e;
+	double squares, linear;
+	fp_status status;
+	FP_TRY(fp_check_interrupt(task->ctx));
+	FP_TRY(forward_error(f, layer, first, count, 1, &e));
+	FP_TRY(fp_fit_metric_measure(&f->metric, task->be, e, slope_rows(f, e.rows), &squares, &linear));
+	out->squares += squares;
+	out->linear += linear;
 cleanup:
+	return status;
+}
+
+fp_status fp_fit_loss_measure(fp_fit_loss *f, const fp_layer *layer, double *loss, double *squared_error)
+{
+	loss_sums sums;
+	fp_status status = sum_losses(f, layer, 0, f->held_out, add_error, &sums);
+	*squared_error = sums.squares / f->held_out_energy;
+	*loss = (sums.squares + sums.linear) / f->held_out_energy;
 	return status;
 }
 
@@ -189,21 +258,74 @@ static int64_t draw(fp_fit_loss *f, int64_t count)
 	return first;
 }
 
+typedef struct gradient_sums {
+	fp_fit_loss *f;
+	const fp_layer *layer;
+	fp_layer_matrices *first; /* register 0 */
+} gradient_sums;
+
+static fp_layer_matrices *register_of(const gradient_sums *sums, int which)
+{
+	return which == 0 ? sums->first : &sums->f->registers[which];
+}
+
+/* Registers stay from step to step. */
+static fp_status make_register(void *data, int which, fp_addends *out)
+{
+	gradient_sums *sums = data;
+	fp_layer_matrices *made = register_of(sums, which);
+	fp_context *ctx = sums->f->task->ctx;
+	fp_status status = FP_OK;
+	if (!made->weight)
+		FP_TRY(fp_layer_matrices_new(made, sums->layer));
+	for (int i = 0; i < made->count; i++) {
+		FP_TRY(fp_addends_matrix(out, ctx, made->weight[i]));
+		FP_TRY(fp_addends_matrix(out, ctx, made->bias[i]));
+	}
+cleanup:
+	return status;
+}
+
+/* gradients ← of the loss over the `count` windows in f->chosen, all of one part */
+static fp_status part_gradients(fp_fit_loss *f, const fp_layer *layer, int64_t count, float scale,
+								fp_layer_matrices *gradients)
+{
+	const fp_fit_task *task = f->task;
+	bool plain = fp_matrix_is_absent(f->metric.F);
+	fp_status status = FP_OK;
+	for (int64_t done = 0; done < count; done += task->batch) {
+		fp_matrix e;
+		FP_TRY(forward_error(f, layer, done, fp_smaller(task->batch, count - done), plain ? scale : 1, &e));
+		if (!plain)
+			FP_TRY(fp_fit_metric_gradient(&f->metric, task->be, scale, e, slope_rows(f, e.rows)));
+		FP_TRY(fp_layer_backward(layer, f->tape, done > 0, gradients));
+	}
+cleanup:
+	return status;
+}
+
 fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, fp_layer_matrices *gradients)
 {
 	const fp_fit_task *task = f->task;
 	int64_t windows = fp_fit_batch(task->settings, task->windows, task->length);
 	int64_t first = draw(f, windows);
 	float scale = (float)(2 / ((double)windows * f->mean_energy));
-	bool plain = fp_matrix_is_absent(f->metric.F);
+	gradient_sums sums = {.f = f, .layer = layer, .first = gradients};
+	fp_part_sum sum;
 	fp_status status = FP_OK;
-	for (int64_t done = 0; done < windows; done += task->batch) {
-		fp_matrix e;
-		FP_TRY(forward_error(f, layer, first + done, fp_smaller(task->batch, windows - done), plain ? scale : 1, &e));
-		if (!plain)
-			FP_TRY(fp_fit_metric_gradient(&f->metric, task->be, scale, e, slope_rows(f, e.rows)));
-		FP_TRY(fp_layer_backward(layer, f->tape, done > 0, gradients));
+	fp_part_sum_open(&sum, &f->share, task->be, make_register, &sums);
+	for (int part = 0; part < f->share.parts; part++) {
+		int64_t count = choose(f, first, first + windows, part);
+		int which;
+		sum.used[part] = count > 0;
+		if (count == 0 || part < f->share.begin || part >= f->share.end)
+			continue;
+		FP_TRY(fp_part_sum_begin(&sum, part, &which));
+		FP_TRY(part_gradients(f, layer, count, scale, register_of(&sums, which)));
+		FP_TRY(fp_part_sum_end(&sum));
 	}
+	FP_TRY(fp_part_sum_finish(&sum, true));
 cleanup:
+	fp_part_sum_close(&sum);
 	return status;
 }

@@ -8,6 +8,9 @@
  *
  * The denominator is the energy of what the dense layer adds to its input. It makes the losses of different layers and
  * models comparable. Some windows are held out to judge the fit; the gradients come from batches of the others.
+ *
+ * Ranks that share the windows compute what belongs to their own. Sums are made part by part, and the windows of a batch
+ * come from all parts alike, so that ranks have equally much to do.
  */
 #ifndef FP_FITTING_FIT_LOSS_H
 #define FP_FITTING_FIT_LOSS_H
@@ -15,19 +18,23 @@
 #include "base/mersenne.h"
 #include "fitting/fit_metric.h"
 #include "fitting/layer_fit.h"
+#include "sharing/part_sum.h"
 
 typedef struct fp_fit_loss { /* freed with fp_fit_loss_free() */
 	const fp_fit_task *task; /* borrowed */
+	fp_share share;
 	fp_mersenne random;
 	int64_t *order;   /* of the windows; the held-out ones are first */
+	int64_t *chosen;  /* windows of a part, out of some of the order */
 	int64_t held_out; /* windows */
 	int64_t drawn;    /* windows drawn in this epoch, of those after the held-out ones */
 	fp_tape *tape;
 	fp_fit_metric metric;
-	fp_matrix input, target; /* of a batch */
-	fp_matrix slope;         /* g of a batch; absent when κ = 0 */
-	double held_out_energy;  /* Σ dᵀFd over the held-out windows */
-	double mean_energy;      /* dᵀFd of one of the other windows, on average */
+	fp_matrix input, target;                   /* of a batch */
+	fp_matrix slope;                           /* g of a batch; absent when κ = 0 */
+	double held_out_energy;                    /* Σ dᵀFd over the held-out windows */
+	double mean_energy;                        /* dᵀFd of one of the other windows, on average */
+	fp_layer_matrices registers[FP_PARTS + 1]; /* sums of gradients besides the caller's, which is number 0 */
 } fp_fit_loss;
 
 /* The task must have at least one held-out window and one other. */
@@ -39,7 +46,7 @@ int64_t fp_fit_loss_bytes(const fp_model *model, int64_t tokens, bool metric, bo
 
 /* *loss ← of a layer on the held-out windows; *squared_error ← its first term alone, which is never negative. */
 fp_status fp_fit_loss_measure(fp_fit_loss *f, const fp_layer *layer, double *loss, double *squared_error);
-/* gradients ← of the loss of a layer on the next batch of the other windows. */
+/* gradients ← of the loss of a layer on the next batch of the other windows, on every rank. */
 fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, fp_layer_matrices *gradients);
 
 #endif

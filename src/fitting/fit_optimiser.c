@@ -43,9 +43,9 @@ static bool rounds_through(const fp_tensor_info *tensor, fp_dtype held)
 	return tensor->dtype != FP_F32 && tensor->dtype != held;
 }
 
-int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer)
+int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registers)
 {
-	int64_t largest = 0, bytes = 0, sets = FLOAT_SETS * (int64_t)sizeof(float);
+	int64_t largest = 0, bytes = 0, sets = (FLOAT_SETS + registers - 1) * (int64_t)sizeof(float);
 	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
 	for (int i = 0; i < fp_model_operators(model); i++) {
 		const fp_tensor_info *weight = fp_model_operator(model, layer, i);

@@ -22,8 +22,9 @@ typedef struct fp_fit_optimiser { /* freed with fp_fit_optimiser_free() */
 
 fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task);
 void fp_fit_optimiser_free(fp_fit_optimiser *optimiser); /* all zero is allowed */
-/* Bytes that it holds at its peak, for a layer of the model. */
-int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer);
+/* Bytes that it holds at its peak, for a layer of the model, with so many sums of gradients, of which others hold all but
+ * one. */
+int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registers);
 
 /* Starts from the weights of the task's layer, with all rates multiplied by `factor`. */
 fp_status fp_fit_optimiser_start(fp_fit_optimiser *o, double factor);

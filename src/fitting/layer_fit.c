@@ -46,9 +46,9 @@ int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t lengt
 	return fp_larger(fp_smaller(settings->fit_tokens / length, training), 1);
 }
 
-int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric, bool slope)
+int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric, bool slope, int registers)
 {
-	return fp_fit_loss_bytes(model, tokens, metric, slope) + fp_fit_optimiser_bytes(model, layer);
+	return fp_fit_loss_bytes(model, tokens, metric, slope) + fp_fit_optimiser_bytes(model, layer, registers);
 }
 
 fp_status fp_fit_check(const fp_backend *be)

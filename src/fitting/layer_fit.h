@@ -8,6 +8,7 @@
 
 #include "base/settings.h"
 #include "model/layer_backward.h"
+#include "sharing/share.h"
 
 /* Losses (fit_loss.h) on the held-out windows, of weights rounded to the checkpoint's types. The slope of the token
  * loss may make them negative. */
@@ -18,7 +19,7 @@ typedef struct fp_fit_result {
 	double seconds;
 } fp_fit_result;
 
-/* Reads one window: the layer's input and the output that it should have, length × hidden each. */
+/* Reads one window, of those that this rank has: the layer's input and the output that it should have, length × hidden each. */
 typedef fp_status (*fp_fit_read)(void *data, int64_t window, fp_matrix input, fp_matrix target);
 
 /* Reads Σ ggᵀ, with g the gradients of the token loss with respect to the dense layer's output: the upper triangle of a
@@ -38,10 +39,11 @@ typedef struct fp_fit_task {
 	fp_fit_read_fisher read_fisher;       /* NULL: the metric is plain */
 	fp_fit_read_gradients read_gradients; /* for windows below gradient_windows; NULL: there are none */
 	void *read_data;                      /* for all three */
-	int64_t windows, gradient_windows;
-	int64_t fisher_tokens; /* over which Σ ggᵀ is */
-	int64_t length;        /* tokens of a window */
-	int64_t batch;         /* windows that go through the layer at once */
+	const fp_share *share;                /* of the windows; NULL: this process has all of them */
+	int64_t windows, gradient_windows;    /* of all ranks */
+	int64_t fisher_tokens;                /* over which Σ ggᵀ is */
+	int64_t length;                       /* tokens of a window */
+	int64_t batch;                        /* windows that go through the layer at once */
 } fp_fit_task;
 
 /* Leaves the layer at the best point found, by its loss on the held-out windows. The start is one of the points. */
@@ -53,8 +55,9 @@ int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows);
 int64_t fp_fit_steps(const fp_settings *settings, int64_t windows, int64_t length);
 int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length);
 /* Bytes that fp_fit_layer() allocates at its peak with batches of `tokens` tokens, not counting what single products
- * take (backend/work_space.h); `metric`: with Fisher's matrix; `slope`: with gradients. */
-int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric, bool slope);
+ * take (backend/work_space.h); `metric`: with Fisher's matrix; `slope`: with gradients; `registers`: sums of gradients
+ * in memory at the same time (sharing/part_sum.h). */
+int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric, bool slope, int registers);
 /* Fails when the device has no gradients. */
 fp_status fp_fit_check(const fp_backend *be);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fit_pruned_layer.c: runs the layer fit on the streams and outputs its result. */
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
 
@@ -12,7 +13,7 @@ static fp_status mix_streams(const fp_layer_task *task, float mix)
 	fp_status status;
 	FP_TRY(fp_streams_begin_pass(streams));
 	fp_streams_begin_store(streams, FP_PRUNED);
-	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+	for (int64_t first = 0; first < streams->windows; first = fp_streams_next(streams, first)) {
 		fp_matrix dense = fp_streams_batch(streams, FP_DENSE, first).hidden;
 		FP_TRY(fp_streams_fetch(streams, FP_DENSE, first));
 		FP_TRY(fp_streams_fetch(streams, FP_PRUNED, first));
@@ -48,7 +49,9 @@ typedef struct fit_reader {
 	const fp_layer_task *task;
 	int target;
 	int64_t layer;
-	fp_matrix gradients; /* of the layer; absent if hidden states are on disk, and gradients are read as needed */
+	fp_matrix gradients; /* of the layer, from window `first` on; absent if hidden states are on disk, and gradients are
+							read as needed */
+	int64_t first;
 } fit_reader;
 
 static fp_status read_window(void *data, int64_t window, fp_matrix input, fp_matrix target)
@@ -71,14 +74,14 @@ static fp_status read_gradients(void *data, int64_t window, fp_matrix out)
 	fp_backend *be = reader->task->be;
 	if (fp_matrix_is_absent(reader->gradients))
 		return fp_fisher_read_gradients(reader->task->fisher, reader->layer, window, 1, out);
-	return be->memory->copy(be, out, fp_matrix_rows(reader->gradients, window * out.rows, out.rows));
+	return be->memory->copy(be, out, fp_matrix_rows(reader->gradients, (window - reader->first) * out.rows, out.rows));
 }
 
 static fp_status open_fisher(fit_reader *reader, fp_fit_task *fit)
 {
 	const fp_layer_task *task = reader->task;
 	fp_streams *streams = task->streams;
-	int64_t windows = fp_fisher_gradient_windows(task->fisher);
+	int64_t windows = fp_fisher_gradient_windows(task->fisher), own;
 	fp_status status = FP_OK;
 	fit->read_fisher = read_fisher;
 	fit->fisher_tokens = fp_fisher_tokens(task->fisher);
@@ -88,9 +91,53 @@ static fp_status open_fisher(fit_reader *reader, fp_fit_task *fit)
 	fit->gradient_windows = windows;
 	if (streams->residence == FP_ON_DISK)
 		return FP_OK;
-	FP_TRY(fp_matrix_new(task->be, &reader->gradients, windows * streams->length,
-						 fp_model_get_config(task->model)->hidden, FP_F32));
-	FP_TRY(fp_fisher_read_gradients(task->fisher, reader->layer, 0, windows, reader->gradients));
+	reader->first = streams->first;
+	own = fp_larger(fp_smaller(windows - streams->first, streams->windows), 0);
+	if (own == 0)
+		return FP_OK;
+	FP_TRY(fp_matrix_new(task->be, &reader->gradients, own * streams->length, fp_model_get_config(task->model)->hidden,
+						 FP_F32));
+	FP_TRY(fp_fisher_read_gradients(task->fisher, reader->layer, reader->first, own, reader->gradients));
+cleanup:
+	return status;
+}
+
+/* All ranks have computed the same fit, and continue with that of rank 0 in any case. */
+static fp_status exchange(const fp_layer_job *job)
+{
+	const fp_layer_task *task = job->task;
+	const fp_share *share = &task->streams->share;
+	fp_status status = FP_OK;
+	for (int i = 0; i < fp_model_operators(task->model); i++) {
+		FP_TRY(fp_share_broadcast(share, task->be, 0, job->pruned->weight[i]));
+		FP_TRY(fp_share_broadcast(share, task->be, 0, job->pruned->bias[i]));
+	}
+cleanup:
+	return status;
+}
+
+static bool is_pruned(const fp_layer_job *job, int number)
+{
+	return !fp_matrix_is_absent(job->pruned->weight[number]) &&
+		   fp_layer_task_has(job->task, job->pruned->index, number);
+}
+
+/* With --quantize: each operator by the rank that has solved it, and so has its inputs' statistics. */
+static fp_status quantise(fp_layer_job *job)
+{
+	const fp_layer_task *task = job->task;
+	fp_status status = FP_OK;
+	for (int i = 0; i < fp_model_operators(task->model); i++) {
+		fp_matrix V = job->pruned->weight[i];
+		if (!is_pruned(job, i))
+			continue;
+		if (fp_is_solved_here(job, i))
+			FP_TRY(fp_quantise_fitted(task, &job->kept_inputs, &job->results[i], V, &job->grids[i]));
+		if (job->solver && fp_grid_format_named(task->settings->quantize)) {
+			FP_TRY(fp_grid_exchange(job, i));
+			FP_TRY(fp_share_broadcast(&task->streams->share, task->be, job->solver[i], V));
+		}
+	}
 cleanup:
 	return status;
 }
@@ -100,10 +147,10 @@ static fp_status finish(fp_layer_job *job, const fp_fit_result *result)
 {
 	const fp_layer_task *task = job->task;
 	fp_status status = FP_OK;
-	for (int i = 0; i < fp_model_operators(task->model); i++) {
-		if (fp_matrix_is_absent(job->pruned->weight[i]) || !fp_layer_task_has(task, job->pruned->index, i))
+	for (int i = 0; task->output.operator_done && i < fp_model_operators(task->model); i++) {
+		if (!is_pruned(job, i))
 			continue;
-		FP_TRY(fp_finish_operator(task, &job->kept_inputs, job->pruned->weight[i], &job->results[i]));
+		FP_TRY(fp_finish_operator(task, job->pruned->weight[i], &job->grids[i], &job->results[i]));
 		if (result->steps > 0 || job->results[i].bias_updated)
 			FP_TRY(fp_finish_bias(job, i));
 	}
@@ -127,7 +174,8 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 					   .layer = job->pruned,
 					   .read = read_window,
 					   .read_data = &reader,
-					   .windows = streams->windows,
+					   .share = &streams->share,
+					   .windows = streams->share.windows,
 					   .length = streams->length,
 					   .batch = streams->batch};
 	FP_TRY(FP_NEW(task->ctx, &frozen, fp_model_operators(task->model)));
@@ -143,6 +191,8 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 		FP_TRY(open_fisher(&reader, &fit));
 	FP_TRY(fp_fit_layer(&fit, &result));
 	fp_matrix_free(task->be, &reader.gradients); /* before fp_streams_forward() allocates its workspace */
+	FP_TRY(exchange(job));
+	FP_TRY(quantise(job));
 	FP_TRY(finish(job, &result));
 	if (!task->last && fp_feed_chains_layers(job->feed)) {
 		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_LAYER_INPUT));

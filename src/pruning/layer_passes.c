@@ -83,6 +83,7 @@ static fp_status each_batch(const fp_layer_job *job, batch_step step, int group,
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_FORWARD);
 	FP_PRODUCTS_FOR(job->task->be, FP_USE_ACTIVATION);
 	int count = job->corrected ? FP_STREAM_COUNT : 1;
+	int sets = !statistics ? 0 : job->corrected ? 1 : FP_GROUP_COUNT;
 	bool stores[FP_STREAM_COUNT];
 	fp_status status;
 	FP_TRY(fp_streams_begin_pass(streams));
@@ -91,11 +92,15 @@ static fp_status each_batch(const fp_layer_job *job, batch_step step, int group,
 	for (int s = 0; s < count; s++)
 		if (stores[s])
 			fp_streams_begin_store(streams, s);
-	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+	for (int64_t first = 0; first < streams->windows; first = fp_streams_next(streams, first)) {
 		FP_TRY(fp_check_interrupt(ctx));
 		for (int s = 0; s < count; s++)
 			FP_TRY(fp_streams_fetch(streams, s, first));
+		for (int i = 0; i < sets && fp_streams_begins_part(streams, first); i++)
+			FP_TRY(fp_group_statistics_begin_part(&statistics[i], fp_streams_part(streams, first)));
 		FP_TRY(step(job, group, first, statistics));
+		for (int i = 0; i < sets && fp_streams_ends_part(streams, first); i++)
+			FP_TRY(fp_group_statistics_end_part(&statistics[i]));
 		for (int s = 0; s < count; s++)
 			if (stores[s])
 				FP_TRY(fp_streams_store(streams, s, first));

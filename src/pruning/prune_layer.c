@@ -6,17 +6,20 @@
 #include "base/memory.h"
 #include "model/basis.h"
 #include "pruning/layer_job.h"
-#include "pruning/prune_operator.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-static const double FEW_TOKENS_RIDGE = 0.05; /* relative to the mean of the diagonal, at half of FP_ENOUGH_TOKENS */
 
 bool fp_layer_is_fitted(const fp_layer_task *task)
 {
 	return task->settings->fit_steps > 0 && task->streams;
+}
+
+bool fp_layer_is_divided(const fp_layer_task *task)
+{
+	return task->streams && fp_share_is_divided(&task->streams->share);
+}
+
+int fp_layer_ranks(const fp_layer_task *task)
+{
+	return task->streams ? fp_share_ranks(&task->streams->share) : 1;
 }
 
 bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, int number)
@@ -28,125 +31,6 @@ fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, int n
 {
 	fp_pattern pattern = fp_allocation_pattern(task->allocation, task->pattern, layer, number);
 	return task->selection ? fp_selection_pattern(task->selection, pattern, layer, number) : pattern;
-}
-
-/* Whether an operator that is pruned belongs to the group and the expert (−1: to none). */
-static bool is_pruned_in(const fp_layer_job *job, int number, int group, int64_t expert)
-{
-	return fp_role_group(number) == group && fp_operator_expert(number) == expert &&
-		   !fp_matrix_is_absent(job->dense->weight[number]) && fp_layer_task_has(job->task, job->dense->index, number);
-}
-
-static int group_operators(const fp_layer_job *job, int group, int64_t expert)
-{
-	int count = 0;
-	for (int i = 0; i < fp_model_operators(job->task->model); i++)
-		count += is_pruned_in(job, i, group, expert);
-	return count;
-}
-
-fp_status fp_finish_bias(const fp_layer_job *job, int number)
-{
-	const fp_layer_task *task = job->task;
-	fp_backend *be = task->be;
-	fp_matrix bias = job->pruned->bias[number];
-	const fp_tensor_info *tensor = fp_model_operator_bias(task->model, job->pruned->index, number);
-	char *bytes = NULL;
-	fp_status status = FP_OK;
-	if (!tensor || !task->output.bias_done)
-		return FP_OK;
-	FP_TRY(FP_NEW(task->ctx, &bytes, tensor->bytes));
-	FP_TRY(be->memory->download(be, bytes, tensor->dtype, bias.cols, bias));
-	FP_TRY(task->output.bias_done(task->output.data, tensor, bytes));
-cleanup:
-	fp_free(bytes);
-	return status;
-}
-
-/* Prunes one operator. `last`: as in fp_prune_operator(). */
-static fp_status solve_operator(fp_layer_job *job, int number, const fp_statistics *statistics, fp_statistics *last,
-								fp_gram *gram)
-{
-	const fp_layer_task *task = job->task;
-	const fp_matrix none = {0};
-	int64_t index = job->dense->index;
-	bool weighs = fp_layer_task_pattern(task, index, number).group == 0 && job->importance.weight;
-	fp_operator_result *result = &job->results[number];
-	fp_status status;
-	*result =
-		(fp_operator_result){.tensor = fp_model_operator(task->model, index, number),
-							 .layer = index,
-							 .number = number,
-							 .tokens = fp_operator_expert(number) < 0 || !task->streams ? -1 : statistics->tokens};
-	if (task->selection && fp_selection_has_rule(task->selection, index, number))
-		snprintf(result->pattern, sizeof result->pattern, "%s", fp_selection_text(task->selection, index, number));
-	FP_TRY(fp_check_interrupt(task->ctx));
-	FP_TRY(fp_prune_operator(task, statistics, last, gram,
-							 &(fp_operator){.W = job->dense->weight[number],
-											.V = job->pruned->weight[number],
-											.bias = job->pruned->bias[number],
-											.importance = weighs ? job->importance.weight[number] : none,
-											.inverse_importance = weighs ? job->importance.inverse[number] : none},
-							 result));
-	if (result->bias_updated && !fp_layer_is_fitted(task))
-		FP_TRY(fp_finish_bias(job, number));
-	FP_TRY(fp_keep_inputs(&job->kept_inputs, task, number, gram));
-cleanup:
-	return status;
-}
-
-/* Operators of the group and the expert (−1: of none). own: the same statistics if nothing needs them afterwards, else
- * NULL. */
-static fp_status solve_group(fp_layer_job *job, int group, int64_t expert, const fp_statistics *statistics,
-							 fp_statistics *own)
-{
-	const fp_layer_task *task = job->task;
-	fp_gram gram = {0};
-	int left = group_operators(job, group, expert);
-	if (left == 0)
-		return FP_OK;
-	fp_status status = fp_gram_new(&gram, task->be, statistics->A);
-	gram.shared = left > 1;
-	for (int i = 0; status == FP_OK && i < fp_model_operators(task->model); i++)
-		if (is_pruned_in(job, i, group, expert))
-			status = solve_operator(job, i, statistics, --left == 0 ? own : NULL, &gram);
-	fp_gram_free(&gram);
-	return status;
-}
-
-/* Experts that few tokens reach get a stronger ridge: A of p tokens knows n inputs badly unless p is several times n. One
- * that no token reaches is pruned by the sizes of its weights. */
-static fp_status strengthen(fp_layer_job *job, fp_statistics *statistics)
-{
-	const double most = 1, enough = FP_ENOUGH_TOKENS * (double)statistics->A.rows, tokens = (double)statistics->tokens;
-	if (!job->task->streams || tokens >= enough)
-		return FP_OK;
-	if (tokens == 0)
-		return fp_statistics_identity(statistics);
-	return fp_statistics_add_ridge(statistics, fmin(FEW_TOKENS_RIDGE * (enough / tokens - 1), most));
-}
-
-static fp_status solve_experts(fp_layer_job *job, int group, fp_group_statistics *set)
-{
-	fp_status status = FP_OK;
-	for (int64_t e = set->first; e < set->end; e++) {
-		fp_statistics *statistics = &set->experts[e - set->first];
-		FP_TRY(strengthen(job, statistics));
-		FP_TRY(solve_group(job, group, e, statistics, statistics));
-		fp_statistics_free(statistics);
-	}
-cleanup:
-	return status;
-}
-
-static fp_status solve_set(fp_layer_job *job, int group, fp_group_statistics *set, fp_statistics *own)
-{
-	fp_status status = FP_OK;
-	if (set->own.be)
-		FP_TRY(solve_group(job, group, -1, &set->own, own));
-	FP_TRY(solve_experts(job, group, set));
-cleanup:
-	return status;
 }
 
 /* How many experts have their statistics in memory at the same time. */
@@ -168,13 +52,16 @@ static fp_status prune_corrected_group(fp_layer_job *job, int group)
 	fp_group_statistics set = {0};
 	fp_status status = FP_OK;
 	if (kept)
-		return solve_group(job, group, -1, kept, NULL);
+		return fp_solve_kept(job, group, kept);
 	for (int64_t first = 0; !set.ends; first += step) {
 		fp_group_statistics_free(&set);
 		FP_TRY(fp_group_statistics_new(&set, task, job->dense, group, first, first + step));
 		FP_TRY(fp_pass_group(job, group, &set));
+		FP_TRY(fp_group_statistics_add(&set));
+		FP_TRY(fp_solves_share(job, group, &set));
 		FP_TRY(fp_group_statistics_finish(&set));
-		FP_TRY(solve_set(job, group, &set, &set.own));
+		FP_TRY(fp_solve_set(job, group, &set, &set.own));
+		FP_TRY(fp_solves_exchange(job, group, &set));
 		if (keeps)
 			fp_dense_statistics_keep(task->kept, index, group, &set.own);
 	}
@@ -193,8 +80,11 @@ static fp_status measure_uncorrected(fp_layer_job *job, int64_t first, fp_group_
 		FP_TRY(fp_group_statistics_new(&sets[group], task, job->dense, group, first, first + step));
 	if (task->streams)
 		FP_TRY(fp_pass_uncorrected(job, sets));
-	for (int group = 0; group < FP_GROUP_COUNT; group++)
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		FP_TRY(fp_group_statistics_add(&sets[group]));
+		FP_TRY(fp_solves_share(job, group, &sets[group]));
 		FP_TRY(task->streams ? fp_group_statistics_finish(&sets[group]) : fp_group_statistics_identity(&sets[group]));
+	}
 cleanup:
 	return status;
 }
@@ -204,21 +94,24 @@ static fp_status prune_uncorrected(fp_layer_job *job)
 	const fp_layer_task *task = job->task;
 	int64_t index = job->dense->index;
 	fp_group_statistics sets[FP_GROUP_COUNT] = {{.first = 0}};
-	/* the first layer's inputs are always the dense model's; centred statistics are not kept */
-	bool dense = (job->feed == FP_FEED_NONE || index == 0) && !task->settings->bias_update;
+	/* the first layer's inputs are always the dense model's; statistics that are centred or those of parts are not kept */
+	bool dense =
+		(job->feed == FP_FEED_NONE || (index == 0 && !fp_layer_is_divided(task))) && !task->settings->bias_update;
 	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1), done = kept;
 	fp_status status = FP_OK;
 	if (kept && task->streams && (job->feed == FP_FEED_NONE || fp_layer_is_fitted(task)))
 		FP_TRY(fp_streams_forward(task->streams, FP_DENSE, job->dense));
 	for (int group = 0; kept && group < FP_GROUP_COUNT; group++)
-		FP_TRY(solve_group(job, group, -1, fp_dense_statistics_find(task->kept, index, group), NULL));
+		FP_TRY(fp_solve_kept(job, group, fp_dense_statistics_find(task->kept, index, group)));
 	for (int64_t first = 0; !done; first += experts_at_once(job)) {
 		FP_TRY(measure_uncorrected(job, first, sets));
 		for (int group = 0; group < FP_GROUP_COUNT; group++) {
-			FP_TRY(solve_set(job, group, &sets[group], NULL));
+			FP_TRY(fp_solve_set(job, group, &sets[group], NULL));
 			if (dense && task->streams && !fp_config_has_experts(fp_model_get_config(task->model), index))
 				fp_dense_statistics_keep(task->kept, index, group, &sets[group].own);
 		}
+		for (int group = 0; group < FP_GROUP_COUNT; group++)
+			FP_TRY(fp_solves_exchange(job, group, &sets[group]));
 		done = sets[FP_GROUP_COUNT - 1].ends;
 		for (int group = 0; group < FP_GROUP_COUNT; group++)
 			fp_group_statistics_free(&sets[group]);
@@ -317,12 +210,14 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	fp_status status;
 	job.corrected = fp_feed_is_corrected(job.feed);
 	FP_TRY(FP_NEW(task->ctx, &job.results, fp_model_operators(task->model)));
+	FP_TRY(FP_NEW(task->ctx, &job.grids, fp_model_operators(task->model)));
 	FP_TRY(fp_kept_inputs_new(&job.kept_inputs, task));
 	FP_TRY(take(&job.dense, task, index));
 	FP_TRY(fp_layer_copy(&job.pruned, job.dense));
 	if (fp_model_basis(task->model))
 		FP_TRY(fp_layer_round_vectors(job.pruned));
 	FP_TRY(prepare_streams(&job));
+	FP_TRY(fp_solves_divide(&job));
 	if (streams && fp_row_importance_wanted(task->settings, &task->pattern, task->selection, task->be))
 		FP_TRY(fp_row_importance_new(&job.importance, job.dense, streams));
 	for (int group = 0; job.corrected && group < FP_GROUP_COUNT; group++)
@@ -343,7 +238,11 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 cleanup:
 	fp_row_importance_free(task->be, &job.importance);
 	fp_kept_inputs_free(&job.kept_inputs, task);
+	for (int i = 0; job.grids && i < fp_model_operators(task->model); i++)
+		fp_grid_free(task->be, &job.grids[i]);
+	fp_free(job.grids);
 	fp_free(job.results);
+	fp_free(job.solver);
 	fp_layer_free(job.dense);
 	fp_layer_free(job.pruned);
 	return status;

@@ -73,6 +73,11 @@ typedef struct fp_layer_task {
 
 /* True if the layer is fitted after its groups are pruned; its operators are output after the fit. */
 bool fp_layer_is_fitted(const fp_layer_task *task);
+/* True if the windows are in parts, which ranks may share, and how many ranks share them. */
+bool fp_layer_is_divided(const fp_layer_task *task);
+int fp_layer_ranks(const fp_layer_task *task);
+/* True if an operator is not output as soon as it is solved: a fit follows, or other ranks solve operators too. */
+bool fp_layer_defers_output(const fp_layer_task *task);
 /* Whether an operator is pruned, and its pattern. */
 bool fp_layer_task_has(const fp_layer_task *task, int64_t layer, int number);
 fp_pattern fp_layer_task_pattern(const fp_layer_task *task, int64_t layer, int number);

@@ -218,27 +218,21 @@ static fp_status deliver(const fp_layer_task *task, const fp_operator_result *re
 	return status;
 }
 
-fp_status fp_finish_operator(const fp_layer_task *task, const fp_kept_inputs *inputs, fp_matrix V,
-							 fp_operator_result *result)
+fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, const fp_grid *grid, fp_operator_result *result)
 {
 	fp_backend *be = task->be;
 	outgoing out = {0};
-	fp_grid grid = {0};
 	fp_fetched_grid numbers = {0};
 	fp_matrix own = {0}, wide;
 	fp_status status;
 	FP_TRY(fp_matrix_widen(be, V, &own, &wide));
-	FP_TRY(fp_quantise_fitted(task, inputs, result, wide, &grid));
-	if (grid.format && wide.buffer != V.buffer)
-		FP_TRY(be->memory->copy(be, V, wide));
 	FP_TRY(begin_output(task, wide, result, &out));
 	FP_TRY(end_output(be, &out));
-	FP_TRY(fp_fetched_grid_fetch(be, &grid, result, &numbers));
+	FP_TRY(fp_fetched_grid_fetch(be, grid, result, &numbers));
 	FP_TRY(deliver(task, result, out.bytes));
 cleanup:
 	drop_output(be, &out);
 	fp_fetched_grid_free(result, &numbers);
-	fp_grid_free(be, &grid);
 	fp_matrix_free(be, &own);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }
@@ -252,7 +246,6 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 	fp_matrix W, V;
 	operator_space space = {.be = be};
 	outgoing out = {0};
-	fp_grid grid = {0};
 	fp_fetched_grid numbers = {0};
 	double started = fp_clock();
 	double mix = fp_feed_of(settings) == FP_FEED_CROSS ? settings->mix : 1.0;
@@ -277,9 +270,9 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .constant = space.target_error,
 						  .unmeasured = true};
 	if (!fp_layer_is_fitted(task))
-		FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, &grid));
+		FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, own->grid));
 	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
-	FP_TRY(fp_quantise_end(task, &problem, V, &grid));
+	FP_TRY(fp_quantise_end(task, &problem, V, own->grid));
 
 	problem.R = space.drift.product;
 	problem.constant = space.drift.energy;
@@ -296,14 +289,13 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 		FP_TRY(fp_update_bias(task, &(fp_bias_target){statistics, W, mix, residual}, V, own->bias, result));
 	FP_TRY(end_output(be, &out));
 	result->seconds = fp_clock() - started;
-	if (!fp_layer_is_fitted(task)) {
-		FP_TRY(fp_fetched_grid_fetch(be, &grid, result, &numbers));
+	if (!fp_layer_defers_output(task)) {
+		FP_TRY(fp_fetched_grid_fetch(be, own->grid, result, &numbers));
 		FP_TRY(deliver(task, result, out.bytes));
 	}
 cleanup:
 	drop_output(be, &out);
 	fp_fetched_grid_free(result, &numbers);
-	fp_grid_free(be, &grid);
 	space_free(&space);
 	return status == FP_OK ? status : fp_fail_in(be->ctx, status, "%s", result->tensor->name);
 }

@@ -11,19 +11,19 @@ typedef struct fp_operator {
 	fp_matrix W, V;                           /* dense and pruned weights, in the type that the layers hold */
 	fp_matrix bias;                           /* of the pruned layer */
 	fp_matrix importance, inverse_importance; /* of its rows (row_importance.h); absent: all equal */
+	fp_grid *grid; /* all zero; ← that of V with --quantize, unless a fit follows. The caller frees it. */
 } fp_operator;
 
 /* own->V ← the pruned W, rounded to the checkpoint's type. With centred statistics own->bias, the dense one on entry, ←
- * the best for V, rounded likewise. *result ← everything else. Unless a layer fit follows, the operator is passed to
+ * the best for V, rounded likewise. *result ← everything else. Unless it is deferred, the operator is passed to
  * task->output. gram: of statistics->A, shared by the group. last: the same statistics if no other operator needs a
  * target from them, so that the matrices for targets can be freed; else NULL. */
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
 							fp_gram *gram, const fp_operator *own, fp_operator_result *result);
 
-/* For an operator that a fit has changed: puts V on its grid with --quantize, rounds it to the checkpoint's type and passes
- * its bytes to task->output. */
-fp_status fp_finish_operator(const fp_layer_task *task, const fp_kept_inputs *inputs, fp_matrix V,
-							 fp_operator_result *result);
+/* For an operator whose output was deferred: rounds V to the checkpoint's type and passes its bytes to task->output. grid:
+ * that of V, or all zero. */
+fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, const fp_grid *grid, fp_operator_result *result);
 
 /* Estimate: floats that fp_prune_operator() holds at its peak for the largest operator of a group, including the
  * statistics' matrices for targets, which it may free. plan: of the statistics; size->has_R need not be set; narrow: the

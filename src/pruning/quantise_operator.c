@@ -73,21 +73,28 @@ cleanup:
 fp_status fp_quantise_fitted(const fp_layer_task *task, const fp_kept_inputs *kept, const fp_operator_result *result,
 							 fp_matrix V, fp_grid *grid)
 {
+	fp_backend *be = task->be;
+	const fp_matrix energy = kept->energy[result->number];
 	fp_gram gram = {0};
-	const fp_matrix A = kept->gram[fp_role_group(result->number)], energy = kept->energy[result->number];
-	fp_problem problem = {.gram = &gram, .W = V};
-	fp_status status;
-	FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, grid));
-	if (!grid->format)
+	fp_matrix own = {0}, wide;
+	fp_problem problem = {.gram = &gram};
+	fp_status status = FP_OK;
+	if (!fp_grid_format_named(task->settings->quantize))
 		return FP_OK;
+	FP_TRY(fp_matrix_widen(be, V, &own, &wide));
+	problem.W = wide;
+	FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, grid));
 	if (!fp_matrix_is_absent(energy)) {
-		FP_TRY(fp_quantise_by_energy(task->be, energy, V, grid));
+		FP_TRY(fp_quantise_by_energy(be, energy, wide, grid));
 	} else {
-		FP_TRY(fp_gram_new(&gram, task->be, A));
-		FP_TRY(fp_quantise_end(task, &problem, V, grid));
+		FP_TRY(fp_gram_new(&gram, be, kept->gram[fp_role_group(result->number)]));
+		FP_TRY(fp_quantise_end(task, &problem, wide, grid));
 	}
+	if (wide.buffer != V.buffer)
+		FP_TRY(be->memory->copy(be, V, wide));
 cleanup:
 	fp_gram_free(&gram);
+	fp_matrix_free(be, &own);
 	return status;
 }
 

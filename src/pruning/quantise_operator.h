@@ -22,7 +22,7 @@ fp_status fp_kept_inputs_new(fp_kept_inputs *out, const fp_layer_task *task);
 void fp_kept_inputs_free(fp_kept_inputs *kept, const fp_layer_task *task);
 /* Keeps what the operator will need, if the layer is fitted and quantised. */
 fp_status fp_keep_inputs(fp_kept_inputs *kept, const fp_layer_task *task, int number, const fp_gram *gram);
-/* V (F32), a fitted operator ← weights on *grid; *grid ← all zero if the setting is "none". */
+/* V, a fitted operator ← weights on *grid, which is all zero; nothing if the setting is "none". */
 fp_status fp_quantise_fitted(const fp_layer_task *task, const fp_kept_inputs *kept, const fp_operator_result *result,
 							 fp_matrix V, fp_grid *grid);
 

@@ -17,7 +17,9 @@
 #include "backend/work_space.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "model/layer_backward.h"
+#include "sharing/part_sum.h"
 
 #include <math.h>
 
@@ -104,26 +106,77 @@ cleanup:
 	return status;
 }
 
-/* Sums the squares of Jᵀs over windows at equal distances in the text. */
-static fp_status add_energies(space *s, const fp_layer *dense, fp_streams *streams, fp_matrix *energies)
+/* The sums of squares, in a register for each part of the text that is not added yet. */
+typedef struct energy_sums {
+	const fp_layer *dense;
+	fp_layer_matrices registers[FP_PARTS + 1]; /* as weights: 1 × outputs */
+} energy_sums;
+
+static fp_status make_register(void *data, int which, fp_addends *out)
 {
+	energy_sums *sums = data;
+	const fp_layer *dense = sums->dense;
 	fp_backend *be = fp_model_backend(dense->model);
-	int64_t length = part_length(streams->length), at_once = pass_windows(streams->length);
-	int64_t count = streams->windows < PASSES * at_once ? streams->windows : PASSES * at_once;
-	fp_status status = FP_OK;
-	for (int64_t first = 0; first < count; first += at_once) {
-		int64_t windows = count - first < at_once ? count - first : at_once, rows = windows * length;
-		fp_matrix input = fp_matrix_rows(s->input, 0, rows), output;
-		for (int64_t i = 0; i < windows; i++) {
-			FP_TRY(fp_streams_read(streams, FP_DENSE, (first + i) * streams->windows / count, s->window));
-			FP_TRY(
-				be->memory->copy(be, fp_matrix_rows(input, i * length, length), fp_matrix_rows(s->window, 0, length)));
-		}
-		FP_TRY(fp_layer_forward_taped(dense, windows, length, input, s->tape, &output));
-		FP_TRY(be->memory->copy(be, output, fp_matrix_rows(s->signs, 0, rows)));
-		FP_TRY(fp_layer_backward_energies(dense, s->tape, first > 0, energies));
+	fp_layer_matrices *made = &sums->registers[which];
+	fp_status status;
+	FP_TRY(fp_layer_matrices_empty(made, dense->model));
+	for (int i = 0; i < made->count; i++) {
+		if (!fp_matrix_is_absent(dense->weight[i]))
+			FP_TRY(fp_matrix_new(be, &made->weight[i], 1, dense->weight[i].rows, FP_F32));
+		FP_TRY(fp_addends_matrix(out, be->ctx, made->weight[i]));
 	}
 cleanup:
+	return status;
+}
+
+/* One pass over `windows` of the chosen windows, of which there are `count` at equal distances in the text. */
+static fp_status add_pass(space *s, const fp_layer *dense, fp_streams *streams, int64_t count, int64_t first,
+						  int64_t windows, bool add, fp_matrix *energies)
+{
+	fp_backend *be = fp_model_backend(dense->model);
+	int64_t length = part_length(streams->length), at_once = pass_windows(streams->length), rows = windows * length;
+	fp_matrix input = fp_matrix_rows(s->input, 0, rows), output;
+	fp_status status = FP_OK;
+	for (int64_t i = 0; i < windows; i++) {
+		FP_TRY(fp_streams_read(streams, FP_DENSE, (first + i) * streams->share.windows / count, s->window));
+		FP_TRY(be->memory->copy(be, fp_matrix_rows(input, i * length, length), fp_matrix_rows(s->window, 0, length)));
+	}
+	FP_TRY(fp_layer_forward_taped(dense, windows, length, input, s->tape, &output));
+	for (int64_t i = 0; i < windows; i++) /* each window has its signs, in whatever pass it is */
+		FP_TRY(be->memory->copy(be, fp_matrix_rows(output, i * length, length),
+								fp_matrix_rows(s->signs, (first + i) % at_once * length, length)));
+	FP_TRY(fp_layer_backward_energies(dense, s->tape, add, energies));
+cleanup:
+	return status;
+}
+
+/* Sums the squares of Jᵀs over windows at equal distances in the text; energies[0] ← the sum over all parts. */
+static fp_status add_energies(space *s, fp_streams *streams, energy_sums *energies)
+{
+	const fp_layer *dense = energies->dense;
+	const fp_share *share = &streams->share;
+	int64_t at_once = pass_windows(streams->length), all = share->windows, first = 0;
+	int64_t count = all < PASSES * at_once ? all : PASSES * at_once;
+	fp_part_sum sum;
+	fp_status status = FP_OK;
+	fp_part_sum_open(&sum, share, fp_model_backend(dense->model), make_register, energies);
+	for (int part = 0; part < share->parts; part++) {
+		int64_t begin = first, end = fp_share_window(share, part + 1);
+		int which;
+		while (first < count && first * all / count < end)
+			first++;
+		sum.used[part] = first > begin;
+		if (first == begin || part < share->begin || part >= share->end)
+			continue;
+		FP_TRY(fp_part_sum_begin(&sum, part, &which));
+		for (int64_t i = begin; i < first; i += at_once)
+			FP_TRY(add_pass(s, dense, streams, count, i, fp_smaller(at_once, first - i), i > begin,
+							energies->registers[which].weight));
+		FP_TRY(fp_part_sum_end(&sum));
+	}
+	FP_TRY(fp_part_sum_finish(&sum, true));
+cleanup:
+	fp_part_sum_close(&sum);
 	return status;
 }
 
@@ -158,26 +211,23 @@ cleanup:
 fp_status fp_row_importance_new(fp_row_importance *out, const fp_layer *dense, fp_streams *streams)
 {
 	fp_backend *be = fp_model_backend(dense->model);
-	fp_layer_matrices energies = {0};
+	energy_sums energies = {.dense = dense};
 	fp_context *ctx = be->ctx;
 	space s = {0};
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_STATISTICS);
 	fp_status status;
 	*out = (fp_row_importance){0};
 	FP_TRY(space_new(&s, dense->model, streams->length));
-	FP_TRY(fp_layer_matrices_empty(&energies, dense->model));
-	out->count = energies.count;
+	FP_TRY(add_energies(&s, streams, &energies));
+	out->count = energies.registers[0].count;
 	FP_TRY(FP_NEW(ctx, &out->weight, out->count));
 	FP_TRY(FP_NEW(ctx, &out->inverse, out->count));
 	for (int i = 0; i < out->count; i++)
 		if (!fp_matrix_is_absent(dense->weight[i]))
-			FP_TRY(fp_matrix_new(be, &energies.weight[i], 1, dense->weight[i].rows, FP_F32));
-	FP_TRY(add_energies(&s, dense, streams, energies.weight));
-	for (int i = 0; i < out->count; i++)
-		if (!fp_matrix_is_absent(energies.weight[i]))
-			FP_TRY(take_roots(be, energies.weight[i], &out->weight[i], &out->inverse[i]));
+			FP_TRY(take_roots(be, energies.registers[0].weight[i], &out->weight[i], &out->inverse[i]));
 cleanup:
-	fp_layer_matrices_free(be, &energies);
+	for (int i = 0; i <= FP_PARTS; i++)
+		fp_layer_matrices_free(be, &energies.registers[i]);
 	space_free(be, &s);
 	if (status != FP_OK)
 		fp_row_importance_free(be, out);

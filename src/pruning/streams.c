@@ -49,10 +49,10 @@ static fp_status embed(fp_streams *streams, const fp_windows *windows)
 	fp_status status;
 	FP_TRY(fp_streams_begin_pass(streams));
 	fp_streams_begin_store(streams, FP_DENSE);
-	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+	for (int64_t first = 0; first < streams->windows; first = fp_streams_next(streams, first)) {
 		fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
-		FP_TRY(fp_model_embed(streams->model, windows->ids + first * windows->length, state.sequences, state.length,
-							  state.hidden));
+		FP_TRY(fp_model_embed(streams->model, windows->ids + (streams->first + first) * windows->length,
+							  state.sequences, state.length, state.hidden));
 		FP_TRY(fp_streams_store(streams, FP_DENSE, first));
 	}
 	fp_streams_stored(streams, FP_DENSE);
@@ -69,7 +69,7 @@ static fp_status open_files(fp_streams *streams, int count, const char *folder)
 	fp_status status = FP_OK;
 	for (int s = 0; s < count; s++)
 		FP_TRY(fp_scratch_file(&streams->file[s], ctx, folder,
-							   streams->windows * streams->length * width * (int64_t)sizeof(float)));
+							   fp_larger(streams->windows, 1) * streams->length * width * (int64_t)sizeof(float)));
 	FP_TRY(FP_NEW(ctx, &streams->host, fp_streams_batch_tokens(streams) * width));
 cleanup:
 	return status;
@@ -78,10 +78,13 @@ cleanup:
 fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *windows, const fp_streams_plan *plan)
 {
 	fp_backend *be = fp_model_backend(model);
-	int64_t tokens = windows->count * windows->length;
+	fp_share share = fp_share_or_whole(&plan->share, windows->count);
+	int64_t count = fp_share_count(&share), tokens = fp_larger(count, 1) * windows->length; /* a rank may have none */
 	fp_status status = FP_OK;
 	*out = (fp_streams){.model = model,
-						.windows = windows->count,
+						.share = share,
+						.first = fp_share_first(&share),
+						.windows = count,
 						.length = windows->length,
 						.batch = plan->batch,
 						.residence = plan->residence,
@@ -203,9 +206,35 @@ int64_t fp_streams_batch_tokens(const fp_streams *streams)
 	return streams->batch * streams->length;
 }
 
+int fp_streams_part(const fp_streams *streams, int64_t first)
+{
+	return fp_share_part(&streams->share, streams->first + first);
+}
+
+/* One past the last window of the part. */
+static int64_t part_end(const fp_streams *streams, int64_t first)
+{
+	return fp_share_window(&streams->share, fp_streams_part(streams, first) + 1) - streams->first;
+}
+
+int64_t fp_streams_next(const fp_streams *streams, int64_t first)
+{
+	return fp_smaller(first + streams->batch, part_end(streams, first));
+}
+
+bool fp_streams_begins_part(const fp_streams *streams, int64_t first)
+{
+	return fp_share_window(&streams->share, fp_streams_part(streams, first)) == streams->first + first;
+}
+
+bool fp_streams_ends_part(const fp_streams *streams, int64_t first)
+{
+	return fp_streams_next(streams, first) == part_end(streams, first);
+}
+
 fp_layer_state fp_streams_batch(const fp_streams *streams, int stream, int64_t first)
 {
-	int64_t count = streams->windows - first < streams->batch ? streams->windows - first : streams->batch;
+	int64_t count = fp_streams_next(streams, first) - first;
 	int64_t row = first * streams->length;
 	int64_t rows = count * streams->length;
 	return (fp_layer_state){
@@ -313,10 +342,12 @@ cleanup:
 fp_status fp_streams_read(fp_streams *streams, int slot, int64_t window, fp_matrix out)
 {
 	fp_backend *be = fp_model_backend(streams->model);
-	fp_status status = fetch_rows(streams, slot, window, out);
+	int64_t own = window - streams->first;
+	FP_REQUIRE(be, own >= 0 && own < streams->windows);
+	fp_status status = fetch_rows(streams, slot, own, out);
 	if (streams->residence != FP_ON_DISK)
 		status =
-			be->memory->copy(be, out, fp_matrix_rows(streams->hidden[slot], window * streams->length, streams->length));
+			be->memory->copy(be, out, fp_matrix_rows(streams->hidden[slot], own * streams->length, streams->length));
 	return status;
 }
 
@@ -329,7 +360,7 @@ fp_status fp_streams_forward(fp_streams *streams, int stream, const fp_layer *la
 	fp_status status;
 	FP_TRY(fp_streams_begin_pass(streams));
 	fp_streams_begin_store(streams, stream);
-	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+	for (int64_t first = 0; first < streams->windows; first = fp_streams_next(streams, first)) {
 		fp_layer_state state = fp_streams_batch(streams, stream, first);
 		FP_TRY(fp_check_interrupt(ctx));
 		FP_TRY(fp_streams_fetch(streams, stream, first));

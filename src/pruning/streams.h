@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * streams.h: the hidden states of all calibration windows, for the dense model and for the pruned one, and the batches in
- * which passes process them.
+ * streams.h: the hidden states of the calibration windows that this rank has, for the dense model and for the pruned one,
+ * and the batches in which passes process them.
  *
  * If memory is short, attention outputs are recomputed instead of kept, and then hidden states are kept in an unnamed
  * temporary file, with one batch in memory. The result is the same to the bit.
@@ -10,6 +10,7 @@
 #define FP_PRUNING_STREAMS_H
 
 #include "model/layer.h"
+#include "sharing/share.h"
 #include "text/windows.h"
 
 /* The two streams, and the pruned stream's state before the layer, which a layer fit reads. */
@@ -28,12 +29,15 @@ typedef struct fp_streams_plan {
 	int64_t batch;
 	fp_residence residence;
 	const char *folder; /* for the temporary files; borrowed */
+	fp_share share;     /* all zero: this process has all windows */
 } fp_streams_plan;
 
 typedef struct fp_streams {
 	fp_model *model; /* borrowed */
-	int64_t windows, length;
-	int64_t batch; /* windows in a batch */
+	fp_share share;
+	int64_t first;           /* of this rank's windows, in the text */
+	int64_t windows, length; /* of this rank */
+	int64_t batch;           /* windows in a batch, at most */
 	fp_residence residence;
 	int count;                                /* of streams */
 	fp_matrix hidden[FP_SLOT_COUNT];          /* tokens × hidden; on disk: of one batch */
@@ -45,11 +49,11 @@ typedef struct fp_streams {
 	float *host;                              /* on disk: a batch in transfer */
 } fp_streams;
 
-/* Embeds the windows into the dense stream, and with plan->both into the pruned one. Windows without ids leave the
+/* Embeds this rank's windows into the dense stream, and with plan->both into the pruned one. Windows without ids leave the
  * streams undefined. Freed with fp_streams_free(). */
 fp_status fp_streams_open(fp_streams *out, fp_model *model, const fp_windows *windows, const fp_streams_plan *plan);
 void fp_streams_free(fp_streams *streams);
-/* Windows in a batch if memory is plentiful. */
+/* Windows in a batch if memory is plentiful, of a text or the largest part of one. */
 int64_t fp_streams_usual_batch(const fp_model *model, int64_t windows, int64_t length);
 /* Estimates: bytes that the streams hold all the time, and additional bytes during a pass. */
 int64_t fp_streams_bytes(const fp_model *model, int64_t windows, int64_t length, const fp_streams_plan *plan);
@@ -72,11 +76,17 @@ void fp_streams_begin_store(fp_streams *streams, int stream);
 fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first);
 void fp_streams_stored(fp_streams *streams, int stream);
 
-/* The batch that starts at window `first`, as a layer's state; its matrices are views of the stream. */
+/* The batch that starts at this rank's window `first`, as a layer's state; its matrices are views of the stream. */
 fp_layer_state fp_streams_batch(const fp_streams *streams, int stream, int64_t first);
+/* Where the next batch starts: batches end with their part of the text. */
+int64_t fp_streams_next(const fp_streams *streams, int64_t first);
+/* The part of a batch, and whether the batch is its first or its last one. */
+int fp_streams_part(const fp_streams *streams, int64_t first);
+bool fp_streams_begins_part(const fp_streams *streams, int64_t first);
+bool fp_streams_ends_part(const fp_streams *streams, int64_t first);
 /* Copies the hidden states of one stream or FP_LAYER_INPUT to another. */
 fp_status fp_streams_copy(fp_streams *streams, int to, int from);
-/* out ← the hidden states of one window. */
+/* out ← the hidden states of one window of this rank, by its number in the text. */
 fp_status fp_streams_read(fp_streams *streams, int slot, int64_t window, fp_matrix out);
 /* Declares that a stream will not be read before it is written again. */
 void fp_streams_forget(fp_streams *streams, int stream);

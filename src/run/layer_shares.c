@@ -73,7 +73,7 @@ static fp_status relay_layer(const relay *r, const fp_layer *layer, bool receive
 		fp_streams_begin_store(streams, FP_DENSE);
 	if (layer && !sends)
 		fp_streams_begin_store(streams, FP_PRUNED);
-	for (int64_t first = 0; first < streams->windows; first += streams->batch) {
+	for (int64_t first = 0; first < streams->windows; first = fp_streams_next(streams, first)) {
 		FP_TRY(fp_check_interrupt(be->ctx));
 		if (receives)
 			FP_TRY(receive_batch(r, first));

@@ -46,12 +46,17 @@ typedef struct sizes {
 	int64_t joined_bytes;              /* of those that hold several operators */
 	bool narrow;                       /* weights are held in 16 bits */
 	bool weighs_rows;
+	fp_share share;
+	int64_t windows; /* of the rank that has the most */
+	int registers;   /* for sums over parts */
 } sizes;
 
 static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 {
 	const fp_model_config *config = fp_model_get_config(task->model);
-	*out = (sizes){.layer = layer, .held = fp_layer_bytes(task->model, layer)};
+	*out = (sizes){.layer = layer, .held = fp_layer_bytes(task->model, layer), .share = fp_prune_share(task)};
+	out->windows = fp_share_most(&out->share);
+	out->registers = fp_part_sum_registers(&out->share, FP_PARTS);
 	out->all_experts = out->experts = fp_config_has_experts(config, layer) ? config->experts.count : 0;
 	for (int i = 0; i < fp_model_operators(task->model); i++) {
 		const fp_tensor_info *tensor = fp_model_operator(task->model, layer, i);
@@ -93,14 +98,17 @@ static fp_statistics_memory group_statistics(const fp_prune_task *task, const si
 			continue;
 		fp_statistics_plan folded =
 			fp_group_statistics_plan(task->model, task->settings, s->layer, group, expert, batch);
+		folded.registers = s->registers;
 		fp_statistics_memory memory = fp_statistics_floats(&folded);
 		sum.kept += count * memory.kept;
 		sum.targets += count * memory.targets;
+		sum.registers += count * memory.registers;
 		sum.workspace += memory.workspace; /* which experts share */
 	}
 	if (!fp_feed_is_corrected(fp_feed_of(task->settings))) { /* the statistics of all groups exist at once */
 		sum.workspace *= FP_GROUP_COUNT;
 		sum.kept = all_grams(s, s->experts);
+		sum.registers = (s->registers - 1) * sum.kept;
 	}
 	return sum;
 }
@@ -127,8 +135,8 @@ static void group_floats(const fp_prune_task *task, const sizes *s, int group, i
 		.inputs = size->inputs, .entries = size->largest, .operators = size->operators, .frugal = !resident};
 	double solving = fp_operator_floats(task->be, task->settings, &folded, solved, s->narrow);
 	floats[PHASE_STATISTICS] =
-		fmax(floats[PHASE_STATISTICS],
-			 statistics.kept + statistics.targets + statistics.workspace + (double)(pass + products) / sizeof(float));
+		fmax(floats[PHASE_STATISTICS], statistics.kept + statistics.targets + statistics.registers +
+										   statistics.workspace + (double)(pass + products) / sizeof(float));
 	floats[PHASE_SOLVE] =
 		fmax(floats[PHASE_SOLVE], statistics.kept + others + solving + (resident ? (double)pass / sizeof(float) : 0));
 }
@@ -157,14 +165,16 @@ static double fit_bytes(const fp_prune_task *task, const sizes *s, const fp_stre
 {
 	int64_t length = task->windows->length, hidden = fp_model_get_config(task->model)->hidden;
 	bool slope = metric && fp_fisher_keeps_gradients(task->settings);
-	double fit = (double)fp_fit_bytes(task->model, s->layer, plan->batch * length, metric, slope);
+	int registers = fp_part_sum_registers(&s->share, fp_fit_batch(task->settings, task->windows->count, length));
+	double fit = (double)fp_fit_bytes(task->model, s->layer, plan->batch * length, metric, slope, registers);
 	if (plan->residence == FP_RESIDENT)
 		fit += (double)fp_streams_pass_bytes(task->model, length, plan);
 	else
 		fit -= (double)s->held; /* the dense layer is freed before the fit */
 	if (plan->residence != FP_ON_DISK && slope)
-		fit +=
-			(double)(fp_fisher_windows(task->model, task->settings, task->windows) * length * hidden) * sizeof(float);
+		fit += (double)(fp_smaller(fp_fisher_windows(task->model, task->settings, task->windows), s->windows) * length *
+						hidden) *
+			   sizeof(float);
 	return fit + fit_product_bytes(task, s, plan, metric);
 }
 
@@ -191,9 +201,9 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 		for (int64_t expert = -1; expert <= 0; expert++)
 			group_floats(task, s, group, expert, plan, bytes);
 	if (windows > 0)
-		fixed += (double)fp_streams_bytes(task->model, windows, length, plan);
+		fixed += (double)fp_streams_bytes(task->model, s->windows, length, plan);
 	if (fitted && plan->residence != FP_ON_DISK)
-		fixed += (double)(windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
+		fixed += (double)(s->windows * length * fp_model_get_config(task->model)->hidden) * sizeof(float);
 	if (fitted && fp_grid_format_named(task->settings->quantize)) /* kept until the fit is done (quantise_operator.h) */
 		fixed += all_grams(s, 0) * sizeof(float);
 	bytes[PHASE_STATISTICS] = bytes[PHASE_STATISTICS] * sizeof(float) + fixed;
@@ -204,7 +214,8 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 		bytes[PHASE_FIT] = fit_bytes(task, s, plan, metric) + fixed;
 	bytes[PHASE_BASIS] = (double)fp_basis_learning_bytes(task);
 	if (metric) /* before anything else is allocated */
-		bytes[PHASE_FISHER] = (double)fp_fisher_bytes(task->model, task->settings, task->windows, s->held);
+		bytes[PHASE_FISHER] =
+			(double)fp_fisher_bytes(task->model, task->settings, task->windows, s->held, s->registers);
 	if (!be->asynchronous) /* on the host: the program, the write buffers and the text */
 		host = (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes + s->joined_bytes) +
 			   4.0 * (double)(windows * length);
@@ -271,8 +282,9 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 	s.weighs_rows = fp_row_importance_wanted(task->settings, &pattern, selection, be);
 	out->streams.fitted = task->settings->fit_steps > 0;
 	out->streams.both = sends_streams || fp_feed_needs_both(fp_feed_of(task->settings));
-	out->streams.batch =
-		task->windows->count > 0 ? fp_streams_usual_batch(task->model, task->windows->count, task->windows->length) : 1;
+	out->streams.batch = task->windows->count > 0 ? fp_streams_usual_batch(task->model, fp_share_largest_part(&s.share),
+																		   task->windows->length)
+												  : 1;
 	if (limit > 0) {
 		if (!find_plan(out, task, &s, limit - limit / MARGIN, bytes))
 			status = fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least",

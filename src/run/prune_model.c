@@ -20,7 +20,8 @@ typedef struct model_run {
 	fp_run_output output;
 	fp_pattern pattern;
 	int64_t first, end;     /* layers to prune, by all ranks */
-	int64_t begin, own_end; /* layers of this rank; with one rank 0 to `end` */
+	int64_t begin, own_end; /* layers of this rank; 0 to `end` unless ranks divide the layers */
+	fp_share share;         /* of the windows */
 	int64_t pending;        /* one past its last unfinished layer; after that no stream is needed */
 	bool streamed;          /* hidden states are needed; `plan` says how they are kept */
 	fp_memory_plan plan;
@@ -48,6 +49,30 @@ void fp_prune_result_count(fp_prune_result *result, const fp_operator_result *ad
 	result->entries += added->tensor->elements;
 }
 
+fp_share fp_prune_share(const fp_prune_task *task)
+{
+	int64_t windows = task->windows->count;
+	bool divided = windows > 0 && fp_feed_chains_layers(fp_feed_of(task->settings));
+	return divided ? fp_share_divided(task->comm, windows) : fp_share_whole(windows);
+}
+
+static int rank_count(const model_run *run)
+{
+	return run->task->comm ? run->task->comm->size : 1;
+}
+
+/* Ranks divide the layers, or they share the windows of every layer. */
+static bool divides_layers(const model_run *run)
+{
+	return rank_count(run) > 1 && !fp_share_is_divided(&run->share);
+}
+
+/* Rank 0 writes what ranks make together; what each makes by itself it writes itself. */
+static bool writes(const model_run *run)
+{
+	return !run->task->comm || run->task->comm->rank == 0 || divides_layers(run);
+}
+
 static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 {
 	return (fp_layer_task){.be = run->task->be,
@@ -61,7 +86,7 @@ static fp_layer_task layer_task_of(model_run *run, fp_streams *streams)
 						   .streams = streams,
 						   .fisher = run->fisher,
 						   .kept = run->task->kept,
-						   .output = fp_run_output_callbacks(&run->output)};
+						   .output = writes(run) ? fp_run_output_callbacks(&run->output) : (fp_layer_output){0}};
 }
 
 /* Takes the results of a layer that an earlier run finished, and moves the streams past it. */
@@ -92,6 +117,8 @@ static fp_status prune_one(model_run *run, const fp_layer_task *layer_task, int6
 	double started = fp_clock();
 	char name[32];
 	fp_status status;
+	if (!writes(run))
+		return fp_prune_layer(layer_task, layer);
 	fp_run_output_begin_layer(&run->output);
 	FP_TRY(fp_prune_layer(layer_task, layer));
 	FP_TRY(fp_run_output_end_layer(&run->output));
@@ -136,26 +163,7 @@ cleanup:
 	return status;
 }
 
-fp_status fp_prune_check_ranks(const fp_prune_task *task)
-{
-	fp_context *ctx = task->ctx;
-	const fp_settings *settings = task->settings;
-	int ranks = task->comm ? task->comm->size : 1;
-	if (ranks == 1 || task->windows->count == 0 || !fp_feed_chains_layers(fp_feed_of(settings)))
-		return FP_OK;
-	if (fp_method_of(settings)->has_presets)
-		return fp_fail(
-			ctx, FP_ERROR_USAGE,
-			"%d ranks cannot share layers with --correction cross, where each layer repairs those before it; "
-			"use --correction intra, or one rank",
-			ranks);
-	return fp_fail(ctx, FP_ERROR_USAGE,
-				   "%d ranks cannot share layers with --method %s, which reads what the pruned layers before give; use "
-				   "--method fista --correction intra, or one rank",
-				   ranks, settings->method);
-}
-
-/* Rank 0 divides the layers among the ranks. Finished layers cost a forward pass only. */
+/* Rank 0 divides the layers among the ranks, unless they share windows. Finished layers cost a forward pass only. */
 static fp_status take_share(model_run *run)
 {
 	const fp_prune_task *task = run->task;
@@ -167,7 +175,8 @@ static fp_status take_share(model_run *run)
 	fp_status status = FP_OK;
 	run->begin = 0;
 	run->own_end = run->end;
-	if (comm && comm->size > 1) {
+	run->share = fp_prune_share(task);
+	if (divides_layers(run)) {
 		FP_TRY(FP_NEW(ctx, &shares, comm->size + 1));
 		FP_TRY(FP_NEW(ctx, &cost, run->end));
 		FP_TRY(fp_prune_estimate(&plan, task));
@@ -220,7 +229,8 @@ static fp_status make_fisher(model_run *run)
 																		.first = first,
 																		.end = run->pending,
 																		.folder = scratch_folder(task),
-																		.room = run->plan.fisher});
+																		.room = run->plan.fisher,
+																		.share = run->share});
 	fp_memory_log_stages(task->be, "Fisher's matrices");
 	return status;
 }
@@ -238,8 +248,14 @@ static fp_status plan_streams(model_run *run)
 	run->streamed = task->windows->count > 0 && wanted && !known;
 	if (!run->streamed)
 		return FP_OK;
-	FP_TRY(fp_memory_plan_make(&run->plan, task, task->comm && task->comm->size > 1)); /* the same plan on all ranks */
+	FP_TRY(fp_memory_plan_make(&run->plan, task, divides_layers(run)));
 	run->plan.streams.folder = scratch_folder(task);
+	run->plan.streams.share = run->share;
+	if (rank_count(run) > 1 && !divides_layers(run)) { /* the same batches and passes on all ranks */
+		fp_comm *comm = task->comm;
+		FP_TRY(comm->ops->minimum(comm, &run->plan.streams.batch));
+		FP_TRY(comm->ops->minimum(comm, &run->plan.experts_at_once));
+	}
 cleanup:
 	return status;
 }
@@ -256,7 +272,7 @@ static fp_status open_streams(model_run *run, fp_streams *streams)
 		windows.ids = NULL; /* the previous rank sends them */
 	task->be->frugal = run->plan.streams.residence != FP_RESIDENT;
 	FP_TRY(fp_streams_open(streams, task->model, &windows, &run->plan.streams));
-	if (task->comm && task->comm->size > 1)
+	if (divides_layers(run))
 		FP_TRY(fp_streams_relay(streams, task->comm, run->begin, run->own_end, run->sends_streams));
 cleanup:
 	return status;
@@ -267,10 +283,10 @@ static fp_status collect_results(model_run *run)
 {
 	const fp_prune_task *task = run->task;
 	fp_status status = FP_OK;
-	if (!task->comm || task->comm->size == 1)
+	if (rank_count(run) == 1)
 		return FP_OK;
 	FP_TRY(fp_comm_agree(task->comm, FP_OK));
-	if (task->comm->rank > 0)
+	if (task->comm->rank > 0 || !divides_layers(run))
 		return FP_OK;
 	FP_TRY(fp_layer_journal_refresh(task->journal));
 	for (int64_t layer = run->own_end > run->first ? run->own_end : run->first; layer < run->end; layer++) {
@@ -309,7 +325,6 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	if (!calibrated && fp_method_of(task->settings)->needs_text)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
-	FP_TRY(fp_prune_check_ranks(task));
 	FP_TRY(fp_selection_new(&run.selection, task->model, task->settings));
 	if (task->settings->allocate > 0 && !fp_selection_is_plain(run.selection))
 		FP_TRY(
@@ -329,12 +344,14 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 																		   .end = run.end}));
 	FP_TRY(make_fisher(&run));
 	FP_TRY(open_streams(&run, &streams));
-	FP_TRY(fp_run_output_new(&run.output, task, out));
+	if (writes(&run))
+		FP_TRY(fp_run_output_new(&run.output, task, out));
 	FP_TRY(prune_layers(&run, streams.model ? &streams : NULL));
 	fp_stage_enter(ctx, FP_STAGE_OUTPUT);
 	if (!task->comm || task->comm->rank == 0)
 		FP_TRY(fp_basis_write_rest(task, &run.output, run.selection));
-	FP_TRY(fp_write_behind_finish(run.output.behind));
+	if (run.output.behind)
+		FP_TRY(fp_write_behind_finish(run.output.behind));
 	FP_TRY(collect_results(&run));
 	if (!task->comm || task->comm->rank == 0)
 		fp_log_experts(ctx, out);

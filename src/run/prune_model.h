@@ -46,10 +46,11 @@ typedef struct fp_prune_task {
 	void *listener_data;
 } fp_prune_task;
 
-/* With several ranks, each prunes its share. Rank 0's result has all layers in the end, the others' only their own. */
+/* With several ranks, each prunes some layers if these are independent of each other, else all of them share the windows
+ * and the solves of every layer. Rank 0's result has all layers in the end. */
 fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task);
-/* Fails if the settings make layers depend on each other, so that several ranks cannot share them. */
-fp_status fp_prune_check_ranks(const fp_prune_task *task);
+/* This rank's share of the windows: all of them if ranks share layers. */
+fp_share fp_prune_share(const fp_prune_task *task);
 
 /* Estimates for a run, without running it. */
 typedef struct fp_prune_plan {

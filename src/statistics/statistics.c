@@ -52,13 +52,16 @@ static void borrow_workspaces(fp_statistics *out, const fp_statistics *lender)
 	out->rounded = lender->rounded;
 	out->W_delta = lender->W_delta;
 	out->residual_error = lender->residual_error;
+	out->shifted = lender->shifted;
+	out->ones = lender->ones;
 	out->borrows = true;
 }
 
 /* The allocated ones, unless they are lent. */
 static void drop_workspaces(fp_statistics *statistics)
 {
-	fp_matrix *all[] = {&statistics->delta, &statistics->rounded, &statistics->W_delta, &statistics->residual_error};
+	fp_matrix *all[] = {&statistics->delta,          &statistics->rounded, &statistics->W_delta,
+						&statistics->residual_error, &statistics->shifted, &statistics->ones};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
 		if (!statistics->borrows)
 			fp_matrix_free(statistics->be, all[i]);
@@ -73,9 +76,11 @@ static fp_status new_means(fp_statistics *out, const fp_statistics_plan *plan)
 	out->centred = true;
 	FP_TRY(new_zero(be, &out->mean, 1, plan->inputs));
 	FP_TRY(new_zero(be, &out->shift, 1, plan->inputs));
-	FP_TRY(fp_matrix_new(be, &out->shifted, plan->batch, plan->inputs, FP_F32));
-	FP_TRY(fp_matrix_new(be, &out->ones, 1, plan->batch, FP_F32));
-	FP_TRY(be->memory->fill(be, out->ones, 1.0F));
+	if (!plan->lender) {
+		FP_TRY(fp_matrix_new(be, &out->shifted, plan->batch, plan->inputs, FP_F32));
+		FP_TRY(fp_matrix_new(be, &out->ones, 1, plan->batch, FP_F32));
+		FP_TRY(be->memory->fill(be, out->ones, 1.0F));
+	}
 	if (plan->two_streams)
 		FP_TRY(new_zero(be, &out->mean_delta, 1, plan->inputs));
 	if (!fp_matrix_is_absent(out->W))
@@ -132,9 +137,7 @@ void fp_statistics_free(fp_statistics *statistics)
 						&statistics->mean_delta,
 						&statistics->mean_W_delta,
 						&statistics->mean_residual,
-						&statistics->shift,
-						&statistics->shifted,
-						&statistics->ones};
+						&statistics->shift};
 	if (!be)
 		return;
 	drop_workspaces(statistics);
@@ -354,12 +357,65 @@ cleanup:
 	return status;
 }
 
+fp_status fp_statistics_clear(fp_statistics *statistics)
+{
+	fp_backend *be = statistics->be;
+	fp_matrix all[] = {statistics->A,
+					   statistics->cross,
+					   statistics->difference,
+					   statistics->residual_delta,
+					   statistics->residual,
+					   statistics->drift.product,
+					   statistics->mean,
+					   statistics->mean_delta,
+					   statistics->mean_W_delta,
+					   statistics->mean_residual};
+	fp_status status = FP_OK;
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		if (!fp_matrix_is_absent(all[i]))
+			FP_TRY(be->memory->fill(be, all[i], 0.0F));
+	statistics->drift.energy = statistics->drift.residual = statistics->residual_energy = 0;
+	statistics->tokens = 0;
+cleanup:
+	return status;
+}
+
+fp_status fp_statistics_end_part(fp_statistics *statistics)
+{
+	statistics->divided = true;
+	statistics->added_tokens = (double)statistics->tokens;
+	return statistics->centred ? subtract_means(statistics) : FP_OK;
+}
+
+fp_status fp_statistics_list(fp_statistics *statistics, fp_addends *out)
+{
+	fp_context *ctx = statistics->be->ctx;
+	fp_matrix matrices[] = {statistics->A,          statistics->cross,
+							statistics->difference, statistics->residual_delta,
+							statistics->residual,   statistics->drift.product};
+	double *numbers[] = {&statistics->added_tokens, &statistics->drift.energy, &statistics->drift.residual,
+						 &statistics->residual_energy};
+	fp_status status = FP_OK;
+	for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
+		FP_TRY(fp_addends_matrix(out, ctx, matrices[i]));
+	for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+		FP_TRY(fp_addends_number(out, ctx, numbers[i]));
+cleanup:
+	return status;
+}
+
+void fp_statistics_added(fp_statistics *statistics)
+{
+	statistics->divided = true;
+	statistics->tokens = (int64_t)statistics->added_tokens;
+}
+
 fp_status fp_statistics_finish(fp_statistics *statistics)
 {
 	fp_backend *be = statistics->be;
 	int finite;
 	fp_status status;
-	if (statistics->centred)
+	if (statistics->centred && !statistics->divided)
 		FP_TRY(subtract_means(statistics));
 	FP_TRY(be->linear->mirror(be, statistics->A));
 	if (!fp_matrix_is_absent(statistics->difference))
@@ -370,7 +426,6 @@ fp_status fp_statistics_finish(fp_statistics *statistics)
 						 "the inputs of these operators contain NaN or infinity on the calibration text");
 	/* The solver needs the memory. */
 	drop_workspaces(statistics);
-	fp_matrix_free(be, &statistics->shifted);
 cleanup:
 	return status;
 }
@@ -445,6 +500,8 @@ fp_statistics_memory fp_statistics_floats(const fp_statistics_plan *plan)
 	}
 	if (plan->centred)
 		memory.workspace += batch * n; /* X* shifted */
+	if (plan->registers > 1)
+		memory.registers = (plan->registers - 1) * (memory.kept + memory.targets);
 	return memory;
 }
 

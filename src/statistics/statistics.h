@@ -37,11 +37,15 @@
  *
  * Centred statistics are for operators with a bias that absorbs the means: X*, Δ and E are then taken
  * relative to their means over all tokens, and the means are stored.
+ *
+ * Of a text that ranks share, each part is summed on its own (sharing/part_sum.h): fp_statistics_clear(), batches, and
+ * fp_statistics_end_part(). Parts are centred by themselves, and part_means.h adds what separates their means.
  */
 #ifndef FP_STATISTICS_STATISTICS_H
 #define FP_STATISTICS_STATISTICS_H
 
 #include "backend/backend.h"
+#include "sharing/part_sum.h"
 
 /* How X ≠ X* changes an operator's target. */
 typedef struct fp_drift {
@@ -65,8 +69,9 @@ typedef struct fp_statistics {
 	fp_matrix rounded;        /* workspace: X* of a batch in BF16, in that case */
 	fp_matrix W_delta;        /* workspace: WΔ of a batch */
 	fp_matrix residual_error; /* workspace: E of a batch */
-	bool borrows;             /* these four belong to others */
+	bool borrows;             /* these four, `shifted` and `ones` belong to others */
 	bool centred;
+	bool divided; /* the sums are those of parts, which are centred already */
 	/* Absent unless centred. The means are sums until fp_statistics_finish(). */
 	fp_matrix mean;          /* 1 × n: of X* */
 	fp_matrix mean_delta;    /* 1 × n: of Δ; absent if X = X* */
@@ -76,6 +81,7 @@ typedef struct fp_statistics {
 	fp_matrix shifted;       /* workspace: X* of a batch plus `shift` */
 	fp_matrix ones;          /* 1 × batch */
 	int64_t tokens;
+	double added_tokens; /* of the parts that were added */
 } fp_statistics;
 
 /* What to accumulate. */
@@ -86,7 +92,8 @@ typedef struct fp_statistics_plan {
 	bool centred;
 	int64_t residual_outputs;           /* m to accumulate E, else 0 */
 	fp_matrix only;                     /* the operator of a group with only one, the caller's; else absent */
-	const struct fp_statistics *lender; /* from fp_statistics_space(), whose workspaces are used; NULL: own ones */
+	const struct fp_statistics *lender; /* whose workspaces are used; NULL: own ones */
+	int registers;                      /* for estimates: sums of parts in memory at the same time; 0: one */
 } fp_statistics_plan;
 
 /* Whether the drift of a group's only operator is computed by outputs. residual: E is accumulated too. */
@@ -97,7 +104,7 @@ static inline bool fp_drift_by_outputs(int64_t outputs, int64_t inputs, bool res
 
 /* Freed with fp_statistics_free(). */
 fp_status fp_statistics_new(fp_statistics *out, fp_backend *be, const fp_statistics_plan *plan);
-/* Only the workspaces, which many statistics of the same plan then share. Not for centred ones. */
+/* Only the workspaces, to be lent to many statistics of the same plan. Not for centred ones. */
 fp_status fp_statistics_space(fp_statistics *out, fp_backend *be, const fp_statistics_plan *plan);
 void fp_statistics_free(fp_statistics *statistics);
 /* Call when all targets have been computed. Frees everything but A, the means and a drift by outputs. */
@@ -114,6 +121,12 @@ fp_status fp_statistics_fold_error(fp_statistics *statistics, fp_matrix E, fp_ma
 fp_status fp_statistics_add_ridge(fp_statistics *statistics, double ridge);
 /* A = I, in place of any batch: errors are then those of the weights themselves. */
 fp_status fp_statistics_identity(fp_statistics *statistics);
+/* Before the first and after the last batch of a part. */
+fp_status fp_statistics_clear(fp_statistics *statistics);
+fp_status fp_statistics_end_part(fp_statistics *statistics);
+/* Appends what is summed over parts. fp_statistics_added() then takes the sums over. */
+fp_status fp_statistics_list(fp_statistics *statistics, fp_addends *out);
+void fp_statistics_added(fp_statistics *statistics);
 /* Call after the last batch: subtracts the means and completes the symmetric matrices. NaN or infinity is
  * an error. */
 fp_status fp_statistics_finish(fp_statistics *statistics);
@@ -130,7 +143,8 @@ bool fp_statistics_by_outputs(const fp_statistics_plan *plan);
 typedef struct fp_statistics_memory {
 	double kept;      /* until fp_statistics_free() */
 	double targets;   /* until fp_statistics_forget_targets() */
-	double workspace; /* until fp_statistics_finish() */
+	double workspace; /* until fp_statistics_finish(); those that borrow them have none */
+	double registers; /* for the sums of other parts, until then */
 } fp_statistics_memory;
 fp_statistics_memory fp_statistics_floats(const fp_statistics_plan *plan);
 /* Operations per token, of products only. */

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kill_and_resume.py PROGRAM SOURCE_FOLDER [KILLS [RANKS [SEED]]]
+"""kill_and_resume.py PROGRAM SOURCE_FOLDER [KILLS [RANKS [SEED [CORRECTION]]]]
 
 Kills runs of `prune` with SIGKILL at random moments and resumes them until they finish. Checks that the result always
 has the bytes of an undisturbed run, and that no incomplete directory ever has the final name. With several ranks it
-kills the launcher and one of the ranks in turn. A full test is 200 kills.
+kills the launcher and one of the ranks in turn. RANKS such as 1,2,3: each run has one of these numbers of ranks.
+CORRECTION: intra, for which ranks divide the layers, or cross, for which they share the windows; by default cross for
+one rank, else intra. A full test is 200 kills.
 """
 import filecmp
 import os
@@ -35,23 +37,22 @@ def children(pid):
 
 
 class Runs:
-    def __init__(self, program, source, ranks):
+    def __init__(self, program, source, ranks, correction):
         model = source / "../shared/models/stories260K"
         if not model.is_dir():
             model = source / "models/llama-demo"
-        launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
-        self.command = launcher + [
+        self.command = [
             program, "prune", model, "--calibration", source / "models/calibration.jsonl", "--samples", "8",
             "--sequence-length", "128", "--threads", "1", "--device", "cpu", "--quiet", "--preset",
-            "fast", "--set", "refit_steps=40"]
-        if ranks > 1:
-            self.command += ["--correction", "intra"]
+            "fast", "--set", "refit_steps=40", "--set", "basis_steps=10", "--correction", correction]
         # or the program starts itself once more, which only costs time here
         self.environment = dict(os.environ, OMP_NUM_THREADS="1", GOMP_SPINCOUNT="1000")
         self.ranks = ranks
 
     def start(self, output, *flags):
-        return subprocess.Popen([*self.command, "-o", output, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        ranks = random.choice(self.ranks)
+        launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
+        return subprocess.Popen([*launcher, *self.command, "-o", output, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                 env=self.environment, start_new_session=True)
 
     def finish(self, run):
@@ -65,7 +66,7 @@ class Runs:
     def kill(self, run):
         """True when something was there to be killed."""
         victim = run.pid
-        if self.ranks > 1 and random.random() < 0.5:
+        if max(self.ranks) > 1 and random.random() < 0.5:
             victim = random.choice(children(run.pid) or [victim])
         if run.poll() is not None:
             return False
@@ -96,10 +97,11 @@ def resume(runs, output):
 def main():
     program, source = sys.argv[1], Path(sys.argv[2])
     kills = int(sys.argv[3]) if len(sys.argv) > 3 else 10
-    ranks = int(sys.argv[4]) if len(sys.argv) > 4 else 1
+    ranks = [int(word) for word in sys.argv[4].split(",")] if len(sys.argv) > 4 else [1]
     seed = int(sys.argv[5]) if len(sys.argv) > 5 else 0
     random.seed(seed)
-    runs = Runs(program, source, ranks)
+    correction = sys.argv[6] if len(sys.argv) > 6 else "intra" if max(ranks) > 1 else "cross"
+    runs = Runs(program, source, ranks, correction)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         whole, output = work / "whole", work / "output"

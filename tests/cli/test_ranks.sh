@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Several ranks under mpirun: they write the same bytes as one rank, resume after SIGKILL, and are refused if layers
-# depend on each other; a failing rank ends the job with its message.
+# Several ranks under mpirun: they write the same bytes as one rank, whether they divide the layers or share the windows
+# of each, and resume after SIGKILL; a failing rank ends the job with its message.
 . "$2/tests/cli/common.sh"
 command -v mpirun >/dev/null || skip "there is no mpirun"
 [ -e "$(dirname "$program")/libfistapruner_mpi.so" ] || skip "the program was built without MPI"
@@ -44,15 +44,49 @@ assert d['ranks'] == $ranks and [o['name'] for o in d['operators']] == lines, d[
 	done
 done
 
-prune "$source/models/llama-demo" 2 crossed
-[ $? -eq 2 ] && grep -q -- "--correction intra" "$work/err" || complain "--correction cross on two ranks"
-prune "$source/models/llama-demo" 2 sequential --method wanda
-[ $? -eq 2 ] && grep -q "one rank" "$work/err" || complain "--method wanda on two ranks"
+# Layers that depend on each other: ranks share the windows and the solves.
+same_bytes() {
+	name=$1
+	counts=$2
+	shift 2
+	rm -rf alone
+	prune "$source/models/$name" 1 alone "$@" || complain "one rank fails: $name $*"
+	for ranks in $counts; do
+		rm -rf shared
+		prune "$source/models/$name" "$ranks" shared "$@" || complain "$ranks ranks fail: $name $*"
+		diff -r alone shared >/dev/null || complain "$ranks ranks give other bytes than one: $name $*"
+		[ -e .shared.partial ] && complain "the working folder of $ranks ranks stays: $name $*"
+	done
+}
+same_bytes llama-demo "2 3 4" --set basis_steps=8
+same_bytes llama-demo "2 3 4" --preset best --pattern 2:4 --set basis_steps=8 --set fit_steps=4
+same_bytes llama-demo "2 3 4" --method sparsegpt
+same_bytes llama-demo "2 4" --method wanda
+same_bytes opt-demo "2 3 4" --set basis_steps=8
+same_bytes opt-demo "2 3 4" --method sparsegpt
+same_bytes opt-demo 3 --preset best --basis none --set fit_steps=4 --adapt 0.005
+same_bytes moe-demo "2 3" --preset best --set basis_steps=8 --set fit_steps=4
+same_bytes moe-demo 2 --method alps --memory 30M
+same_bytes llama-demo 3 --method admm --layers 1-2
+same_bytes llama-demo 2 --basis none --set allocate=0.2
+same_bytes llama-demo 5 --basis none --samples 2 # more ranks than windows
+
+rm -rf shared
+prune "$source/models/llama-demo" 3 shared --json --metrics lines --method sparsegpt --samples 4
+python3 -c "
+import json, sys
+d = json.load(open(sys.argv[1]))
+lines = [json.loads(line)['name'] for line in open('lines')]
+assert d['ranks'] == 3 and [o['name'] for o in d['operators']] == lines and len(lines) == 42, d['ranks']
+" "$work/out" || complain "the document or the metrics of ranks that share windows"
 prune "$source/models/llama-demo" 2 alone --correction intra
 [ $? -eq 2 ] && [ "$(grep -c "exists already" "$work/err")" -eq 1 ] || complain "an output that exists, told once"
 prune nan-weights 2 failed --correction intra --sequence-length 32
 code=$?
 [ $code -eq 3 ] && grep -q "rank . of 2: .*contains NaN" "$work/err" || complain "a failing rank ($code)"
+prune nan-weights 2 failed --method wanda --sequence-length 32
+code=$?
+[ $code -eq 3 ] && grep -q "rank . of 2: .*contain.* NaN" "$work/err" || complain "a failing rank of those that share windows ($code)"
 [ -e failed ] && complain "a failed job left its output"
 
 # One layer in the middle is unfinished, all later ones are finished: no rank waits for hidden states that none needs.
@@ -74,4 +108,6 @@ prune "$model" 1 alone --correction intra
 diff -r alone gap >/dev/null || complain "three ranks with one open layer give other bytes"
 
 python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 5 2 || complain "kill_and_resume.py with two ranks"
+python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 5 1,2,3 0 cross ||
+	complain "kill_and_resume.py with ranks that share windows"
 finish

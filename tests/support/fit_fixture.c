@@ -107,6 +107,7 @@ fp_fit_task fit_task(fit_fixture *fit)
 						 .read_fisher = fit->gradient_windows > 0 ? read_fisher : NULL,
 						 .read_gradients = fit->settings->adapt > 0 ? read_gradients : NULL,
 						 .read_data = fit,
+						 .share = fit->share.parts > 0 ? &fit->share : NULL,
 						 .windows = fit->windows.count,
 						 .gradient_windows = fit->gradient_windows,
 						 .fisher_tokens = fit->gradient_windows * FIT_LENGTH,

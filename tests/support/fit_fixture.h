@@ -21,6 +21,7 @@ typedef struct fit_fixture {
 	fp_matrix input, target;
 	fp_matrix gradients;      /* of a token loss; absent: there are none */
 	int64_t gradient_windows; /* 0: the metric is plain; the fit reads gradients only with adapt > 0 */
+	fp_share share;           /* of the windows; all zero: not divided */
 	fp_workspace *workspace;
 	fp_fit_result result;
 } fit_fixture;

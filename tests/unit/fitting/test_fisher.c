@@ -67,7 +67,7 @@ typedef struct fisher_run {
 } fisher_run;
 
 static fisher_run run_fisher(model_fixture *f, const fp_windows *windows, const char *adapt, int64_t first, int64_t end,
-							 fp_fisher_room room)
+							 fp_fisher_room room, fp_share share)
 {
 	const char *settings[] = {"fit_steps=1", adapt, NULL};
 	fisher_run r = {.f = f, .windows = windows, .settings = resolved_settings(f->ctx, "llama", settings)};
@@ -77,7 +77,8 @@ static fisher_run run_fisher(model_fixture *f, const fp_windows *windows, const 
 																	.first = first,
 																	.end = end,
 																	.folder = "/tmp",
-																	.room = room}));
+																	.room = room,
+																	.share = share}));
 	assert_int_equal(fp_fisher_tokens(r.fisher), windows->count * windows->length);
 	return r;
 }
@@ -173,7 +174,7 @@ static void gradients_agree_with_differences_of_the_loss(void **unused)
 		open_fixture(&f, models[i]);
 		fp_windows windows = read_windows(models[i]);
 		int64_t layers = fp_model_get_config(f.model)->layers;
-		fisher_run r = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0});
+		fisher_run r = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0}, (fp_share){0});
 		for (int64_t layer = 0; layer < layers; layer++) {
 			float *gradient = load_gradients(&r, layer);
 			check_layer(&f, &windows, layer, gradient, models[i]);
@@ -199,13 +200,16 @@ static void the_sum_is_over_all_batches(void **unused)
 	int64_t layers = fp_model_get_config(f.model)->layers;
 	for (int i = 0; i < COUNT * LENGTH; i++)
 		windows.ids[i] = (int32_t)((random_uniform(&seed) + 1) * 19);
-	fisher_run r = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0});
-	for (int64_t layer = 0; layer < layers; layer++) {
-		float *gradient = load_gradients(&r, layer);
-		check_matrix(&r, layer, gradient, "llama-gqa");
-		free(gradient);
+	for (int divided = 0; divided < 2; divided++) { /* in one sum, and part by part */
+		fp_share share = divided ? fp_share_divided(NULL, COUNT) : (fp_share){0};
+		fisher_run r = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0}, share);
+		for (int64_t layer = 0; layer < layers; layer++) {
+			float *gradient = load_gradients(&r, layer);
+			check_matrix(&r, layer, gradient, "llama-gqa");
+			free(gradient);
+		}
+		end_run(&r);
 	}
-	end_run(&r);
 	free(windows.ids);
 	close_fixture(&f);
 }
@@ -232,12 +236,12 @@ static void matrices_do_not_depend_on_how_they_are_made(void **unused)
 	int64_t layers = fp_model_get_config(f.model)->layers;
 	for (int i = 0; i < 12 * 16; i++)
 		ids[i] = (int32_t)((random_uniform(&seed) + 1) * 50) + 3;
-	fisher_run all = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0});
+	fisher_run all = run_fisher(&f, &windows, "adapt=0.01", 0, layers, (fp_fisher_room){0}, (fp_share){0});
 	assert_int_equal(layers, 6);
 	for (int64_t first = 0; first < layers; first++)
 		for (int64_t end = first + 1; end <= layers; end++) {
 			const fp_fisher_room room = {.on_device = (first + end) % 3 == 0, .bytes = end % 2};
-			fisher_run some = run_fisher(&f, &windows, "adapt=0", first, end, room);
+			fisher_run some = run_fisher(&f, &windows, "adapt=0", first, end, room, (fp_share){0});
 			assert_int_equal(fp_fisher_gradient_windows(some.fisher), 0);
 			for (int64_t layer = first; layer < end; layer++)
 				check_same(&all, &some, layer);

@@ -5,6 +5,7 @@
 
 #include "fitting/fisher.h"
 #include "fitting/fit_metric.h"
+#include "sharing/part_sum.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,13 +32,19 @@ static void a_fit_takes_what_is_expected(void **unused)
 		prune_by_size(&fit);
 		if (metric)
 			make_token_gradients(&fit, 12);
+		int registers = 1;
+		if (i % 2 == 1) {
+			fit.share = fp_share_divided(NULL, 12);
+			registers = fp_part_sum_registers(&fit.share, fp_fit_batch(fit.settings, 12, FIT_LENGTH));
+			assert_int_equal(registers, 3);
+		}
 		counting_allocator_begin(&counter, fit.f.be);
 		run_fit(&fit);
 		int64_t peak = counting_allocator_end(&counter);
 		check_estimate(slope    ? "fit with gradients"
 					   : metric ? "fit by Fisher's matrix"
 								: "fit",
-					   model, fp_fit_bytes(fit.f.model, 0, FIT_BATCH * FIT_LENGTH, metric, slope), peak);
+					   model, fp_fit_bytes(fit.f.model, 0, FIT_BATCH * FIT_LENGTH, metric, slope, registers), peak);
 		close_fit(&fit);
 	}
 }
@@ -84,10 +91,13 @@ static void check_fisher(const char *name, int64_t windows, const char *adapt, b
 	if (f.be->asynchronous)
 		skip_because("%s: layers and products do not use be->memory->allocate()", f.be->name);
 	const fp_model_config *c = fp_model_get_config(f.model);
-	int64_t expected = fp_fisher_bytes(f.model, fit.settings, &fit.windows, held_bytes(f.model));
+	bool divided = windows > FP_PARTS;
+	int64_t expected = fp_fisher_bytes(f.model, fit.settings, &fit.windows, held_bytes(f.model), divided ? 3 : 1);
 	int64_t states = c->layers * windows * FIT_LENGTH * c->hidden * fp_dtype_size(FP_BF16);
 	fp_fisher_request request = {
 		.model = f.model, .settings = fit.settings, .windows = &fit.windows, .end = c->layers, .folder = "/tmp"};
+	if (divided)
+		request.share = fp_share_divided(NULL, windows);
 	if (on_device) {
 		assert_false(fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states / c->layers).on_device);
 		request.room = fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states);

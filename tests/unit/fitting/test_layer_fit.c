@@ -10,10 +10,13 @@ static void a_fit_reduces_the_loss(void **unused)
 {
 	(void)unused;
 	static const char *const settings[] = {"fit_steps=60", "fit_tokens=192", "fit_rate=0.02", NULL};
-	for (int i = 0; i < FIT_MODEL_COUNT; i++) {
+	for (int j = 0; j < 2 * FIT_MODEL_COUNT; j++) {
+		int i = j / 2;
 		fit_fixture fit;
 		float *before[FIT_TENSORS], *after[FIT_TENSORS];
 		open_fit(&fit, fit_models[i], 40, settings);
+		if (j % 2 == 1) /* gradients are summed part by part */
+			fit.share = fp_share_divided(NULL, 40);
 		prune_by_size(&fit);
 		read_weights(&fit, before);
 		double start = relative_loss(&fit, 0, 40);

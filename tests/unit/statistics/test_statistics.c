@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares statistics with the same products in double precision, for different batch sizes. */
+/* Compares statistics with the same products in double precision, for different batch sizes, in one sum and in parts. */
 #include "solver_fixture.h"
 
+#include "statistics/part_means.h"
 #include "statistics/statistics.h"
 
 #include <math.h>
@@ -58,20 +59,87 @@ static void free_streams(streams *s)
 	free(s);
 }
 
-static void fold_all(streams *s, fp_statistics *statistics, const fp_statistics_plan *plan)
+static void fold_rows(streams *s, fp_statistics *statistics, const fp_statistics_plan *plan, int64_t first, int64_t end)
 {
-	assert_ok(s->ctx, fp_statistics_new(statistics, s->be, plan));
-	for (int64_t first = 0; first < P; first += plan->batch) {
-		int64_t rows = P - first < plan->batch ? P - first : plan->batch;
+	for (; first < end; first += plan->batch) {
+		int64_t rows = end - first < plan->batch ? end - first : plan->batch;
 		fp_matrix X = fp_matrix_rows(s->dX, first, rows), Xstar = fp_matrix_rows(s->dXstar, first, rows);
 		assert_ok(s->ctx, fp_statistics_fold(statistics, X, Xstar));
 		if (plan->residual_outputs > 0)
 			assert_ok(s->ctx, fp_statistics_fold_residual(statistics, fp_matrix_rows(s->dh, first, rows),
 														  fp_matrix_rows(s->dhstar, first, rows), Xstar));
 	}
+}
+
+/* Registers for sums of parts; the first lends its workspaces. */
+typedef struct part_registers {
+	streams *s;
+	const fp_statistics_plan *plan;
+	fp_statistics *first, others[FP_PARTS + 1];
+} part_registers;
+
+static fp_statistics *register_of(part_registers *r, int which)
+{
+	return which == 0 ? r->first : &r->others[which];
+}
+
+static fp_status make_register(void *data, int which, fp_addends *out)
+{
+	part_registers *r = data;
+	fp_statistics_plan plan = *r->plan;
+	plan.lender = r->first;
+	if (which > 0)
+		assert_ok(r->s->ctx, fp_statistics_new(&r->others[which], r->s->be, &plan));
+	return fp_statistics_list(register_of(r, which), out);
+}
+
+static void fold_parts(streams *s, fp_statistics *statistics, const fp_statistics_plan *plan)
+{
+	fp_share share = fp_share_divided(NULL, P);
+	part_registers r = {.s = s, .plan = plan, .first = statistics};
+	fp_part_means means = {0};
+	fp_part_sum sum;
+	int which;
+	fp_part_sum_open(&sum, &share, s->be, make_register, &r);
+	assert_ok(s->ctx, fp_part_means_new(&means, statistics, FP_PARTS));
+	for (int part = 0; part < FP_PARTS; part++) {
+		assert_ok(s->ctx, fp_part_sum_begin(&sum, part, &which));
+		assert_ok(s->ctx, fp_statistics_clear(register_of(&r, which)));
+		fold_rows(s, register_of(&r, which), plan, fp_share_window(&share, part), fp_share_window(&share, part + 1));
+		assert_ok(s->ctx, fp_statistics_end_part(register_of(&r, which)));
+		assert_ok(s->ctx, fp_part_means_take(&means, register_of(&r, which), part));
+		assert_ok(s->ctx, fp_part_sum_end(&sum));
+	}
+	assert_ok(s->ctx, fp_part_sum_finish(&sum, false));
+	assert_int_equal(sum.made, plan->registers);
+	fp_part_sum_close(&sum);
+	for (int i = 1; i <= FP_PARTS; i++)
+		fp_statistics_free(&r.others[i]);
+	fp_statistics_added(statistics);
+	assert_ok(s->ctx, fp_part_means_gather(&means, &share));
+	if (plan->centred)
+		assert_ok(s->ctx, fp_part_means_join(&means, statistics));
+	fp_part_means_free(&means);
+}
+
+/* With registers in parts, else in one sum. */
+static void fold_all(streams *s, fp_statistics *statistics, const fp_statistics_plan *plan)
+{
+	assert_ok(s->ctx, fp_statistics_new(statistics, s->be, plan));
+	if (plan->registers > 0)
+		fold_parts(s, statistics, plan);
+	else
+		fold_rows(s, statistics, plan, 0, P);
 	assert_ok(s->ctx, fp_statistics_finish(statistics));
 	assert_int_equal(statistics->tokens, P);
 }
+
+/* Batches of both kinds of sums. */
+static const struct {
+	int64_t batch;
+	int registers;
+} ways[] = {{P, 0}, {64, 0}, {7, 0}, {1, 0}, {P, 3}, {4, 3}};
+enum { WAYS = sizeof ways / sizeof ways[0] };
 
 /* `got` must equal PᵀQ up to a few float roundings of the summands */
 static void check(streams *s, fp_matrix got, const double *left, const double *right, int64_t a, int64_t b,
@@ -94,7 +162,6 @@ static void check(streams *s, fp_matrix got, const double *left, const double *r
 static void equal_the_products_in_any_batches(void **unused)
 {
 	(void)unused;
-	static const int64_t batches[] = {P, 64, 7, 1};
 	streams *s = make_streams(5);
 	double *X = to_double(s->X, P * N), *Xstar = to_double(s->Xstar, P * N);
 	double *delta = malloc(sizeof(double) * P * N), *E = malloc(sizeof(double) * P * M);
@@ -102,10 +169,14 @@ static void equal_the_products_in_any_batches(void **unused)
 		delta[i] = X[i] - Xstar[i];
 	for (int i = 0; i < P * M; i++)
 		E[i] = (double)s->h[i] - (double)s->hstar[i];
-	for (int b = 0; b < 4; b++) {
+	for (int b = 0; b < WAYS; b++) {
 		fp_statistics statistics;
 		fold_all(s, &statistics,
-				 &(fp_statistics_plan){.inputs = N, .batch = batches[b], .two_streams = true, .residual_outputs = M});
+				 &(fp_statistics_plan){.inputs = N,
+									   .batch = ways[b].batch,
+									   .two_streams = true,
+									   .residual_outputs = M,
+									   .registers = ways[b].registers});
 		check(s, statistics.A, Xstar, Xstar, N, N, "A");
 		check(s, statistics.cross, delta, Xstar, N, N, "cross");
 		check(s, statistics.difference, delta, delta, N, N, "difference");
@@ -148,7 +219,6 @@ static void check_mean(streams *s, fp_matrix got, const double *want, const char
 static void centred_statistics_are_those_of_the_deviations(void **unused)
 {
 	(void)unused;
-	static const int64_t batches[] = {P, 64, 7, 1};
 	streams *s = make_streams(11);
 	double mean[N], mean_delta[N], mean_E[M];
 	double *delta = malloc(sizeof(double) * P * N), *E = malloc(sizeof(double) * P * M);
@@ -169,11 +239,15 @@ static void centred_statistics_are_those_of_the_deviations(void **unused)
 	centre(Xstar, N, mean);
 	centre(delta, N, mean_delta);
 	centre(E, M, mean_E);
-	for (int b = 0; b < 4; b++) {
+	for (int b = 0; b < WAYS; b++) {
 		fp_statistics statistics;
 		fold_all(s, &statistics,
-				 &(fp_statistics_plan){
-					 .inputs = N, .batch = batches[b], .two_streams = true, .centred = true, .residual_outputs = M});
+				 &(fp_statistics_plan){.inputs = N,
+									   .batch = ways[b].batch,
+									   .two_streams = true,
+									   .centred = true,
+									   .residual_outputs = M,
+									   .registers = ways[b].registers});
 		check(s, statistics.A, Xstar, Xstar, N, N, "A");
 		check(s, statistics.cross, delta, Xstar, N, N, "cross");
 		check(s, statistics.difference, delta, delta, N, N, "difference");
@@ -244,7 +318,6 @@ static void check_drift(streams *s, const fp_statistics_plan *plan, const expect
 static void both_ways_lead_to_the_same_drift(void **unused)
 {
 	(void)unused;
-	static const int64_t batches[] = {P, 64, 7, 1};
 	streams *s = make_streams(12);
 	for (int i = 0; i < P * N; i++)
 		s->Xstar[i] += 0.005F * (float)(i % N % 4);
@@ -259,8 +332,9 @@ static void both_ways_lead_to_the_same_drift(void **unused)
 								   .residual_outputs = way & 2 ? M : 0,
 								   .only = way & 4 ? s->dW : (fp_matrix){0}};
 		expected_drift *e = expect_drift(s, plan.centred);
-		for (int b = 0; b < 4; b++) {
-			plan.batch = batches[b];
+		for (int b = 0; b < WAYS; b++) {
+			plan.batch = ways[b].batch;
+			plan.registers = ways[b].registers;
 			check_drift(s, &plan, e);
 		}
 		free(e);

@@ -51,6 +51,9 @@ static void statistics_take_what_is_expected(void **unused)
 		counting_allocator counter;
 		plan.batch = BATCH;
 		fp_statistics_memory expected = fp_statistics_floats(&plan);
+		assert_true(expected.registers == 0);
+		plan.registers = 3;
+		assert_true(fp_statistics_floats(&plan).registers == 2 * (expected.kept + expected.targets));
 		assert_int_equal(fp_statistics_by_outputs(&plan), cases[i].by_outputs);
 		assert_ok(ctx, fp_matrix_new(be, &X, BATCH, plan.inputs, FP_F32));
 		assert_ok(ctx, fp_matrix_new(be, &hidden, BATCH, HIDDEN, FP_F32));
