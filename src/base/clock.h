@@ -19,7 +19,8 @@
 	X(FP_STAGE_REFIT, "refit")                                                                                         \
 	X(FP_STAGE_FIT, "fit")                                                                                             \
 	X(FP_STAGE_ERROR, "error")                                                                                         \
-	X(FP_STAGE_OUTPUT, "output")
+	X(FP_STAGE_OUTPUT, "output")                                                                                       \
+	X(FP_STAGE_RANKS, "ranks") /* sending, receiving and waiting for others */
 
 typedef enum fp_stage {
 #define FP_STAGE_ENUM(id, name) id,

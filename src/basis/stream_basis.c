@@ -9,6 +9,7 @@
 #include "basis/pruned_mass.h"
 #include "basis/rotation.h"
 #include "model/basis.h"
+#include "sharing/part_sum.h"
 
 #include <math.h>
 
@@ -34,6 +35,8 @@ typedef struct learner {
 	pooled_layer *pool;
 	int64_t pooled;
 	fp_rotation rotation;
+	fp_matrix gradient;                /* by R: what is being added to; the rotation's or a register */
+	fp_matrix registers[FP_PARTS + 1]; /* for sums over layers, besides the rotation's gradient, which is number 0 */
 	fp_mass_space space;
 	fp_matrix T;         /* 1 × the entries of the largest operator */
 	fp_matrix UR, KR;    /* hidden × hidden */
@@ -60,6 +63,8 @@ static void learner_free(learner *l)
 	fp_matrix *all[] = {&l->T, &l->UR, &l->KR, &l->h, &l->g, &l->sum};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(l->be, all[i]);
+	for (int i = 0; i <= FP_PARTS; i++)
+		fp_matrix_free(l->be, &l->registers[i]);
 }
 
 /* The entries of the largest operator, and its most inputs. */
@@ -91,7 +96,8 @@ int64_t fp_learn_stream_bytes(const fp_basis_task *task, int64_t layers)
 	int64_t d = c->hidden, entries, inputs, heaviest = fp_heaviest_layer(model, 0, c->layers);
 	int64_t factors = c->experts.count > 0 ? READ_COUNT : 2; /* of each layer */
 	largest(model, &entries, &inputs);
-	int64_t fixed = fp_rotation_bytes(kind_of(model), d, d) + 3 * d * d * (int64_t)sizeof(float) +
+	int64_t registers = fp_share_is_divided(&task->share) ? 1 : 0; /* each group of parts has one layer at most */
+	int64_t fixed = fp_rotation_bytes(kind_of(model), d, d) + (3 + registers) * d * d * (int64_t)sizeof(float) +
 					fp_mass_space_bytes(entries, inputs) + entries * (int64_t)sizeof(float);
 	int64_t layer = fp_layer_bytes(model, heaviest) + factors * d * d * fp_dtype_size(factor_type(task->be));
 	int64_t inner = fp_most_channels(model);
@@ -215,7 +221,7 @@ static fp_status add_operator(learner *l, const pooled_layer *pooled, int number
 {
 	fp_backend *be = l->be;
 	fp_role role = fp_operator_role(number);
-	fp_matrix W = pooled->layer->weight[number], R = l->rotation.R, G = l->rotation.gradient;
+	fp_matrix W = pooled->layer->weight[number], R = l->rotation.R, G = l->gradient;
 	fp_matrix T = fp_matrix_reshape(l->T, W.rows, W.cols);
 	bool writes = role == FP_OUTPUT || role == FP_DOWN;
 	fp_matrix h = writes ? writer_costs(pooled, number) : l->h, g = {0};
@@ -272,7 +278,7 @@ static fp_status add_readers(learner *l, const pooled_layer *pooled, int which, 
 	FP_TRY(fp_input_cost_gradient(be, l->h, l->sum));
 	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_TRANSPOSED, l->UR, FP_PLAIN, 0, l->KR));
 	FP_TRY(be->linear->scale_columns(be, l->sum, l->KR, l->KR));
-	FP_TRY(be->linear->axpby(be, 1, l->KR, 1, l->rotation.gradient));
+	FP_TRY(be->linear->axpby(be, 1, l->KR, 1, l->gradient));
 cleanup:
 	return status;
 }
@@ -326,11 +332,68 @@ static void draw(fp_mersenne *random, int64_t *order, int64_t all, int64_t count
 	}
 }
 
+fp_share fp_basis_share(fp_comm *comm)
+{
+	return fp_share_divided(comm, FP_PARTS);
+}
+
+static fp_status make_register(void *data, int which, fp_addends *out)
+{
+	learner *l = data;
+	fp_matrix R = l->rotation.R, *made = &l->registers[which];
+	fp_status status = FP_OK;
+	if (which > 0 && fp_matrix_is_absent(*made)) /* they stay from step to step */
+		FP_TRY(fp_matrix_new(l->be, made, R.rows, R.cols, FP_F32));
+	FP_TRY(fp_addends_matrix(out, l->be->ctx, which > 0 ? *made : l->rotation.gradient));
+cleanup:
+	return status;
+}
+
+/* rotation.gradient ← the sum over the layers order[0 … count − 1] of the pool, of which ranks compute some each. */
+static fp_status add_together(learner *l, const int64_t *order, int64_t count, fp_mersenne *expert_random)
+{
+	const fp_share *share = &l->task->share;
+	const int apart = FP_PARTS / (int)count; /* each layer is a part, far from the others' */
+	fp_part_sum sum;
+	int which;
+	fp_status status = FP_OK;
+	fp_part_sum_open(&sum, share, l->be, make_register, l);
+	for (int part = 0; part < FP_PARTS; part++)
+		sum.used[part] = part % apart == 0 && part / apart < count;
+	for (int64_t i = 0; i < count; i++) {
+		int part = (int)i * apart;
+		draw(expert_random, l->experts, expert_count(l), l->drawn);
+		if (part < share->begin || part >= share->end)
+			continue;
+		FP_TRY(fp_part_sum_begin(&sum, part, &which));
+		l->gradient = which > 0 ? l->registers[which] : l->rotation.gradient;
+		FP_TRY(l->be->memory->fill(l->be, l->gradient, 0));
+		FP_TRY(add_layer(l, &l->pool[order[i]], NULL));
+		FP_TRY(fp_part_sum_end(&sum));
+	}
+	FP_TRY(fp_part_sum_finish(&sum, true));
+cleanup:
+	l->gradient = l->rotation.gradient;
+	fp_part_sum_close(&sum);
+	return status;
+}
+
+/* The same by this process alone. */
+static fp_status add_alone(learner *l, const int64_t *order, int64_t count, fp_mersenne *expert_random)
+{
+	fp_status status = l->be->memory->fill(l->be, l->rotation.gradient, 0);
+	for (int64_t i = 0; i < count && status == FP_OK; i++) {
+		draw(expert_random, l->experts, expert_count(l), l->drawn);
+		status = add_layer(l, &l->pool[order[i]], NULL);
+	}
+	return status;
+}
+
 static fp_status learn(learner *l)
 {
 	const fp_basis_task *task = l->task;
 	fp_mersenne random, expert_random;
-	int64_t steps = task->settings->basis_steps, *order = NULL;
+	int64_t steps = task->settings->basis_steps, count = fp_smaller(l->pooled, LAYERS_PER_STEP), *order = NULL;
 	fp_status status;
 	FP_TRY(FP_NEW(task->ctx, &order, l->pooled));
 	for (int64_t i = 0; i < l->pooled; i++)
@@ -341,12 +404,9 @@ static fp_status learn(learner *l)
 	for (int64_t step = 0; step < steps; step++) {
 		FP_TRY(fp_check_interrupt(task->ctx));
 		fp_report_progress(task->ctx, "basis", step, steps);
-		FP_TRY(l->be->memory->fill(l->be, l->rotation.gradient, 0));
-		draw(&random, order, l->pooled, fp_smaller(l->pooled, LAYERS_PER_STEP));
-		for (int64_t i = 0; i < fp_smaller(l->pooled, LAYERS_PER_STEP); i++) {
-			draw(&expert_random, l->experts, expert_count(l), l->drawn);
-			FP_TRY(add_layer(l, &l->pool[order[i]], NULL));
-		}
+		draw(&random, order, l->pooled, count);
+		FP_TRY(fp_share_is_divided(&task->share) ? add_together(l, order, count, &expert_random)
+												 : add_alone(l, order, count, &expert_random));
 		FP_TRY(fp_rotation_step(&l->rotation, fp_basis_rate(task, step, steps)));
 	}
 	FP_TRY(fp_rotation_finish(&l->rotation));
@@ -384,6 +444,7 @@ static fp_status start(learner *l, fp_basis *basis)
 	FP_TRY(fp_matrix_new(be, &l->KR, d, d, FP_F32));
 	FP_TRY(fp_mass_space_new(&l->space, be, entries, inputs));
 	FP_TRY(fp_rotation_new(&l->rotation, be, kind_of(l->task->model), basis->R));
+	l->gradient = l->rotation.gradient;
 cleanup:
 	return status;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* share_solves.c: divides the solves of a layer among the ranks that share its windows. */
+#include "base/clock.h"
 #include "base/memory.h"
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
@@ -157,7 +158,7 @@ cleanup:
 fp_status fp_solves_exchange(fp_layer_job *job, int group, const fp_group_statistics *set)
 {
 	fp_context *ctx = job->task->ctx;
-	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_OUTPUT);
+	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_RANKS);
 	fp_status status = FP_OK;
 	for (int i = 0; job->solver && i < fp_model_operators(job->task->model); i++) {
 		int64_t expert = fp_operator_expert(i);

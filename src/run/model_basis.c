@@ -83,6 +83,18 @@ char *fp_basis_config(const fp_writer *writer)
 	return text;
 }
 
+/* Ranks that share windows learn the basis together, in the order of sums that this takes; otherwise rank 0 learns it. */
+static bool learns_together(const fp_prune_task *task)
+{
+	fp_share share = fp_prune_share(task);
+	return fp_share_is_divided(&share);
+}
+
+static bool leads(const fp_prune_task *task)
+{
+	return !task->comm || task->comm->rank == 0;
+}
+
 /* The bytes that learning may use: the setting `memory`, or what is free. */
 static fp_status memory_limit(const fp_prune_task *task, int64_t *out)
 {
@@ -93,6 +105,8 @@ static fp_status memory_limit(const fp_prune_task *task, int64_t *out)
 		FP_TRY(task->be->memory->available(task->be, &available, &total));
 		*out = available / 10 * 9;
 	}
+	if (task->comm && learns_together(task))
+		FP_TRY(task->comm->ops->minimum(task->comm, out));
 cleanup:
 	return status;
 }
@@ -105,7 +119,8 @@ static fp_basis_task learning_task(const fp_prune_task *task)
 						   .settings = task->settings,
 						   .windows = task->windows,
 						   .freedom = task->choice->freedom,
-						   .stream = task->choice->stream};
+						   .stream = task->choice->stream,
+						   .share = learns_together(task) ? fp_basis_share(task->comm) : (fp_share){0}};
 }
 
 int64_t fp_basis_bytes(const fp_prune_task *task)
@@ -165,6 +180,8 @@ static fp_status learn(const fp_prune_task *task, fp_basis_gain *gain)
 	FP_TRY(fp_parse_sparsity(task->ctx, task->settings->pattern, &pattern->sparsity, &pattern->kept, &pattern->group));
 	FP_TRY(memory_limit(task, &learning.memory));
 	FP_TRY(fp_learn_basis(task->basis, &learning, gain));
+	if (!leads(task))
+		goto cleanup;
 	FP_TRY(fp_basis_check(task->model, *task->basis, task->windows, &kl));
 	if (choice->stream)
 		fp_log(task->ctx, FP_LOG_INFO,
@@ -187,30 +204,51 @@ static fp_status restore(const fp_prune_task *task, const char *path, fp_basis_g
 	return fp_basis_restore(task->basis, path, task->model, &choice->freedom, choice->stream, gain);
 }
 
+/* Rank 0 restores or learns the basis and writes it into the folder of the run; the others, even if they have learned it
+ * too, take that one. */
+static fp_status prepare_with_ranks(const fp_prune_task *task, const char *path, fp_basis_gain *gain)
+{
+	fp_comm *comm = task->comm;
+	int64_t missing = 0;
+	fp_status status = FP_OK;
+	if (leads(task))
+		status = restore(task, path, gain);
+	FP_TRY(fp_comm_agree(comm, status));
+	missing = leads(task) && !*task->basis;
+	FP_TRY(comm->ops->broadcast(comm, 0, &missing, sizeof missing));
+	if (missing && learns_together(task))
+		FP_TRY(learn(task, gain)); /* a rank that fails ends, and the launcher ends the others */
+	else if (missing && leads(task))
+		status = learn(task, gain);
+	if (status == FP_OK && missing && leads(task))
+		status = fp_basis_save(path, *task->basis, task->model, gain);
+	FP_TRY(fp_comm_agree(comm, status));
+	if (leads(task))
+		goto cleanup;
+	fp_basis_free(*task->basis);
+	*task->basis = NULL;
+	FP_TRY(restore(task, path, gain));
+cleanup:
+	return status;
+}
+
 fp_status fp_basis_prepare(const fp_prune_task *task, fp_basis_gain *gain)
 {
-	bool leads = !task->comm || task->comm->rank == 0;
 	char *path = NULL;
 	fp_status status = FP_OK;
 	if (!task->choice || !task->choice->local || *task->basis)
 		goto cleanup;
 	if (task->journal)
 		FP_TRY(fp_join_path(&path, task->ctx, fp_writer_folder(task->writer), "basis"));
-	if (leads) {
-		if (path)
-			status = restore(task, path, gain);
-		if (status == FP_OK && !*task->basis) {
-			status = learn(task, gain);
-			if (status == FP_OK && path)
-				status = fp_basis_save(path, *task->basis, task->model, gain);
-		}
-	}
-	if (task->comm)
-		FP_TRY(fp_comm_agree(task->comm, status));
-	if (status != FP_OK)
-		goto cleanup;
-	if (!leads)
+	if (task->comm && task->comm->size > 1)
+		FP_TRY(prepare_with_ranks(task, path, gain));
+	else if (path)
 		FP_TRY(restore(task, path, gain));
+	if (!*task->basis && leads(task)) {
+		FP_TRY(learn(task, gain));
+		if (path)
+			FP_TRY(fp_basis_save(path, *task->basis, task->model, gain));
+	}
 	if (!*task->basis)
 		FP_TRY(fp_fail(task->ctx, FP_ERROR_INPUT, "%s: cannot be read, which rank 0 has just written", path));
 cleanup:

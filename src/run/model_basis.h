@@ -33,7 +33,8 @@ char *fp_basis_config(const fp_writer *writer);
 struct fp_prune_task;
 struct fp_run_output;
 /* *task->basis ← the learned basis, or that of the run that is resumed, and sets it on the model; nothing if the caller
- * has set one already. *gain ← what was gained. With several ranks, rank 0 learns. The model in the new basis is
+ * has set one already. *gain ← what was gained. Several ranks learn together if they share windows, else rank 0
+ * learns. The model in the new basis is
  * compared with the model as it was: a difference beyond rounding is an error. */
 fp_status fp_basis_prepare(const struct fp_prune_task *task, fp_basis_gain *gain);
 

@@ -310,6 +310,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_streams streams = {0};
 	bool calibrated = task->windows->count > 0;
 	double started = fp_clock();
+	fp_log_level level = ctx->log_level;
 	fp_status status;
 	memset(out, 0, sizeof *out);
 	ctx->stopwatch = &out->stopwatch;
@@ -333,6 +334,8 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 					"or --pattern REGEX=PATTERN; use allocate=0",
 					task->settings->allocate));
 	FP_TRY(take_share(&run));
+	if (!writes(&run)) /* all ranks do the same, and rank 0 tells */
+		ctx->log_level = FP_LOG_ERROR;
 	FP_TRY(plan_streams(&run));
 	FP_TRY(fp_basis_prepare(task, &out->basis));
 	if (task->settings->allocate > 0 && run.pending > run.begin)
@@ -358,6 +361,7 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 cleanup:
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	ctx->stopwatch = NULL;
+	ctx->log_level = level;
 	fp_run_output_free(&run.output);
 	fp_allocation_free(run.allocation);
 	fp_fisher_free(run.fisher);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sharing/share.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/numbers.h"
 
@@ -105,10 +106,12 @@ typedef struct transfer {
 static fp_status move_bytes(const transfer *t, void *host, int64_t bytes)
 {
 	fp_comm *comm = t->share->comm;
-	if (t->broadcast)
-		return comm->ops->broadcast(comm, t->other, host, bytes);
-	return t->direction == SENDS ? comm->ops->send(comm, t->other, host, bytes)
-								 : comm->ops->receive(comm, t->other, host, bytes);
+	fp_stage stage = fp_stage_enter(comm->ctx, FP_STAGE_RANKS);
+	fp_status status = t->broadcast            ? comm->ops->broadcast(comm, t->other, host, bytes)
+					   : t->direction == SENDS ? comm->ops->send(comm, t->other, host, bytes)
+											   : comm->ops->receive(comm, t->other, host, bytes);
+	fp_stage_enter(comm->ctx, stage);
+	return status;
 }
 
 /* Block by block of rows. */
@@ -164,12 +167,16 @@ fp_status fp_share_gather(const fp_share *share, void *values, int64_t bytes)
 	fp_comm *comm = share->comm;
 	fp_status status = FP_OK;
 	int ranks = fp_share_ranks(share);
-	for (int rank = 0; rank < ranks && ranks > 1; rank++) {
+	if (ranks == 1)
+		return FP_OK;
+	fp_stage stage = fp_stage_enter(comm->ctx, FP_STAGE_RANKS);
+	for (int rank = 0; rank < ranks; rank++) {
 		int begin = first_part(rank, ranks), end = first_part(rank + 1, ranks);
 		if (end > begin)
 			FP_TRY(comm->ops->broadcast(comm, rank, (char *)values + begin * bytes, (end - begin) * bytes));
 	}
 cleanup:
+	fp_stage_enter(comm->ctx, stage);
 	return status;
 }
 
