@@ -109,8 +109,8 @@ static fp_status exchange(const fp_layer_job *job)
 	const fp_share *share = &task->streams->share;
 	fp_status status = FP_OK;
 	for (int i = 0; i < fp_model_operators(task->model); i++) {
-		FP_TRY(fp_share_broadcast(share, task->be, 0, job->pruned->weight[i]));
-		FP_TRY(fp_share_broadcast(share, task->be, 0, job->pruned->bias[i]));
+		FP_TRY(fp_share_matrix(share, task->be, FP_BROADCASTS, 0, job->pruned->weight[i]));
+		FP_TRY(fp_share_matrix(share, task->be, FP_BROADCASTS, 0, job->pruned->bias[i]));
 	}
 cleanup:
 	return status;
@@ -135,7 +135,7 @@ static fp_status quantise(fp_layer_job *job)
 			FP_TRY(fp_quantise_fitted(task, &job->kept_inputs, &job->results[i], V, &job->grids[i]));
 		if (job->solver && fp_grid_format_named(task->settings->quantize)) {
 			FP_TRY(fp_grid_exchange(job, i));
-			FP_TRY(fp_share_broadcast(&task->streams->share, task->be, job->solver[i], V));
+			FP_TRY(fp_share_matrix(&task->streams->share, task->be, FP_BROADCASTS, job->solver[i], V));
 		}
 	}
 cleanup:

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* share_solves.c: divides the solves of a layer among the ranks that share its windows. */
-#include "base/clock.h"
 #include "base/memory.h"
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
@@ -124,8 +123,8 @@ fp_status fp_grid_exchange(fp_layer_job *job, int number)
 		return FP_OK;
 	if (!grid->format)
 		FP_TRY(fp_grid_new(grid, task->be, format, job->results[number].tensor->dtype, W.rows, W.cols));
-	FP_TRY(fp_share_broadcast(share, task->be, from, grid->scale));
-	FP_TRY(fp_share_broadcast(share, task->be, from, grid->zero));
+	FP_TRY(fp_share_matrix(share, task->be, FP_BROADCASTS, from, grid->scale));
+	FP_TRY(fp_share_matrix(share, task->be, FP_BROADCASTS, from, grid->zero));
 cleanup:
 	return status;
 }
@@ -135,17 +134,16 @@ static fp_status exchange(fp_layer_job *job, int number)
 {
 	const fp_layer_task *task = job->task;
 	const fp_share *share = &task->streams->share;
-	fp_comm *comm = share->comm;
 	int from = job->solver[number];
 	fp_operator_result *result = &job->results[number];
 	fp_status status;
-	FP_TRY(comm->ops->broadcast(comm, from, result, sizeof *result));
+	FP_TRY(fp_share_bytes(share, FP_BROADCASTS, from, result, sizeof *result));
 	result->tensor = fp_model_operator(task->model, job->pruned->index, number);
 	if (!fp_layer_is_fitted(task))
 		FP_TRY(fp_grid_exchange(job, number));
-	FP_TRY(fp_share_broadcast(share, task->be, from, job->pruned->weight[number]));
+	FP_TRY(fp_share_matrix(share, task->be, FP_BROADCASTS, from, job->pruned->weight[number]));
 	if (result->bias_updated)
-		FP_TRY(fp_share_broadcast(share, task->be, from, job->pruned->bias[number]));
+		FP_TRY(fp_share_matrix(share, task->be, FP_BROADCASTS, from, job->pruned->bias[number]));
 	if (fp_layer_is_fitted(task) || !task->output.operator_done)
 		goto cleanup;
 	FP_TRY(fp_finish_operator(task, job->pruned->weight[number], &job->grids[number], result));
@@ -157,8 +155,6 @@ cleanup:
 
 fp_status fp_solves_exchange(fp_layer_job *job, int group, const fp_group_statistics *set)
 {
-	fp_context *ctx = job->task->ctx;
-	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_RANKS);
 	fp_status status = FP_OK;
 	for (int i = 0; job->solver && i < fp_model_operators(job->task->model); i++) {
 		int64_t expert = fp_operator_expert(i);
@@ -167,6 +163,5 @@ fp_status fp_solves_exchange(fp_layer_job *job, int group, const fp_group_statis
 			FP_TRY(exchange(job, i));
 	}
 cleanup:
-	fp_stage_enter(ctx, stage);
 	return status;
 }

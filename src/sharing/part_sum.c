@@ -4,7 +4,8 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 
-enum { GROUP = 4 }; /* parts */
+enum { GROUP = 4 };                                     /* parts */
+static const int64_t MESSAGE_BYTES = (int64_t)32 << 20; /* of host memory, at most */
 
 fp_status fp_addends_matrix(fp_addends *list, fp_context *ctx, fp_matrix m)
 {
@@ -31,68 +32,75 @@ void fp_addends_free(fp_addends *list)
 	*list = (fp_addends){0};
 }
 
-/* The numbers as one message. */
-static fp_status pack(const fp_addends *list, fp_context *ctx, double **out)
-{
-	fp_status status = FP_NEW(ctx, out, fp_larger(list->number_count, 1));
-	for (int64_t i = 0; status == FP_OK && i < list->number_count; i++)
-		(*out)[i] = *list->numbers[i];
-	return status;
-}
-
-static void unpack(const fp_addends *list, const double *numbers)
-{
-	for (int64_t i = 0; i < list->number_count; i++)
-		*list->numbers[i] = numbers[i];
-}
-
-static int64_t packed_bytes(const fp_addends *list)
+static int64_t number_bytes(const fp_addends *list)
 {
 	return list->number_count * (int64_t)sizeof(double);
 }
 
+static int64_t matrix_bytes(fp_matrix m)
+{
+	return fp_matrix_size(m) * fp_dtype_size(m.dtype);
+}
+
+static int64_t all_bytes(const fp_addends *list)
+{
+	int64_t bytes = number_bytes(list);
+	for (int64_t i = 0; i < list->matrix_count; i++)
+		bytes += matrix_bytes(list->matrices[i]);
+	return bytes;
+}
+
+static void copy_numbers(const fp_addends *list, double *host, bool out)
+{
+	for (int64_t i = 0; i < list->number_count; i++)
+		*(out ? &host[i] : list->numbers[i]) = out ? *list->numbers[i] : host[i];
+}
+
+/* Copies numbers and, if all fits into one message, matrices between the list and host memory. */
+static fp_status copy_all(const fp_addends *list, fp_backend *be, char *host, bool whole, bool out)
+{
+	char *at = host + number_bytes(list);
+	fp_status status = FP_OK;
+	copy_numbers(list, (double *)host, out);
+	for (int64_t i = 0; whole && i < list->matrix_count; i++) {
+		fp_matrix m = list->matrices[i];
+		FP_TRY(out ? be->memory->download(be, at, m.dtype, m.cols, m) : be->memory->upload(be, m, at, m.dtype, m.cols));
+		at += matrix_bytes(m);
+	}
+	FP_TRY(be->memory->synchronize(be)); /* before `host` is read or freed */
+cleanup:
+	return status;
+}
+
+/* Few large messages are faster than many small ones. */
+static fp_status move_list(const fp_addends *list, const fp_share *share, fp_backend *be, fp_journey journey, int other)
+{
+	bool whole = all_bytes(list) <= MESSAGE_BYTES;
+	bool sends = journey == FP_SENDS || (journey == FP_BROADCASTS && fp_share_rank(share) == other);
+	int64_t bytes = whole ? all_bytes(list) : number_bytes(list);
+	char *host = NULL;
+	fp_status status;
+	FP_TRY(FP_NEW(be->ctx, &host, fp_larger(bytes, 1)));
+	if (sends)
+		FP_TRY(copy_all(list, be, host, whole, true));
+	FP_TRY(fp_share_bytes(share, journey, other, host, bytes));
+	if (!sends)
+		FP_TRY(copy_all(list, be, host, whole, false));
+	for (int64_t i = 0; !whole && i < list->matrix_count; i++)
+		FP_TRY(fp_share_matrix(share, be, journey, other, list->matrices[i]));
+cleanup:
+	fp_free(host);
+	return status;
+}
+
 fp_status fp_addends_send(const fp_addends *list, const fp_share *share, fp_backend *be, int to)
 {
-	fp_comm *comm = share->comm;
-	double *numbers = NULL;
-	fp_status status;
-	FP_TRY(pack(list, be->ctx, &numbers));
-	for (int64_t i = 0; i < list->matrix_count; i++)
-		FP_TRY(fp_share_send(share, be, to, list->matrices[i]));
-	FP_TRY(comm->ops->send(comm, to, numbers, packed_bytes(list)));
-cleanup:
-	fp_free(numbers);
-	return status;
+	return move_list(list, share, be, FP_SENDS, to);
 }
 
 fp_status fp_addends_receive(const fp_addends *list, const fp_share *share, fp_backend *be, int from)
 {
-	fp_comm *comm = share->comm;
-	double *numbers = NULL;
-	fp_status status;
-	FP_TRY(pack(list, be->ctx, &numbers));
-	for (int64_t i = 0; i < list->matrix_count; i++)
-		FP_TRY(fp_share_receive(share, be, from, list->matrices[i]));
-	FP_TRY(comm->ops->receive(comm, from, numbers, packed_bytes(list)));
-	unpack(list, numbers);
-cleanup:
-	fp_free(numbers);
-	return status;
-}
-
-static fp_status broadcast(const fp_addends *list, const fp_share *share, fp_backend *be)
-{
-	fp_comm *comm = share->comm;
-	double *numbers = NULL;
-	fp_status status;
-	FP_TRY(pack(list, be->ctx, &numbers));
-	for (int64_t i = 0; i < list->matrix_count; i++)
-		FP_TRY(fp_share_broadcast(share, be, 0, list->matrices[i]));
-	FP_TRY(comm->ops->broadcast(comm, 0, numbers, packed_bytes(list)));
-	unpack(list, numbers);
-cleanup:
-	fp_free(numbers);
-	return status;
+	return move_list(list, share, be, FP_RECEIVES, from);
 }
 
 void fp_part_sum_open(fp_part_sum *sum, const fp_share *share, fp_backend *be, fp_register_make make, void *data)
@@ -274,7 +282,7 @@ fp_status fp_part_sum_finish(fp_part_sum *sum, bool everywhere)
 	sum->depth = 0;
 	FP_TRY(take_register(sum, &which));
 	if (everywhere && fp_share_ranks(share) > 1)
-		FP_TRY(broadcast(&sum->registers[0], share, sum->be));
+		FP_TRY(move_list(&sum->registers[0], share, sum->be, FP_BROADCASTS, 0));
 cleanup:
 	return status;
 }

@@ -93,90 +93,59 @@ int64_t fp_share_most(const fp_share *share)
 	return ranks > 1 ? most : share->windows;
 }
 
-typedef enum direction { SENDS, RECEIVES } direction;
-
-typedef struct transfer {
-	const fp_share *share;
-	fp_backend *be;
-	direction direction;
-	int other;      /* the rank that sends or receives */
-	bool broadcast; /* `other` sends to all */
-} transfer;
-
-static fp_status move_bytes(const transfer *t, void *host, int64_t bytes)
+fp_status fp_share_bytes(const fp_share *share, fp_journey journey, int other, void *bytes, int64_t size)
 {
-	fp_comm *comm = t->share->comm;
+	fp_comm *comm = share->comm;
+	fp_status status = FP_OK;
+	if (fp_share_ranks(share) == 1)
+		return FP_OK;
 	fp_stage stage = fp_stage_enter(comm->ctx, FP_STAGE_RANKS);
-	fp_status status = t->broadcast            ? comm->ops->broadcast(comm, t->other, host, bytes)
-					   : t->direction == SENDS ? comm->ops->send(comm, t->other, host, bytes)
-											   : comm->ops->receive(comm, t->other, host, bytes);
+	if (journey == FP_BROADCASTS)
+		status = comm->ops->broadcast(comm, other, bytes, size);
+	else if (journey == FP_SENDS)
+		status = comm->ops->send(comm, other, bytes, size);
+	else
+		status = comm->ops->receive(comm, other, bytes, size);
 	fp_stage_enter(comm->ctx, stage);
 	return status;
 }
 
 /* Block by block of rows. */
-static fp_status move_matrix(const transfer *t, fp_matrix m)
+fp_status fp_share_matrix(const fp_share *share, fp_backend *be, fp_journey journey, int other, fp_matrix m)
 {
-	fp_backend *be = t->be;
 	int64_t row_bytes = m.cols * fp_dtype_size(m.dtype);
+	bool sends = journey == FP_SENDS || (journey == FP_BROADCASTS && fp_share_rank(share) == other);
 	char *host = NULL;
 	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(m) || row_bytes == 0)
+	if (fp_share_ranks(share) == 1 || fp_matrix_is_absent(m) || row_bytes == 0)
 		return FP_OK;
 	int64_t rows = fp_larger(fp_smaller(TRANSFER_BYTES / row_bytes, m.rows), 1);
 	FP_TRY(FP_NEW(be->ctx, &host, rows * row_bytes));
 	for (int64_t first = 0; first < m.rows; first += rows) {
 		fp_matrix block = fp_matrix_rows(m, first, fp_smaller(rows, m.rows - first));
-		if (t->direction == SENDS) {
+		if (sends)
 			FP_TRY(be->memory->download(be, host, m.dtype, m.cols, block));
-			FP_TRY(be->memory->synchronize(be));
-		}
-		FP_TRY(move_bytes(t, host, block.rows * row_bytes));
-		if (t->direction == RECEIVES) {
+		FP_TRY(be->memory->synchronize(be));
+		FP_TRY(fp_share_bytes(share, journey, other, host, block.rows * row_bytes));
+		if (!sends)
 			FP_TRY(be->memory->upload(be, block, host, m.dtype, m.cols));
-			FP_TRY(be->memory->synchronize(be)); /* the next block overwrites `host` */
-		}
+		FP_TRY(be->memory->synchronize(be)); /* the next block overwrites `host` */
 	}
 cleanup:
 	fp_free(host);
 	return status;
 }
 
-fp_status fp_share_send(const fp_share *share, fp_backend *be, int to, fp_matrix m)
-{
-	return move_matrix(&(transfer){.share = share, .be = be, .direction = SENDS, .other = to}, m);
-}
-
-fp_status fp_share_receive(const fp_share *share, fp_backend *be, int from, fp_matrix m)
-{
-	return move_matrix(&(transfer){.share = share, .be = be, .direction = RECEIVES, .other = from}, m);
-}
-
-fp_status fp_share_broadcast(const fp_share *share, fp_backend *be, int from, fp_matrix m)
-{
-	transfer t = {.share = share,
-				  .be = be,
-				  .direction = fp_share_rank(share) == from ? SENDS : RECEIVES,
-				  .other = from,
-				  .broadcast = true};
-	return fp_share_ranks(share) > 1 ? move_matrix(&t, m) : FP_OK;
-}
-
 fp_status fp_share_gather(const fp_share *share, void *values, int64_t bytes)
 {
-	fp_comm *comm = share->comm;
 	fp_status status = FP_OK;
 	int ranks = fp_share_ranks(share);
-	if (ranks == 1)
-		return FP_OK;
-	fp_stage stage = fp_stage_enter(comm->ctx, FP_STAGE_RANKS);
-	for (int rank = 0; rank < ranks; rank++) {
+	for (int rank = 0; rank < ranks && ranks > 1; rank++) {
 		int begin = first_part(rank, ranks), end = first_part(rank + 1, ranks);
 		if (end > begin)
-			FP_TRY(comm->ops->broadcast(comm, rank, (char *)values + begin * bytes, (end - begin) * bytes));
+			FP_TRY(fp_share_bytes(share, FP_BROADCASTS, rank, (char *)values + begin * bytes, (end - begin) * bytes));
 	}
 cleanup:
-	fp_stage_enter(comm->ctx, stage);
 	return status;
 }
 

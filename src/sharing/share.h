@@ -43,10 +43,11 @@ int64_t fp_share_count(const fp_share *share);
 int64_t fp_share_largest_part(const fp_share *share);
 int64_t fp_share_most(const fp_share *share);
 
-/* Matrices of any type, through host memory. An absent one, absent on both sides, is left out. */
-fp_status fp_share_send(const fp_share *share, fp_backend *be, int to, fp_matrix m);
-fp_status fp_share_receive(const fp_share *share, fp_backend *be, int from, fp_matrix m);
-fp_status fp_share_broadcast(const fp_share *share, fp_backend *be, int from, fp_matrix m);
+/* To rank `other`, from it, or from it to all. */
+typedef enum fp_journey { FP_SENDS, FP_RECEIVES, FP_BROADCASTS } fp_journey;
+fp_status fp_share_bytes(const fp_share *share, fp_journey journey, int other, void *bytes, int64_t size);
+/* A matrix of any type, through host memory. An absent one, absent on both sides, is left out. */
+fp_status fp_share_matrix(const fp_share *share, fp_backend *be, fp_journey journey, int other, fp_matrix m);
 /* values: `bytes` bytes for each part, of which each rank has set its own; all of them ← those of all parts. */
 fp_status fp_share_gather(const fp_share *share, void *values, int64_t bytes);
 
