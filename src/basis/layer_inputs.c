@@ -4,6 +4,9 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "model/basis.h"
+#include "sharing/part_sum.h"
+
+#include <math.h>
 
 /* Moments of d inputs need several times d tokens; small models get enough of them for a stable estimate anyway. */
 enum { TOKENS_PER_INPUT = 8, LEAST_TOKENS = 32768, BATCH_TOKENS = 4096 };
@@ -19,17 +22,20 @@ static int64_t batch_windows(int64_t windows, int64_t length)
 	return fp_larger(fp_smaller(BATCH_TOKENS / length, windows), 1);
 }
 
-fp_status fp_text_stream_open(fp_text_stream *out, fp_model *model, const fp_windows *windows)
+fp_status fp_text_stream_open(fp_text_stream *out, fp_model *model, const fp_windows *windows, const fp_share *share)
 {
 	fp_backend *be = fp_model_backend(model);
 	const fp_model_config *c = fp_model_get_config(model);
-	int64_t count = window_count(model, windows), batch = batch_windows(count, windows->length);
+	int64_t all = window_count(model, windows), batch = batch_windows(all, windows->length);
+	fp_share own = fp_share_is_divided(share) ? fp_share_divided(share->comm, all) : fp_share_whole(all);
+	int64_t count = fp_share_count(&own), first = fp_share_first(&own);
 	fp_status status;
-	*out = (fp_text_stream){.model = model, .windows = count, .length = windows->length, .batch = batch};
+	*out = (fp_text_stream){.model = model, .share = own, .windows = count, .length = windows->length, .batch = batch};
 	FP_TRY(fp_matrix_new(be, &out->hidden, count * windows->length, c->hidden, FP_F32));
 	FP_TRY(fp_matrix_new(be, &out->context, batch * windows->length, c->heads * c->head_dim, FP_F32));
 	FP_TRY(fp_workspace_new(&out->workspace, model, batch * windows->length));
-	FP_TRY(fp_model_embed(model, windows->ids, count, windows->length, out->hidden));
+	if (count > 0)
+		FP_TRY(fp_model_embed(model, windows->ids + first * windows->length, count, windows->length, out->hidden));
 cleanup:
 	if (status != FP_OK)
 		fp_text_stream_free(out);
@@ -84,12 +90,25 @@ void fp_layer_inputs_free(fp_backend *be, fp_layer_inputs *inputs)
 	fp_matrix_free(be, &inputs->inner);
 }
 
-/* The layer's sums, and how many rows are in those of each expert. */
+int fp_layer_inputs_registers(const fp_share *share)
+{
+	return fp_share_is_divided(share) ? fp_part_sum_registers(share, FP_PARTS) : 1;
+}
+
+/* The layer's sums, and how many rows are in those of each expert: of some parts of the text each. */
+typedef struct input_register {
+	fp_layer_inputs *inputs;
+	fp_layer_inputs own; /* unless they are the caller's */
+	double *rows;        /* by expert; NULL: there are none */
+} input_register;
+
 typedef struct input_sums {
-	fp_layer_inputs *out;
 	fp_text_stream *stream;
 	const fp_layer *layer;
-	int64_t *rows; /* by expert; NULL: there are none */
+	unsigned groups;
+	input_register registers[FP_PARTS + 1]; /* number 0 has the caller's inputs */
+	fp_layer_inputs *out;                   /* of the present part */
+	double *rows;
 } input_sums;
 
 /* The part of `inner` that belongs to an expert, or (−1) to the block that reads every token. */
@@ -111,19 +130,19 @@ static fp_status add_experts(input_sums *s, int group, bool first)
 	for (int64_t e = 0; group == fp_role_group(FP_DOWN) && e < read.routing->experts; e++) {
 		fp_matrix rows = fp_routing_rows(read.routing, e, read.rows);
 		FP_TRY(be->gradients->column_squares(be, rows, !first, channels_of(s, e, rows.cols)));
-		s->rows[e] += rows.rows;
+		s->rows[e] = (first ? 0 : s->rows[e]) + (double)rows.rows;
 	}
 cleanup:
 	return status;
 }
 
-/* Adds a batch of windows to all sums, and moves it past the layer. */
-static fp_status pass_batch(input_sums *s, int64_t first)
+/* Adds a batch of windows to all sums, which it begins or continues, and moves it past the layer. */
+static fp_status pass_batch(input_sums *s, int64_t first, int64_t count, bool begins)
 {
 	fp_text_stream *stream = s->stream;
 	const fp_layer *layer = s->layer;
 	fp_backend *be = fp_model_backend(stream->model);
-	int64_t count = fp_smaller(stream->batch, stream->windows - first), rows = count * stream->length;
+	int64_t rows = count * stream->length;
 	fp_layer_state state = {.sequences = count,
 							.length = stream->length,
 							.hidden = fp_matrix_rows(stream->hidden, first * stream->length, rows),
@@ -134,11 +153,11 @@ static fp_status pass_batch(input_sums *s, int64_t first)
 		fp_matrix X;
 		FP_TRY(fp_layer_input(layer, group, &state, stream->workspace, &X));
 		if (!fp_matrix_is_absent(s->out->H[group]))
-			FP_TRY(be->linear->gram(be, X, first > 0, s->out->H[group]));
+			FP_TRY(be->linear->gram(be, X, !begins, s->out->H[group]));
 		if (group == FP_GROUP_COUNT - 1 && !fp_matrix_is_absent(X))
-			FP_TRY(be->gradients->column_squares(be, X, first > 0, channels_of(s, -1, X.cols)));
+			FP_TRY(be->gradients->column_squares(be, X, !begins, channels_of(s, -1, X.cols)));
 		if (group >= fp_role_group(FP_UP))
-			FP_TRY(add_experts(s, group, first == 0));
+			FP_TRY(add_experts(s, group, begins));
 		FP_TRY(fp_layer_advance(layer, group, X, &state, stream->workspace));
 	}
 cleanup:
@@ -163,7 +182,7 @@ static fp_status finish_all(const input_sums *s)
 	fp_layer_inputs *out = s->out;
 	fp_backend *be = fp_model_backend(s->stream->model);
 	const fp_experts_config *experts = &fp_model_get_config(s->stream->model)->experts;
-	int64_t tokens = s->stream->windows * s->stream->length;
+	int64_t tokens = s->stream->share.windows * s->stream->length;
 	float share = 1.0F / (float)tokens;
 	fp_matrix down = s->layer->weight[FP_DOWN];
 	fp_status status = FP_OK;
@@ -176,8 +195,58 @@ static fp_status finish_all(const input_sums *s)
 	}
 	for (int64_t e = 0; s->rows && e < experts->count; e++) {
 		fp_matrix own = channels_of(s, e, experts->inner);
-		FP_TRY(be->linear->axpby(be, 0, own, 1.0F / (float)fp_larger(s->rows[e], 1), own));
+		FP_TRY(be->linear->axpby(be, 0, own, 1.0F / (float)fmax(s->rows[e], 1), own));
 	}
+cleanup:
+	return status;
+}
+
+static fp_status make_register(void *data, int which, fp_addends *out)
+{
+	input_sums *s = data;
+	const fp_layer *layer = s->layer;
+	input_register *made = &s->registers[which];
+	fp_backend *be = fp_model_backend(s->stream->model);
+	fp_status status = FP_OK;
+	if (!made->inputs)
+		made->inputs = &made->own;
+	for (int group = 0; group < FP_GROUP_COUNT; group++) {
+		int64_t n = group_inputs(layer, group);
+		if (s->groups & 1U << group && n > 0)
+			FP_TRY(fp_matrix_new(be, &made->inputs->H[group], n, n, FP_F32));
+		FP_TRY(fp_addends_matrix(out, be->ctx, made->inputs->H[group]));
+	}
+	if (fp_layer_has_experts(layer)) {
+		int64_t n = layer->router.cols;
+		FP_TRY(FP_NEW(be->ctx, &made->rows, layer->router.rows));
+		if (s->groups & 1U << fp_role_group(FP_UP))
+			FP_TRY(fp_matrix_new(be, &made->inputs->experts, n, n, FP_F32));
+		FP_TRY(fp_addends_matrix(out, be->ctx, made->inputs->experts));
+		for (int64_t e = 0; e < layer->router.rows; e++)
+			FP_TRY(fp_addends_number(out, be->ctx, &made->rows[e]));
+	}
+	FP_TRY(fp_matrix_new(be, &made->inputs->inner, 1, fp_layer_channels(s->stream->model, layer->index), FP_F32));
+	FP_TRY(fp_addends_matrix(out, be->ctx, made->inputs->inner));
+cleanup:
+	return status;
+}
+
+/* Adds the windows of a part, and moves them past the layer. */
+static fp_status pass_part(input_sums *s, fp_part_sum *sum, int part)
+{
+	const fp_text_stream *stream = s->stream;
+	int64_t own = fp_share_first(&stream->share), begin = fp_share_window(&stream->share, part) - own,
+			end = fp_share_window(&stream->share, part + 1) - own;
+	int which;
+	fp_status status = FP_OK;
+	if (begin == end)
+		return FP_OK;
+	FP_TRY(fp_part_sum_begin(sum, part, &which));
+	s->out = s->registers[which].inputs;
+	s->rows = s->registers[which].rows;
+	for (int64_t first = begin; first < end; first += stream->batch)
+		FP_TRY(pass_batch(s, first, fp_smaller(stream->batch, end - first), first == begin));
+	FP_TRY(fp_part_sum_end(sum));
 cleanup:
 	return status;
 }
@@ -185,27 +254,24 @@ cleanup:
 fp_status fp_layer_inputs_measure(fp_layer_inputs *out, fp_text_stream *stream, const fp_layer *layer, unsigned groups)
 {
 	fp_backend *be = fp_model_backend(stream->model);
-	input_sums s = {.out = out, .stream = stream, .layer = layer};
+	input_sums s = {.stream = stream, .layer = layer, .groups = groups, .registers = {{.inputs = out}}};
+	fp_part_sum sum;
 	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
 	fp_status status = FP_OK;
 	*out = (fp_layer_inputs){0};
-	for (int group = 0; group < FP_GROUP_COUNT; group++) {
-		int64_t n = group_inputs(layer, group);
-		if (groups & 1U << group && n > 0)
-			FP_TRY(fp_matrix_new(be, &out->H[group], n, n, FP_F32));
-	}
-	if (fp_layer_has_experts(layer)) {
-		int64_t n = layer->router.cols;
-		FP_TRY(FP_NEW(be->ctx, &s.rows, layer->router.rows));
-		if (groups & 1U << fp_role_group(FP_UP))
-			FP_TRY(fp_matrix_new(be, &out->experts, n, n, FP_F32));
-	}
-	FP_TRY(fp_matrix_new(be, &out->inner, 1, fp_layer_channels(stream->model, layer->index), FP_F32));
-	for (int64_t first = 0; first < stream->windows; first += stream->batch)
-		FP_TRY(pass_batch(&s, first));
+	fp_part_sum_open(&sum, &stream->share, be, make_register, &s);
+	for (int part = stream->share.begin; part < stream->share.end; part++)
+		FP_TRY(pass_part(&s, &sum, part));
+	FP_TRY(fp_part_sum_finish(&sum, true));
+	s.out = out;
+	s.rows = s.registers[0].rows;
 	FP_TRY(finish_all(&s));
 cleanup:
-	fp_free(s.rows);
+	fp_part_sum_close(&sum);
+	for (int i = 0; i <= FP_PARTS; i++) {
+		fp_layer_inputs_free(be, &s.registers[i].own);
+		fp_free(s.registers[i].rows);
+	}
 	if (status != FP_OK)
 		fp_layer_inputs_free(be, out);
 	return status;

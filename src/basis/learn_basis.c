@@ -27,7 +27,7 @@ int64_t fp_learn_basis_bytes(const fp_basis_task *task)
 	int64_t grams = c->hidden * c->hidden + q * q, heaviest = fp_heaviest_layer(model, 0, c->layers);
 	int64_t heads = fp_text_stream_bytes(model, task->windows) + fp_layer_bytes(model, heaviest) +
 					fp_layer_change_basis_bytes(model, heaviest) + fp_learn_heads_bytes(task) +
-					2 * grams * (int64_t)sizeof(float);
+					(1 + fp_layer_inputs_registers(&task->share)) * grams * (int64_t)sizeof(float);
 	int64_t most = fp_larger(heads, fp_sensitivities_bytes(model, task->windows));
 	if (task->stream) {
 		basis += c->hidden * c->hidden;
@@ -59,7 +59,7 @@ static fp_status learn_layers(const fp_basis_task *task, fp_basis *basis, const 
 	fp_layer *layer = NULL;
 	fp_mass before = {0}, after = {0};
 	fp_status status;
-	FP_TRY(fp_text_stream_open(&stream, model, task->windows));
+	FP_TRY(fp_text_stream_open(&stream, model, task->windows, &task->share));
 	for (int64_t i = 0; i < layers; i++) {
 		fp_report_progress(task->ctx, "basis: heads", i, layers);
 		FP_TRY(fp_layer_load(&layer, model, i));

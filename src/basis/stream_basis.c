@@ -102,7 +102,8 @@ int64_t fp_learn_stream_bytes(const fp_basis_task *task, int64_t layers)
 	int64_t layer = fp_layer_bytes(model, heaviest) + factors * d * d * fp_dtype_size(factor_type(task->be));
 	int64_t inner = fp_most_channels(model);
 	/* of one layer, and its factor's space */
-	int64_t grams = (factors * d * d + 2 * inner * inner) * (int64_t)sizeof(float);
+	int64_t more = fp_layer_inputs_registers(&task->share) - 1;
+	int64_t grams = ((1 + more) * factors * d * d + (2 + more) * inner * inner) * (int64_t)sizeof(float);
 	int64_t filling = fp_text_stream_bytes(model, task->windows) + grams + fp_layer_change_basis_bytes(model, heaviest);
 	return layers * layer + fp_layer_bytes(model, heaviest) + fp_larger(fixed, filling);
 }
@@ -168,7 +169,7 @@ static fp_status fill_pool(learner *l, const double *sensitivities)
 	fp_layer_inputs inputs = {0};
 	fp_layer *layer = NULL;
 	fp_status status;
-	FP_TRY(fp_text_stream_open(&stream, model, l->task->windows));
+	FP_TRY(fp_text_stream_open(&stream, model, l->task->windows, &l->task->share));
 	for (int64_t i = 0; i < layers && next < l->pooled; i++) {
 		bool kept = pool_index(next, l->pooled, layers) == i;
 		fp_report_progress(l->task->ctx, "basis: inputs", i, layers);

@@ -253,7 +253,7 @@ static void check_heads(const char *model, const char *pattern, bool values, con
 	fp_layer *layer;
 	fp_mass before = {0}, after = {0};
 	open_run(&run, model, pattern, steps, rate, false);
-	assert_ok(run.f.ctx, fp_text_stream_open(&stream, run.f.model, &run.windows));
+	assert_ok(run.f.ctx, fp_text_stream_open(&stream, run.f.model, &run.windows, &(fp_share){0}));
 	assert_ok(run.f.ctx, fp_layer_load(&layer, run.f.model, 0));
 	assert_ok(run.f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, ATTENTION_GROUPS));
 	take_heads(&run, layer, &inputs, values);
@@ -308,7 +308,7 @@ static void take_stream(gradient_run *run)
 {
 	enum { ALL_GROUPS = 15 };
 	fp_text_stream stream;
-	assert_ok(run->f.ctx, fp_text_stream_open(&stream, run->f.model, &run->windows));
+	assert_ok(run->f.ctx, fp_text_stream_open(&stream, run->f.model, &run->windows, &(fp_share){0}));
 	for (int64_t i = 0; i < LAYERS; i++) {
 		fp_layer *layer;
 		fp_layer_inputs inputs;

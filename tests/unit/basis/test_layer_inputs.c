@@ -68,7 +68,9 @@ static void grams_are_those_of_plain_loops(void **unused)
 	(void)unused;
 	static const char *const models[] = {"llama-gqa", "opt-plain", "llama-head-dim"};
 	static const unsigned wanted[2] = {15, 3}; /* all groups in the first layer, attention's in the second */
-	for (int m = 0; m < 3; m++) {
+	for (int k = 0; k < 6; k++) {
+		int m = k / 2;
+		fp_share share = k % 2 ? fp_share_divided(NULL, WINDOWS) : (fp_share){0}; /* part by part, or in one sum */
 		model_fixture f;
 		fp_text_stream stream;
 		fp_matrix hidden;
@@ -80,7 +82,7 @@ static void grams_are_those_of_plain_loops(void **unused)
 			windows.ids[i] = (int32_t)((double)(random_uniform(&seed) + 1) / 2 * 40) % 40;
 		assert_ok(f.ctx, fp_matrix_new(f.be, &hidden, WINDOWS * LENGTH, fp_model_get_config(f.model)->hidden, FP_F32));
 		assert_ok(f.ctx, fp_model_embed(f.model, windows.ids, WINDOWS, LENGTH, hidden));
-		assert_ok(f.ctx, fp_text_stream_open(&stream, f.model, &windows));
+		assert_ok(f.ctx, fp_text_stream_open(&stream, f.model, &windows, &share));
 		assert_int_equal(stream.windows, WINDOWS);
 		assert_true(stream.batch < WINDOWS);
 		for (int64_t i = 0; i < 2; i++) {
@@ -142,7 +144,9 @@ static void experts_are_those_of_plain_loops(void **unused)
 {
 	(void)unused;
 	static const char *const models[] = {"mixtral-plain", "qwen3_moe-plain"};
-	for (int m = 0; m < 2; m++) {
+	for (int k = 0; k < 4; k++) {
+		int m = k / 2;
+		fp_share share = k % 2 ? fp_share_divided(NULL, WINDOWS) : (fp_share){0};
 		model_fixture f;
 		fp_text_stream stream;
 		fp_layer *layer;
@@ -158,7 +162,7 @@ static void experts_are_those_of_plain_loops(void **unused)
 		assert_ok(f.ctx, fp_matrix_new(f.be, &state.hidden, WINDOWS * LENGTH, c->hidden, FP_F32));
 		assert_ok(f.ctx, fp_matrix_new(f.be, &state.context, WINDOWS * LENGTH, c->heads * c->head_dim, FP_F32));
 		assert_ok(f.ctx, fp_model_embed(f.model, windows.ids, WINDOWS, LENGTH, state.hidden));
-		assert_ok(f.ctx, fp_text_stream_open(&stream, f.model, &windows));
+		assert_ok(f.ctx, fp_text_stream_open(&stream, f.model, &windows, &share));
 		assert_ok(f.ctx, fp_layer_load(&layer, f.model, 0));
 		double *gram = calloc((size_t)(c->hidden * c->hidden), sizeof *gram);
 		double *squares = calloc((size_t)fp_layer_channels(f.model, 0), sizeof *squares);
