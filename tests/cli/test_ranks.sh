@@ -59,13 +59,13 @@ same_bytes() {
 	done
 }
 same_bytes llama-demo "2 3 4" --set basis_steps=8
-same_bytes llama-demo "2 3 4" --preset best --pattern 2:4 --set basis_steps=8 --set fit_steps=4
-same_bytes llama-demo "2 3 4" --method sparsegpt
-same_bytes llama-demo "2 4" --method wanda
-same_bytes opt-demo "2 3 4" --set basis_steps=8
-same_bytes opt-demo "2 3 4" --method sparsegpt
+same_bytes llama-demo "2 3" --preset best --pattern 2:4 --set basis_steps=8 --set fit_steps=4
+same_bytes llama-demo "2 4" --method sparsegpt
+same_bytes llama-demo 3 --method wanda
+same_bytes opt-demo 4 --set basis_steps=8
+same_bytes opt-demo 3 --method sparsegpt
 same_bytes opt-demo 3 --preset best --basis none --set fit_steps=4 --adapt 0.005
-same_bytes moe-demo "2 3" --preset best --set basis_steps=8 --set fit_steps=4
+same_bytes moe-demo 2 --preset best --set basis_steps=8 --set fit_steps=4
 same_bytes llama-demo 3 --preset fast --basis none --pattern 2:4 --quantize int4
 same_bytes moe-demo 2 --preset best --basis none --set fit_steps=2 --quantize fp8
 same_bytes moe-demo 2 --method alps --memory 30M
