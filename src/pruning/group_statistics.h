@@ -31,13 +31,12 @@ typedef struct fp_group_statistics { /* freed with fp_group_statistics_free() */
 	fp_statistics space;             /* whose workspaces they share */
 	bool starts, ends;               /* the first and the last pass over the group: experts may take several */
 	/* of a text in parts; register 0 is the set itself */
+	bool divided;
+	int group, current;        /* current: the register of the present part */
 	const fp_layer_task *task; /* borrowed */
 	const fp_layer *dense;     /* borrowed */
-	int group;
-	bool divided;
 	fp_part_sum sum;
 	fp_group_register *registers[FP_PARTS + 1];
-	int current;         /* the register of the present part */
 	fp_part_means means; /* if the statistics are centred */
 } fp_group_statistics;
 

@@ -41,8 +41,9 @@ static fp_status check_expert(const fp_quantised_plan *plan, fp_context *ctx, co
 	if (*group >= 0 && *group != own)
 		return fp_fail(ctx, FP_ERROR_USAGE,
 					   "quantize %s: loaders want groups of one size for all experts, but '%s' has rows of %lld "
-					   "entries, which %lld does not divide; use int4-g32 or fp8",
-					   format->name, tensor->name, (long long)tensor->shape[1], (long long)format->group);
+					   "entries, which %lld does not divide; use %s",
+					   format->name, tensor->name, (long long)tensor->shape[1], (long long)format->group,
+					   format->group > 32 && tensor->shape[1] % 32 == 0 ? "int4-g32 or fp8" : "fp8");
 	*group = own;
 	return FP_OK;
 }
