@@ -57,11 +57,11 @@ static void copy_numbers(const fp_addends *list, double *host, bool out)
 }
 
 /* Copies numbers and, if all fits into one message, matrices between the list and host memory. */
-static fp_status copy_all(const fp_addends *list, fp_backend *be, char *host, bool whole, bool out)
+static fp_status copy_all(const fp_addends *list, fp_backend *be, double *host, bool whole, bool out)
 {
-	char *at = host + number_bytes(list);
+	char *at = (char *)(host + list->number_count);
 	fp_status status = FP_OK;
-	copy_numbers(list, (double *)host, out);
+	copy_numbers(list, host, out);
 	for (int64_t i = 0; whole && i < list->matrix_count; i++) {
 		fp_matrix m = list->matrices[i];
 		FP_TRY(out ? be->memory->download(be, at, m.dtype, m.cols, m) : be->memory->upload(be, m, at, m.dtype, m.cols));
@@ -78,9 +78,9 @@ static fp_status move_list(const fp_addends *list, const fp_share *share, fp_bac
 	bool whole = all_bytes(list) <= MESSAGE_BYTES;
 	bool sends = journey == FP_SENDS || (journey == FP_BROADCASTS && fp_share_rank(share) == other);
 	int64_t bytes = whole ? all_bytes(list) : number_bytes(list);
-	char *host = NULL;
+	double *host = NULL;
 	fp_status status;
-	FP_TRY(FP_NEW(be->ctx, &host, fp_larger(bytes, 1)));
+	FP_TRY(FP_NEW(be->ctx, &host, bytes / (int64_t)sizeof *host + 1));
 	if (sends)
 		FP_TRY(copy_all(list, be, host, whole, true));
 	FP_TRY(fp_share_bytes(share, journey, other, host, bytes));
