@@ -2,7 +2,7 @@
 #include "checkpoint/fp8_tensors.h"
 
 #include "base/memory.h"
-#include <math.h>
+#include "checkpoint/tensor_coding.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -192,12 +192,7 @@ fp_status fp_fp8_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tens
 	for (int i = 0; i < BYTE_VALUES; i++)
 		all[i] = (unsigned char)i;
 	fp_to_float(meaning, all, coding->values->dtype, BYTE_VALUES);
-	FP_TRY(FP_NEW(ctx, &factors, guide->elements));
-	fp_to_float(factors, scales, guide->dtype, guide->elements);
-	for (int64_t i = 0; i < guide->elements; i++)
-		if (!isfinite(factors[i]))
-			FP_TRY(fp_fail(ctx, FP_ERROR_INPUT, "tensor '%s' contains NaN or infinity (entry %lld)", guide->name,
-						   (long long)i));
+	FP_TRY(fp_coding_scales(&factors, ctx, guide, scales));
 	const int64_t across = blocks(cols, block[1]), step = block[0] < rows ? block[0] : ROWS_AT_A_TIME;
 #pragma omp parallel for schedule(static)
 	for (int64_t first = 0; first < rows; first += step)

@@ -2,7 +2,7 @@
 #include "checkpoint/integer_tensors.h"
 
 #include "base/memory.h"
-#include <math.h>
+#include "checkpoint/tensor_coding.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -281,12 +281,7 @@ fp_status fp_integer_decode(void *bytes, fp_context *ctx, const fp_tensor_info *
 	if (tensor->elements == 0) /* which may still have any number of rows */
 		return FP_OK;
 	const int64_t row_bytes = stride / rows, code_bytes = tensor->coding->values->bytes / rows;
-	FP_TRY(FP_NEW(ctx, &factors, guide->elements));
-	fp_to_float(factors, scales, guide->dtype, guide->elements);
-	for (int64_t i = 0; i < guide->elements; i++)
-		if (!isfinite(factors[i]))
-			FP_TRY(fp_fail(ctx, FP_ERROR_INPUT, "tensor '%s' contains NaN or infinity (entry %lld)", guide->name,
-						   (long long)i));
+	FP_TRY(fp_coding_scales(&factors, ctx, guide, scales));
 #pragma omp parallel for schedule(static)
 	for (int64_t row = 0; row < rows; row++)
 		decode_row((char *)bytes + row * row_bytes, tensor, (const char *)values + row * code_bytes, factors, zeros,

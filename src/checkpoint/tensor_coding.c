@@ -1,9 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "checkpoint/tensor_coding.h"
 
+#include "base/memory.h"
 #include "checkpoint/fp8_tensors.h"
 #include "checkpoint/integer_tensors.h"
 #include "checkpoint/packed_tensor.h"
+#include <math.h>
+
+fp_status fp_coding_scales(float **out, fp_context *ctx, const fp_tensor_info *guide, const void *bytes)
+{
+	fp_status status;
+	FP_TRY(FP_NEW(ctx, out, guide->elements));
+	fp_to_float(*out, bytes, guide->dtype, guide->elements);
+	for (int64_t i = 0; i < guide->elements; i++)
+		if (!isfinite((*out)[i]))
+			FP_TRY(fp_fail(ctx, FP_ERROR_INPUT, "tensor '%s' contains NaN or infinity (entry %lld)", guide->name,
+						   (long long)i));
+cleanup:
+	return status;
+}
 
 fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tensor, const void *values,
 						   const void *guide, const void *zeros)

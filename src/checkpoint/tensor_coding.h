@@ -29,4 +29,7 @@ typedef struct fp_tensor_coding {
 fp_status fp_tensor_decode(void *bytes, fp_context *ctx, const fp_tensor_info *tensor, const void *values,
 						   const void *guide, const void *zeros);
 
+/* *out ← the scales of a coding's guide, from its bytes; each must be finite. The caller frees them. */
+fp_status fp_coding_scales(float **out, fp_context *ctx, const fp_tensor_info *guide, const void *bytes);
+
 #endif

@@ -19,24 +19,34 @@ cleanup:
 	return status;
 }
 
-fp_status fp_quantise_end(const fp_layer_task *task, const fp_problem *problem, fp_matrix V, fp_grid *grid)
+/* V ← on the grid, whose scales are chosen for it; by descent unless that is not wanted, which needs the Gram matrix or, for
+ * a start, the inputs' energies. */
+static fp_status place(const fp_layer_task *task, const fp_gram *gram, fp_matrix energy, fp_matrix V,
+					   const fp_grid *grid)
 {
 	fp_backend *be = task->be;
 	int finite;
-	fp_status status = FP_OK;
-	if (!grid->format || problem->grid)
-		return FP_OK;
+	fp_status status;
 	FP_TRY(be->linear->finite(be, V, &finite));
 	if (!finite)
 		FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC, "the solver's result is not finite"));
-	if (fp_quantiser_of(task->settings) == FP_QUANTISER_DESCENT) {
-		FP_TRY(fp_quantise_by_descent(problem->gram, task->settings, V, grid));
-	} else {
+	if (fp_quantiser_of(task->settings) == FP_QUANTISER_NEAREST) {
 		FP_TRY(fp_grid_fit(be, V, grid));
 		FP_TRY(be->grid->round(be, grid, V, V));
+	} else if (gram->be) {
+		FP_TRY(fp_quantise_by_descent(gram, task->settings, V, grid));
+	} else {
+		FP_TRY(fp_quantise_by_energy(be, energy, V, grid));
 	}
 cleanup:
 	return status;
+}
+
+fp_status fp_quantise_end(const fp_layer_task *task, const fp_problem *problem, fp_matrix V, fp_grid *grid)
+{
+	if (!grid->format || problem->grid)
+		return FP_OK;
+	return place(task, problem->gram, problem->gram->diagonal, V, grid);
 }
 
 fp_status fp_kept_inputs_new(fp_kept_inputs *out, const fp_layer_task *task)
@@ -74,22 +84,18 @@ fp_status fp_quantise_fitted(const fp_layer_task *task, const fp_kept_inputs *ke
 							 fp_matrix V, fp_grid *grid)
 {
 	fp_backend *be = task->be;
+	const fp_grid_format *format = fp_grid_format_named(task->settings->quantize);
 	const fp_matrix energy = kept->energy[result->number];
 	fp_gram gram = {0};
 	fp_matrix own = {0}, wide;
-	fp_problem problem = {.gram = &gram};
 	fp_status status = FP_OK;
-	if (!fp_grid_format_named(task->settings->quantize))
+	if (!format)
 		return FP_OK;
 	FP_TRY(fp_matrix_widen(be, V, &own, &wide));
-	problem.W = wide;
-	FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, grid));
-	if (!fp_matrix_is_absent(energy)) {
-		FP_TRY(fp_quantise_by_energy(be, energy, wide, grid));
-	} else {
+	FP_TRY(fp_grid_new(grid, be, format, result->tensor->dtype, V.rows, V.cols));
+	if (fp_matrix_is_absent(energy))
 		FP_TRY(fp_gram_new(&gram, be, kept->gram[fp_role_group(result->number)]));
-		FP_TRY(fp_quantise_end(task, &problem, wide, grid));
-	}
+	FP_TRY(place(task, &gram, energy, wide, grid));
 	if (wide.buffer != V.buffer)
 		FP_TRY(be->memory->copy(be, V, wide));
 cleanup:

@@ -22,6 +22,7 @@ void fp_grid_free(fp_backend *be, fp_grid *grid)
 {
 	fp_matrix_free(be, &grid->scale);
 	fp_matrix_free(be, &grid->zero);
+	*grid = (fp_grid){0};
 }
 
 fp_status fp_grid_fit(fp_backend *be, fp_matrix V, const fp_grid *grid)

@@ -11,7 +11,7 @@
 /* A grid for m × n weights, n > 0, without numbers yet. Freed with fp_grid_free(). */
 fp_status fp_grid_new(fp_grid *out, fp_backend *be, const fp_grid_format *format, fp_dtype dtype, int64_t rows,
 					  int64_t cols);
-void fp_grid_free(fp_backend *be, fp_grid *grid); /* all zero is allowed */
+void fp_grid_free(fp_backend *be, fp_grid *grid); /* all zero is allowed; leaves it so */
 
 /* The scale of a group is the one with which its largest entry in V just fits. */
 fp_status fp_grid_fit(fp_backend *be, fp_matrix V, const fp_grid *grid);
@@ -24,8 +24,8 @@ typedef enum fp_quantiser {
 } fp_quantiser;
 fp_quantiser fp_quantiser_of(const fp_settings *settings);
 
-/* Chooses the grid's scales and puts V on the grid such that its output changes little:
- * coordinate descent on weights and scales (grid_descent.c). Zeros stay zeros. */
+/* Chooses the grid's scales and puts V on the grid such that its output changes little: coordinate descent on weights and
+ * scales (grid_descent.c). Zeros stay zeros. */
 fp_status fp_quantise_by_descent(const fp_gram *gram, const fp_settings *settings, fp_matrix V, const fp_grid *grid);
 /* The same with every weight on its own: only the scales are chosen by the inputs' energies, diag(A) (1 × n). */
 fp_status fp_quantise_by_energy(fp_backend *be, fp_matrix energy, fp_matrix V, const fp_grid *grid);

@@ -4,8 +4,8 @@
  *
  *     min ‖(V' − V)X*‖² over V' on the grid, V' = 0 where V is, and over the grid's scales
  *
- * V is the solution of an operator's problem, which has its ridge and its corrections; to aim at the problem's target again instead
- * undoes the former and was measured to be worse by divergence.
+ * V is the solution of an operator's problem. Aiming at that problem's target again would undo the ridge that the solve
+ * had, and was measured to be worse by divergence.
  *
  * The scales start as those whose rounding errors are smallest, weighted by diag(A), and the weights as the nearest ones
  * on the grid. Then passes over the columns: with half the gradient G = (V' − V)A, a weight moves to the point of the grid
@@ -20,7 +20,6 @@
  * GPTQ's sweep sees each column once and needs a factor of the inverse of A, which is not that of a row with zeros in it.
  * From the nearest weights the passes reach what they reach from the result of that sweep: docs/research/quantised.md.
  */
-#include "base/clock.h"
 #include "base/numbers.h"
 #include "solver/grid.h"
 

@@ -65,21 +65,6 @@ int64_t fp_grid_group(const fp_grid_format *format, int64_t n)
 	return n;
 }
 
-float fp_grid_first(const fp_grid_format *format)
-{
-	return fp_grid_rule_of(format, FP_F32).first;
-}
-
-float fp_grid_last(const fp_grid_format *format)
-{
-	return fp_grid_rule_of(format, FP_F32).last;
-}
-
-float fp_grid_type_round(fp_dtype dtype, float x)
-{
-	return fp_round_to_type(dtype, x);
-}
-
 void fp_grid_fit_group(const fp_grid_format *format, fp_dtype dtype, const float *v, int64_t count, float *scale,
 					   float *zero)
 {

@@ -34,9 +34,6 @@ const fp_grid_format *fp_grid_format_named(const char *name);
 /* Entries that share a scale in rows of n > 0 entries. Loaders want groups that divide the row: where the format's does
  * not, it is halved down to 32, and then it is the whole row. */
 int64_t fp_grid_group(const fp_grid_format *format, int64_t n);
-/* The first and the last code of whole numbers; ±448 for E4M3. */
-float fp_grid_first(const fp_grid_format *format);
-float fp_grid_last(const fp_grid_format *format);
 /* The format as grid_numbers.h takes it. */
 static inline fp_grid_rule fp_grid_rule_of(const fp_grid_format *format, fp_dtype dtype)
 {
@@ -49,8 +46,6 @@ static inline fp_grid_rule fp_grid_rule_of(const fp_grid_format *format, fp_dtyp
 	return rule;
 }
 
-/* x in a weight type, as a float. */
-float fp_grid_type_round(fp_dtype dtype, float x);
 /* *scale, *zero ← of a group: the largest magnitude just fits (asymmetric: the largest and the smallest entry). Zeros are
  * always on the grid, so entries that are pruned do not matter. A scale is never 0: that of a group of zeros is the type's
  * epsilon, as in compressed-tensors, and one that underflows is the type's smallest number. */

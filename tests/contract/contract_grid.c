@@ -36,7 +36,7 @@ static grid_sample grid_new(contract *c, const grid_case *k, double size)
 	const int64_t count = k->rows * k->groups;
 	double *scale = new_doubles(count), *zero = new_doubles(count);
 	for (int64_t i = 0; i < count; i++) {
-		scale[i] = fp_grid_type_round(k->dtype, (float)(size * (1.5 + (double)random_uniform(&c->seed))));
+		scale[i] = fp_round_to_type(k->dtype, (float)(size * (1.5 + (double)random_uniform(&c->seed))));
 		zero[i] = (double)contract_random(c, -8, 7);
 	}
 	out.zeros = !out.grid.format->symmetric;
@@ -259,7 +259,7 @@ static void check_rescale(contract *c, const grid_case *k)
 		const double best = (double)old * (1 - slope / curvature), t = (double)now / (double)old - 1;
 		if (now != old) {
 			assert_true(fabs((double)now - best) <= type * fabs(best) && 2 * slope * t + curvature * t * t < 1e-6);
-			assert_true(now == fp_grid_type_round(k->dtype, now));
+			assert_true(now == fp_round_to_type(k->dtype, now));
 		} else if (curvature > 0 && best > 0) {
 			assert_true(fabs(best - (double)old) <= type * (double)old); /* so small a step is lost */
 		}

@@ -52,9 +52,9 @@ static void codes_come_back_from_their_values(void **state)
 			int high = types[t] == FP_F16 ? 6 : 100;
 			uint64_t seed = (uint64_t)(10 * f + t);
 			for (int i = 0; i < 20000; i++) {
-				float first = fp_grid_first(format), last = fp_grid_last(format);
+				float first = fp_grid_rule_of(format, FP_F32).first, last = fp_grid_rule_of(format, FP_F32).last;
 				int exponent = low + (int)((float)(high - low) * (random_uniform(&seed) + 1.0F) / 2.0F);
-				float scale = fp_grid_type_round(types[t], ldexpf(1.5F + random_uniform(&seed) / 2.0F, exponent));
+				float scale = fp_round_to_type(types[t], ldexpf(1.5F + random_uniform(&seed) / 2.0F, exponent));
 				float middle = (first + last) / 2.0F, half = (last - first) / 2.0F;
 				float zero = format->symmetric ? 0.0F : nearbyintf(middle + half * random_uniform(&seed));
 				float code = fp_grid_code(format, 1.0F, 0.0F, middle + half * random_uniform(&seed));
@@ -99,7 +99,7 @@ static void scales_fit_the_largest_weight(void **state)
 	fp_grid_fit_group(fp_grid_format_named("int8"), FP_F32, v, GROUP, &scale, &zero);
 	assert_true(scale == 0.5F / 127.5F && zero == 0.0F);
 	fp_grid_fit_group(fp_grid_format_named("fp8"), FP_BF16, v, GROUP, &scale, &zero);
-	assert_true(scale == fp_grid_type_round(FP_BF16, 0.5F / 448.0F) && zero == 0.0F);
+	assert_true(scale == fp_round_to_type(FP_BF16, 0.5F / 448.0F) && zero == 0.0F);
 	fp_grid_fit_group(fp_grid_format_named("int4-asym"), FP_F32, v, GROUP, &scale, &zero);
 	assert_true(fabsf(scale - 0.05F) < 1e-8F && zero == 2.0F); /* −0.5 is code −8 */
 }
@@ -117,8 +117,9 @@ static void zeros_are_on_every_grid(void **state)
 				v[1] = all[i][0];
 				v[2] = all[i][1];
 				fp_grid_fit_group(format, types[t], v, GROUP, &scale, &zero);
-				assert_true(scale > 0.0F && scale == fp_grid_type_round(types[t], scale));
-				assert_true(zero >= fp_grid_first(format) && zero <= fp_grid_last(format));
+				assert_true(scale > 0.0F && scale == fp_round_to_type(types[t], scale));
+				assert_true(zero >= fp_grid_rule_of(format, FP_F32).first &&
+							zero <= fp_grid_rule_of(format, FP_F32).last);
 				float back = fp_grid_value(types[t], scale, zero, fp_grid_code(format, scale, zero, 0.0F));
 				assert_true(back == 0.0F && !signbit(back));
 				if (i == 0)
