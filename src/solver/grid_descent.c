@@ -15,7 +15,8 @@
  *     G[i,:] ← G[i,:] + (change of v)·A[j,:]
  *
  * and behind each group its scale moves to its best value for the codes that it has now. No step raises the error. Rows
- * are independent. A block of columns needs its own part of A only; one product then brings all of G up to date.
+ * are independent. G is brought up to date in the columns of a strip at once, by small products, and in all others behind
+ * the strip by one product with all of its changes.
  *
  * GPTQ's sweep sees each column once and needs a factor of the inverse of A, which is not that of a row with zeros in it.
  * From the nearest weights the passes reach what they reach from the result of that sweep: docs/research/quantised.md.
@@ -23,18 +24,23 @@
 #include "base/numbers.h"
 #include "solver/grid.h"
 
-enum { CANDIDATES = 16 };
+enum { CANDIDATES = 16, STRIP = 512 };
 static const float CANDIDATE_STEP = 0.03F;
+
+typedef struct range {
+	int64_t first, count;
+} range;
 
 typedef struct descent {
 	fp_backend *be;
 	fp_matrix A, V, X, G; /* X: V as it was */
+	fp_matrix S;          /* V at the start of a strip, in its columns */
 	fp_matrix D, P;       /* m × columns of a group */
 } descent;
 
 static void descent_free(descent *d)
 {
-	fp_matrix *all[] = {&d->X, &d->G, &d->D, &d->P};
+	fp_matrix *all[] = {&d->X, &d->G, &d->S, &d->D, &d->P};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		fp_matrix_free(d->be, all[i]);
 }
@@ -48,35 +54,91 @@ static fp_grid column_of(const fp_grid *grid, int64_t group)
 	return out;
 }
 
-/* G ← G + D A for a change D of `count` columns from `first` on. */
-static fp_status follow(const descent *d, fp_matrix D, int64_t first, int64_t count)
+static fp_matrix columns(fp_matrix M, range of)
 {
-	return d->be->linear->gemm(d->be, 1.0F, D, FP_PLAIN, fp_matrix_rows(d->A, first, count), FP_PLAIN, 1.0F, d->G);
+	return fp_matrix_cols(M, of.first, of.count);
 }
 
-static fp_matrix square_of(const descent *d, int64_t first, int64_t count)
+static fp_matrix part_of_gram(const descent *d, range rows, range cols)
 {
-	return fp_matrix_cols(fp_matrix_rows(d->A, first, count), first, count);
+	return columns(fp_matrix_rows(d->A, rows.first, rows.count), cols);
 }
 
-/* One pass over a group's weights, and a step on its scales. */
-static fp_status improve_group(descent *d, const fp_grid *grid, int64_t group)
+/* G ← G + D A in the columns `where`, for a change D of the columns `changed`. */
+static fp_status follow(const descent *d, fp_matrix D, range changed, range where)
+{
+	if (where.count == 0)
+		return FP_OK;
+	return d->be->linear->gemm(d->be, 1.0F, D, FP_PLAIN, part_of_gram(d, changed, where), FP_PLAIN, 1.0F,
+							   columns(d->G, where));
+}
+
+/* A step on the scales of a group. */
+static fp_status improve_scales(const descent *d, const fp_grid *column, range group, range where)
 {
 	fp_backend *be = d->be;
-	const int64_t size = d->V.cols / grid->scale.cols, first = group * size;
-	const fp_grid column = column_of(grid, group);
-	const fp_matrix V = fp_matrix_cols(d->V, first, size);
+	const fp_matrix V = columns(d->V, group);
+	fp_status status;
+	FP_TRY(be->linear->gemm(be, 1.0F, V, FP_PLAIN, part_of_gram(d, group, group), FP_PLAIN, 0.0F, d->P));
+	FP_TRY(be->grid->rescale(be, column, d->P, columns(d->G, group), V, d->D));
+	FP_TRY(follow(d, d->D, group, where));
+cleanup:
+	return status;
+}
+
+/* A pass over a group's weights in a strip, or over the strip's part of a longer group. */
+static fp_status improve_weights(const descent *d, const fp_grid *column, range part, range strip)
+{
+	const int64_t end = part.first + part.count;
 	fp_status status = FP_OK;
-	for (int64_t at = first; at < first + size; at += FP_GRID_BLOCK) {
-		const int64_t count = fp_smaller(FP_GRID_BLOCK, first + size - at);
-		const fp_matrix D = fp_matrix_cols(d->D, 0, count);
-		FP_TRY(be->grid->descend(be, &column, square_of(d, at, count), fp_matrix_cols(d->X, at, count),
-								 fp_matrix_cols(d->G, at, count), fp_matrix_cols(d->V, at, count), D));
-		FP_TRY(follow(d, D, at, count));
+	for (int64_t at = part.first; at < end; at += FP_GRID_BLOCK) {
+		const range block = {at, fp_smaller(FP_GRID_BLOCK, end - at)};
+		const fp_matrix D = fp_matrix_cols(d->D, 0, block.count);
+		FP_TRY(d->be->grid->descend(d->be, column, part_of_gram(d, block, block), columns(d->X, block),
+									columns(d->G, block), columns(d->V, block), D));
+		FP_TRY(follow(d, D, block, strip));
 	}
-	FP_TRY(be->linear->gemm(be, 1.0F, V, FP_PLAIN, square_of(d, first, size), FP_PLAIN, 0.0F, d->P));
-	FP_TRY(be->grid->rescale(be, &column, d->P, fp_matrix_cols(d->G, first, size), V, d->D));
-	FP_TRY(follow(d, d->D, first, size));
+cleanup:
+	return status;
+}
+
+/* A pass over the columns of a strip: whole groups with their scales, or a part of one group. */
+static fp_status improve_strip(const descent *d, const fp_grid *grid, range strip)
+{
+	fp_backend *be = d->be;
+	const int64_t n = d->V.cols, size = n / grid->scale.cols, end = strip.first + strip.count;
+	const fp_matrix V = columns(d->V, strip), S = fp_matrix_cols(d->S, 0, strip.count);
+	fp_status status;
+	FP_TRY(be->memory->copy(be, S, V));
+	for (int64_t at = strip.first; at < end; at += size) {
+		const range part = {at, fp_smaller(size, end - at)};
+		const fp_grid column = column_of(grid, at / size);
+		FP_TRY(improve_weights(d, &column, part, strip));
+		if (part.count == size)
+			FP_TRY(improve_scales(d, &column, part, strip));
+	}
+	FP_TRY(be->linear->axpby(be, 1.0F, V, -1.0F, S)); /* S: what the strip's weights have moved by */
+	FP_TRY(follow(d, S, strip, (range){0, strip.first}));
+	FP_TRY(follow(d, S, strip, (range){end, n - end}));
+cleanup:
+	return status;
+}
+
+/* Strips are whole groups; a group that is longer than a strip is divided, and its scales move at its end. */
+static fp_status pass(const descent *d, const fp_grid *grid)
+{
+	const int64_t n = d->V.cols, size = n / grid->scale.cols;
+	const bool divided = size > STRIP;
+	const int64_t width = divided ? STRIP : STRIP / size * size, span = divided ? size : n;
+	fp_status status = FP_OK;
+	for (int64_t start = 0; start < n; start += span) {
+		for (int64_t first = start; first < start + span; first += width)
+			FP_TRY(improve_strip(d, grid, (range){first, fp_smaller(width, start + span - first)}));
+		if (divided) {
+			const fp_grid column = column_of(grid, start / size);
+			FP_TRY(improve_scales(d, &column, (range){start, size}, (range){0, n}));
+		}
+	}
 cleanup:
 	return status;
 }
@@ -104,11 +166,11 @@ fp_status fp_quantise_by_descent(const fp_gram *gram, const fp_settings *setting
 	FP_TRY(be->linear->axpby(be, 1.0F, V, -1.0F, change));
 	FP_TRY(be->linear->gemm(be, 1.0F, change, FP_PLAIN, gram->A, FP_TRANSPOSED, 0.0F, d.G));
 	fp_matrix_free(be, &change);
+	FP_TRY(fp_matrix_new(be, &d.S, V.rows, fp_smaller(STRIP, V.cols), FP_F32));
 	FP_TRY(fp_matrix_new(be, &d.D, V.rows, size, FP_F32));
 	FP_TRY(fp_matrix_new(be, &d.P, V.rows, size, FP_F32));
-	for (int64_t pass = 0; pass < settings->quantizer_passes; pass++)
-		for (int64_t group = 0; group < grid->scale.cols; group++)
-			FP_TRY(improve_group(&d, grid, group));
+	for (int64_t i = 0; i < settings->quantizer_passes; i++)
+		FP_TRY(pass(&d, grid));
 cleanup:
 	fp_matrix_free(be, &change);
 	descent_free(&d);
@@ -117,5 +179,5 @@ cleanup:
 
 double fp_quantise_floats(double entries)
 {
-	return 4 * entries; /* V as it was, G, and two groups as long as a row */
+	return 5 * entries; /* V as it was, G, a strip, and two groups, each at most as long as a row */
 }
