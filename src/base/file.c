@@ -2,9 +2,11 @@
 #include "base/file.h"
 
 #include "base/memory.h"
+#include "base/numbers.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +15,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { COPY_BLOCK = 1 << 20 };
+enum { COPY_BLOCK = 1 << 20, PIECE_BYTES = 4 << 20, TRUNCATED = INT_MAX };
 
 /* Opens a regular file for reading and gets its size. */
 static fp_status open_for_reading(int *out, int64_t *size, fp_context *ctx, const char *path)
@@ -175,18 +177,77 @@ cleanup:
 	return status;
 }
 
-fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *bytes, int64_t size, int64_t offset)
+/* 0, or the errno of what failed */
+static int write_range(int file, const char *from, int64_t size, int64_t offset)
 {
-	const char *from = bytes;
 	for (int64_t done = 0; done < size;) {
 		ssize_t count = pwrite(file, from + done, (size_t)(size - done), (off_t)(offset + done));
 		if (count < 0 && errno == EINTR)
 			continue;
 		if (count <= 0)
-			return fp_fail(ctx, FP_ERROR_IO, "%s: writing failed: %s", path, strerror(count < 0 ? errno : ENOSPC));
+			return count < 0 ? errno : ENOSPC;
 		done += count;
 	}
-	return FP_OK;
+	return 0;
+}
+
+/* 0, the errno of what failed, or TRUNCATED */
+static int read_range(int file, char *to, int64_t size, int64_t offset)
+{
+	for (int64_t done = 0; done < size;) {
+		ssize_t count = pread(file, to + done, (size_t)(size - done), (off_t)(offset + done));
+		if (count < 0 && errno == EINTR)
+			continue;
+		if (count <= 0)
+			return count < 0 ? errno : TRUNCATED;
+		done += count;
+	}
+	return 0;
+}
+
+static fp_status writing_failed(fp_context *ctx, const char *path, int failure)
+{
+	return failure ? fp_fail(ctx, FP_ERROR_IO, "%s: writing failed: %s", path, strerror(failure)) : FP_OK;
+}
+
+static fp_status reading_failed(fp_context *ctx, const char *path, int failure)
+{
+	const char *reason = failure == TRUNCATED ? "the file was truncated" : strerror(failure);
+	return failure ? fp_fail(ctx, FP_ERROR_IO, "%s: reading failed: %s", path, reason) : FP_OK;
+}
+
+fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *bytes, int64_t size, int64_t offset)
+{
+	return writing_failed(ctx, path, write_range(file, bytes, size, offset));
+}
+
+fp_status fp_read_at(fp_context *ctx, int file, const char *path, void *bytes, int64_t size, int64_t offset)
+{
+	return reading_failed(ctx, path, read_range(file, bytes, size, offset));
+}
+
+fp_status fp_write_parallel(fp_context *ctx, int threads, int file, const char *path, const void *bytes, int64_t size,
+							int64_t offset)
+{
+	int failure = 0;
+#pragma omp parallel for num_threads(threads) reduction(max : failure)
+	for (int64_t at = 0; at < size; at += PIECE_BYTES) {
+		int own = write_range(file, (const char *)bytes + at, fp_smaller(PIECE_BYTES, size - at), offset + at);
+		failure = own > failure ? own : failure;
+	}
+	return writing_failed(ctx, path, failure);
+}
+
+fp_status fp_read_parallel(fp_context *ctx, int threads, int file, const char *path, void *bytes, int64_t size,
+						   int64_t offset)
+{
+	int failure = 0;
+#pragma omp parallel for num_threads(threads) reduction(max : failure)
+	for (int64_t at = 0; at < size; at += PIECE_BYTES) {
+		int own = read_range(file, (char *)bytes + at, fp_smaller(PIECE_BYTES, size - at), offset + at);
+		failure = own > failure ? own : failure;
+	}
+	return reading_failed(ctx, path, failure);
 }
 
 void fp_start_writing(int file, int64_t offset, int64_t size)
@@ -214,21 +275,6 @@ fp_status fp_open_for_update(int *out, fp_context *ctx, const char *path, int64_
 					   known ? (long long)about.st_size : -1, (long long)size);
 	}
 	*out = file;
-	return FP_OK;
-}
-
-fp_status fp_read_at(fp_context *ctx, int file, const char *path, void *bytes, int64_t size, int64_t offset)
-{
-	char *to = bytes;
-	for (int64_t done = 0; done < size;) {
-		ssize_t count = pread(file, to + done, (size_t)(size - done), (off_t)(offset + done));
-		if (count < 0 && errno == EINTR)
-			continue;
-		if (count <= 0)
-			return fp_fail(ctx, FP_ERROR_IO, "%s: reading failed: %s", path,
-						   count < 0 ? strerror(errno) : "the file was truncated");
-		done += count;
-	}
 	return FP_OK;
 }
 

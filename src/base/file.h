@@ -36,6 +36,11 @@ fp_status fp_write_at(fp_context *ctx, int file, const char *path, const void *b
 /* Starts writing these bytes to the disk without waiting; fp_close_synced() or fsync() reports errors. */
 void fp_start_writing(int file, int64_t offset, int64_t size);
 fp_status fp_read_at(fp_context *ctx, int file, const char *path, void *bytes, int64_t size, int64_t offset);
+/* The same by several threads, because one is slower than a fast disk or the system's cache. */
+fp_status fp_write_parallel(fp_context *ctx, int threads, int file, const char *path, const void *bytes, int64_t size,
+							int64_t offset);
+fp_status fp_read_parallel(fp_context *ctx, int threads, int file, const char *path, void *bytes, int64_t size,
+						   int64_t offset);
 /* Opens an existing file of this size for reading and writing. Symbolic links are not followed. The caller closes it.
  */
 fp_status fp_open_for_update(int *out, fp_context *ctx, const char *path, int64_t size);

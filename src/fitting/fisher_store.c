@@ -100,7 +100,8 @@ static fp_status write_rows(const fp_fisher_store *f, fp_matrix rows, fp_dtype t
 	fp_status status;
 	FP_TRY(f->be->memory->download(f->be, f->host, type, rows.cols, rows));
 	FP_TRY(f->be->memory->synchronize(f->be));
-	FP_TRY(fp_write_at(f->be->ctx, f->file, FILE_NAME, f->host, fp_matrix_size(rows) * fp_dtype_size(type), offset));
+	FP_TRY(fp_write_parallel(f->be->ctx, f->be->threads, f->file, FILE_NAME, f->host,
+							 fp_matrix_size(rows) * fp_dtype_size(type), offset));
 cleanup:
 	return status;
 }
@@ -108,7 +109,8 @@ cleanup:
 static fp_status read_rows(const fp_fisher_store *f, fp_matrix rows, fp_dtype type, int64_t offset)
 {
 	fp_status status;
-	FP_TRY(fp_read_at(f->be->ctx, f->file, FILE_NAME, f->host, fp_matrix_size(rows) * fp_dtype_size(type), offset));
+	FP_TRY(fp_read_parallel(f->be->ctx, f->be->threads, f->file, FILE_NAME, f->host,
+							fp_matrix_size(rows) * fp_dtype_size(type), offset));
 	FP_TRY(f->be->memory->upload(f->be, rows, f->host, type, rows.cols));
 	FP_TRY(f->be->memory->synchronize(f->be)); /* the next call writes to f->host */
 cleanup:

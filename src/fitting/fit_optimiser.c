@@ -12,6 +12,13 @@ static const float BETA1 = 0.9F;
 static const float BETA2 = 0.999F;
 static const float EPSILON = 1e-12F; /* only avoids 0/0: the gradients of a relative loss are small */
 
+/* True if products read weights in the very type of the checkpoint: then those are the rounded ones too. */
+static bool narrow_is_rounded(const fp_model *model, const fp_tensor_info *weight)
+{
+	return fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION) && weight->dtype == FP_BF16 &&
+		   fp_model_held_type(model, weight) == FP_BF16;
+}
+
 /* All matrices of the optimiser for one operator; returns how many. The sets have arrays. */
 static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer, int number,
 					  fp_matrix_part parts[MOST_PARTS])
@@ -31,7 +38,8 @@ static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer,
 	}
 	if (rounds)
 		parts[count++] = (fp_matrix_part){&o->narrow.weight[number], rows, cols, FP_BF16};
-	parts[count++] = (fp_matrix_part){&o->rounded.weight[number], rows, cols, fp_model_held_type(model, weight)};
+	if (!narrow_is_rounded(model, weight))
+		parts[count++] = (fp_matrix_part){&o->rounded.weight[number], rows, cols, fp_model_held_type(model, weight)};
 	if (bias)
 		parts[count++] = (fp_matrix_part){&o->rounded.bias[number], 1, rows, FP_F32};
 	return count;
@@ -52,7 +60,8 @@ int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registe
 		if (!weight)
 			continue;
 		fp_dtype held = fp_model_held_type(model, weight);
-		bytes += weight->elements * (sets + (rounds ? 2 : 0) + fp_dtype_size(held));
+		bytes += weight->elements * (sets + (rounds ? 2 : 0));
+		bytes += narrow_is_rounded(model, weight) ? 0 : weight->elements * fp_dtype_size(held);
 		if (fp_model_operator_bias(model, layer, i))
 			bytes += weight->shape[0] * (sets + (int64_t)sizeof(float));
 		if (rounds_through(weight, held))
@@ -74,11 +83,20 @@ fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task)
 	for (int i = 0; i < fp_model_operators(model); i++) {
 		int count = list_parts(out, model, task->layer->index, i, parts);
 		FP_TRY(fp_matrix_parts_new(task->be, parts, count));
+		if (count > 0 && narrow_is_rounded(model, fp_model_operator(model, task->layer->index, i)))
+			out->rounded.weight[i] = out->narrow.weight[i];
 	}
 cleanup:
 	if (status != FP_OK)
 		fp_fit_optimiser_free(out);
 	return status;
+}
+
+/* True if the rounded weights of an operator are those that products read. */
+static bool is_shared(const fp_fit_optimiser *o, int number)
+{
+	return !fp_matrix_is_absent(o->rounded.weight[number]) &&
+		   o->rounded.weight[number].buffer == o->narrow.weight[number].buffer;
 }
 
 void fp_fit_optimiser_free(fp_fit_optimiser *optimiser)
@@ -87,6 +105,9 @@ void fp_fit_optimiser_free(fp_fit_optimiser *optimiser)
 	fp_layer_matrices *all[] = {&o->weights, &o->narrow, &o->rounded, &o->gradients, &o->mean, &o->square};
 	if (!o->task)
 		return;
+	for (int i = 0; i < o->rounded.count; i++)
+		if (is_shared(o, i))
+			o->rounded.weight[i] = (fp_matrix){0};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_layer_matrices_free(o->task->be, all[i]);
 	fp_free(o->rate);
@@ -194,7 +215,7 @@ fp_status fp_fit_optimiser_round(fp_fit_optimiser *o)
 	const fp_layer *layer = o->task->layer;
 	fp_status status = FP_OK;
 	for (int i = 0; i < o->weights.count; i++) {
-		if (!fp_matrix_is_absent(layer->weight[i]))
+		if (!fp_matrix_is_absent(layer->weight[i]) && !is_shared(o, i))
 			FP_TRY(round_matrix(be, fp_model_operator(layer->model, layer->index, i), o->weights.weight[i],
 								o->rounded.weight[i]));
 		if (!fp_matrix_is_absent(layer->bias[i]))

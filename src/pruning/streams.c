@@ -258,8 +258,8 @@ static fp_status fetch_rows(fp_streams *streams, int slot, int64_t first, fp_mat
 	if (streams->residence != FP_ON_DISK)
 		return FP_OK;
 	FP_REQUIRE(be, streams->source[slot] >= 0);
-	FP_TRY(fp_read_at(be->ctx, streams->file[streams->source[slot]], "hidden states", streams->host,
-					  fp_matrix_size(rows) * (int64_t)sizeof(float), file_offset(streams, first)));
+	FP_TRY(fp_read_parallel(be->ctx, be->threads, streams->file[streams->source[slot]], "hidden states", streams->host,
+							fp_matrix_size(rows) * (int64_t)sizeof(float), file_offset(streams, first)));
 	FP_TRY(be->memory->upload(be, rows, streams->host, FP_F32, rows.cols));
 cleanup:
 	return status;
@@ -304,8 +304,9 @@ fp_status fp_streams_store(fp_streams *streams, int stream, int64_t first)
 		return FP_OK;
 	FP_REQUIRE(be, streams->target[stream] >= 0);
 	FP_TRY(be->memory->download(be, streams->host, FP_F32, hidden.cols, hidden));
-	FP_TRY(fp_write_at(be->ctx, streams->file[streams->target[stream]], "hidden states", streams->host,
-					   fp_matrix_size(hidden) * (int64_t)sizeof(float), file_offset(streams, first)));
+	FP_TRY(fp_write_parallel(be->ctx, be->threads, streams->file[streams->target[stream]], "hidden states",
+							 streams->host, fp_matrix_size(hidden) * (int64_t)sizeof(float),
+							 file_offset(streams, first)));
 cleanup:
 	return status;
 }
