@@ -6,8 +6,8 @@
  *
  * Ends with 77, which CTest shows as skipped, if the backend does not open on this machine. The CPU backend runs with
  * the default number of threads, with one and with three, because mistakes happen where work is divided between threads.
- * For tools that make a program slow, FP_CONTRACT_FILTER selects tests by name ('*' matches any text) and
- * FP_CONTRACT_TOKENS shortens the long contexts.
+ * For tools that make a program slow, FP_CONTRACT_FILTER selects tests by name ('*' matches any text),
+ * FP_CONTRACT_THREADS is the only number of threads, and FP_CONTRACT_TOKENS shortens the long contexts.
  */
 #include "contract.h"
 
@@ -92,8 +92,8 @@ static int run_group(const contract_group *group)
 
 int main(int argc, char **argv)
 {
-	static const int threads[] = {0, 1, 3};
-	const char *filter = getenv("FP_CONTRACT_FILTER");
+	int threads[] = {0, 1, 3};
+	const char *filter = getenv("FP_CONTRACT_FILTER"), *only = getenv("FP_CONTRACT_THREADS");
 	bool chosen[GROUP_COUNT];
 	int failed = 0;
 	if (argc != 2) {
@@ -103,7 +103,8 @@ int main(int argc, char **argv)
 	open_name = argv[1];
 	if (filter && *filter)
 		cmocka_set_test_filter(filter);
-	int runs = strncmp(open_name, "cpu", 3) == 0 ? 3 : 1;
+	int runs = strncmp(open_name, "cpu", 3) == 0 && !only ? 3 : 1;
+	threads[0] = only ? atoi(only) : 0;
 	if (!choose_groups(chosen))
 		runs = 0;
 	for (int run = 0; run < runs; run++) {
