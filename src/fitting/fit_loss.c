@@ -43,9 +43,9 @@ void fp_fit_loss_free(fp_fit_loss *loss)
 	*loss = (fp_fit_loss){0};
 }
 
-/* Rearranges order[first, count) in rounds that have one window of each part, in an order in which any few successive
- * parts lie far apart: then every batch has about as many windows of each rank. Windows of a part keep their order. */
-static void deal(fp_fit_loss *f, int64_t first, int64_t count)
+/* Rearranges order[first, count) in rounds that have `chunk` windows of each part, or what is left of it, in an order in
+ * which any few successive parts lie far apart. Windows of a part keep their order. */
+static void deal(fp_fit_loss *f, int64_t first, int64_t count, int64_t chunk)
 {
 	static const int spread[FP_PARTS] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 	int64_t begin[FP_PARTS + 1] = {0}, end[FP_PARTS], at = first;
@@ -59,12 +59,29 @@ static void deal(fp_fit_loss *f, int64_t first, int64_t count)
 		f->chosen[end[fp_share_part(&f->share, f->order[i])]++] = f->order[i];
 	while (at < count)
 		for (int i = 0; i < FP_PARTS; i++)
-			if (begin[spread[i]] < end[spread[i]])
+			for (int64_t k = 0; k < chunk && begin[spread[i]] < end[spread[i]]; k++)
 				f->order[at++] = f->chosen[begin[spread[i]]++];
 }
 
+/* How many windows of a part stand together in the order. One, and every batch has about as many windows of each rank.
+ * Devices have whole batches of one part as far as that has enough windows, because products of few tokens, and gradients
+ * apart for each part, cost more there than ranks could save: every step would send all gradients to another device. */
+static int64_t chunk_of(const fp_fit_loss *f, int64_t first, int64_t count)
+{
+	const fp_fit_task *task = f->task;
+	int64_t windows[FP_PARTS] = {0}, fewest = fp_fit_batch(task->settings, task->windows, task->length);
+	if (!task->be->asynchronous || !fp_share_is_divided(&f->share))
+		return 1;
+	for (int64_t i = first; i < count; i++)
+		windows[fp_share_part(&f->share, f->order[i])]++;
+	for (int part = 0; part < FP_PARTS; part++)
+		if (windows[part] > 0)
+			fewest = fp_smaller(windows[part], fewest);
+	return fewest;
+}
+
 /* Puts order[first, count) in a random order. */
-static void shuffle(fp_fit_loss *f, int64_t first, int64_t count)
+static void shuffle(fp_fit_loss *f, int64_t first, int64_t count, int64_t chunk)
 {
 	for (int64_t i = count - 1; i > first; i--) {
 		int64_t j = fp_mersenne_between(&f->random, first, i);
@@ -73,7 +90,7 @@ static void shuffle(fp_fit_loss *f, int64_t first, int64_t count)
 		f->order[j] = window;
 	}
 	if (fp_share_is_divided(&f->share))
-		deal(f, first, count);
+		deal(f, first, count, chunk);
 }
 
 /* f->chosen ← the windows of order[first, end) that are in the part; returns how many. */
@@ -192,7 +209,9 @@ fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 		out->order[i] = i;
 	/* Each layer has its own seed, so that the order in which layers are pruned does not matter. */
 	fp_mersenne_seed(&out->random, (uint64_t)task->settings->seed * 1000003 + (uint64_t)task->layer->index);
-	shuffle(out, 0, task->windows);
+	shuffle(out, 0, task->windows, 1);
+	if (chunk_of(out, out->held_out, task->windows) > 1) /* the windows that are held out stay */
+		deal(out, out->held_out, task->windows, chunk_of(out, out->held_out, task->windows));
 	FP_TRY(fp_matrix_parts_new(task->be, parts, list_parts(out, tokens, hidden, slope, parts)));
 	if (task->read_fisher)
 		FP_TRY(make_metric(out));
@@ -250,7 +269,7 @@ fp_status fp_fit_loss_measure(fp_fit_loss *f, const fp_layer *layer, double *los
 static int64_t draw(fp_fit_loss *f, int64_t count)
 {
 	if (f->held_out + f->drawn + count > f->task->windows) {
-		shuffle(f, f->held_out, f->task->windows);
+		shuffle(f, f->held_out, f->task->windows, chunk_of(f, f->held_out, f->task->windows));
 		f->drawn = 0;
 	}
 	int64_t first = f->held_out + f->drawn;
