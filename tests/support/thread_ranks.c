@@ -67,6 +67,13 @@ static fp_status thread_receive(fp_comm *comm, int from, void *bytes, int64_t si
 	return fits ? FP_OK : fp_fail(comm->ctx, FP_ERROR_INTERNAL, "a message of another size");
 }
 
+static fp_status thread_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
+								 int64_t in_size)
+{
+	fp_status status = thread_send(comm, to, out, out_size);
+	return status == FP_OK ? thread_receive(comm, from, in, in_size) : status;
+}
+
 static fp_status thread_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	fp_status status = FP_OK;
@@ -92,7 +99,12 @@ static fp_status thread_minimum(fp_comm *comm, int64_t *value)
 }
 
 static const fp_comm_operations operations = {
-	.send = thread_send, .receive = thread_receive, .broadcast = thread_broadcast, .minimum = thread_minimum};
+	.send = thread_send,
+	.receive = thread_receive,
+	.exchange = thread_exchange,
+	.broadcast = thread_broadcast,
+	.minimum = thread_minimum,
+};
 
 static void *run_rank(void *argument)
 {
