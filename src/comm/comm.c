@@ -70,7 +70,7 @@ static fp_status single_broadcast(fp_comm *comm, int from, void *bytes, int64_t 
 	return FP_OK;
 }
 
-static fp_status single_minimum(fp_comm *comm, int64_t *value)
+static fp_status single_reduction(fp_comm *comm, int64_t *value)
 {
 	(void)comm;
 	(void)value;
@@ -83,7 +83,8 @@ static const fp_comm_operations single_operations = {
 	.receive = single_receive,
 	.exchange = single_exchange,
 	.broadcast = single_broadcast,
-	.minimum = single_minimum,
+	.minimum = single_reduction,
+	.sum = single_reduction,
 };
 
 static fp_status open_single(fp_comm **out, fp_context *ctx)

@@ -85,17 +85,28 @@ static fp_status thread_broadcast(fp_comm *comm, int from, void *bytes, int64_t 
 	return status;
 }
 
-static fp_status thread_minimum(fp_comm *comm, int64_t *value)
+static fp_status thread_reduce(fp_comm *comm, int64_t *value, bool sums)
 {
 	fp_status status = FP_OK;
-	int64_t least = *value;
+	int64_t least = *value, sum = 0;
 	for (int rank = 0; rank < comm->size && status == FP_OK; rank++) {
 		int64_t other = *value;
 		status = thread_broadcast(comm, rank, &other, sizeof other);
 		least = other < least ? other : least;
+		sum += other;
 	}
-	*value = least;
+	*value = sums ? sum : least;
 	return status;
+}
+
+static fp_status thread_minimum(fp_comm *comm, int64_t *value)
+{
+	return thread_reduce(comm, value, false);
+}
+
+static fp_status thread_sum(fp_comm *comm, int64_t *value)
+{
+	return thread_reduce(comm, value, true);
 }
 
 static const fp_comm_operations operations = {
@@ -104,6 +115,7 @@ static const fp_comm_operations operations = {
 	.exchange = thread_exchange,
 	.broadcast = thread_broadcast,
 	.minimum = thread_minimum,
+	.sum = thread_sum,
 };
 
 static void *run_rank(void *argument)

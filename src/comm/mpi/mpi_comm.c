@@ -101,13 +101,23 @@ static fp_status mpi_broadcast(fp_comm *comm, int from, void *bytes, int64_t siz
 	return status;
 }
 
-static fp_status mpi_minimum(fp_comm *comm, int64_t *value)
+static fp_status reduce(fp_comm *comm, int64_t *value, MPI_Op operation)
 {
 	MPI_Request request;
 	int64_t mine = *value;
 	fp_status status =
-		check(comm, MPI_Iallreduce(&mine, value, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD, &request), "an agreement");
+		check(comm, MPI_Iallreduce(&mine, value, 1, MPI_INT64_T, operation, MPI_COMM_WORLD, &request), "an agreement");
 	return status == FP_OK ? finish(comm, &request, "an agreement") : status;
+}
+
+static fp_status mpi_minimum(fp_comm *comm, int64_t *value)
+{
+	return reduce(comm, value, MPI_MIN);
+}
+
+static fp_status mpi_sum(fp_comm *comm, int64_t *value)
+{
+	return reduce(comm, value, MPI_SUM);
 }
 
 static void mpi_close(fp_comm *comm, bool failed)
@@ -127,6 +137,7 @@ static const fp_comm_operations mpi_operations = {
 	.exchange = mpi_exchange,
 	.broadcast = mpi_broadcast,
 	.minimum = mpi_minimum,
+	.sum = mpi_sum,
 };
 
 static fp_status find_ranks(fp_comm *comm)
