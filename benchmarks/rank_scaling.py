@@ -1,69 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times a prune on different numbers of ranks with one thread each.
 
-    rank_scaling.py PROGRAM MODEL TEXT [RANKS ...]
+    rank_scaling.py PROGRAM [RANKS ...]
 
-Checks that all runs give the same bytes. The environment variable FP_MPIRUN is the launcher with its
-flags ("mpirun --allow-run-as-root --oversubscribe"), FP_PRUNE the flags of `prune`. The last column is the
-speed-up modelled from the stages of the run on one rank: with layers divided, or with shared windows, where
-everything but forward passes, statistics and fits counts as not divided (docs/multi-node.md).
+Makes a checkpoint of LLaMA-60m's shape with four layers (make_checkpoint beside PROGRAM) and prunes it to 2:4 with
+`best`. Checks that all runs give the same bytes. Environment: FP_MPIRUN is the launcher with its flags ("mpirun
+--allow-run-as-root --oversubscribe"), FP_PRUNE the flags of `prune`, FP_MODEL and FP_TEXT another model and text. The
+last column is the most that the processor time of the busiest rank allows, whatever else the machine does.
 """
 import hashlib, json, os, shlex, shutil, subprocess, sys, tempfile, time
 
-PRUNE = "--preset fast --correction intra --samples 32 --sequence-length 256 --device cpu"
+SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PRUNE = "--preset best --pattern 2:4 --samples 32 --sequence-length 512 --device cpu"
+# runs the program, and writes its processor time into the folder
+TIMED = """import os, resource, subprocess, sys
+code = subprocess.run(sys.argv[2:]).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+open(os.path.join(sys.argv[1], rank), "w").write(str(used.ru_utime + used.ru_stime))
+sys.exit(code)
+"""
 
 
-def shares(layers, forward, prune, ranks):
-    """The time of the slowest rank, if ranks have consecutive layers (src/run/layer_shares.h)."""
-    low, high = 0.0, (forward + prune) * layers
-    for _ in range(60):
-        limit, first = (low + high) / 2, 0
-        for _ in range(ranks):
-            count = 0
-            while first < layers and forward * (first + 1) + prune * (count + 1) <= limit:
-                first, count = first + 1, count + 1
-        low, high = (low, limit) if first == layers else (limit, high)
-    return high
+def make_model(program, folder):
+    tool = os.path.join(os.path.dirname(program), "benchmarks", "make_checkpoint")
+    model = os.path.join(folder, "model")
+    subprocess.run([tool, "llama-60m", "--layers", "4", "--tokenizer", os.path.join(SOURCE, "models", "llama-demo"),
+                    "--output", model], check=True, stdout=subprocess.DEVNULL)
+    return model
 
 
-def windows(result, seconds, ranks):
-    """The time with shared windows. Solves, of which some run at the same time, count as if none did."""
-    shared = sum(result["stages"].get(stage, 0) for stage in ("forward", "statistics", "fit"))
-    return seconds - shared + shared / min(ranks, 16)
-
-
-def main():
-    program, model, text = sys.argv[1:4]
+def prune(program, model, text, ranks, folder):
+    """Seconds, processor seconds of the busiest rank, digest, and the stages of rank 0."""
     launcher = shlex.split(os.environ.get("FP_MPIRUN", "mpirun --bind-to core"))
     flags = shlex.split(os.environ.get("FP_PRUNE", PRUNE))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    base = digest = forward = layer = alone = chained = result = None
-    print("| ranks | seconds | speed-up | modelled speed-up |\n| --- | --- | --- | --- |")
-    for ranks in map(int, sys.argv[4:] or ["1", "2", "4", "8", "16"]):
-        folder = tempfile.mkdtemp()
-        out = os.path.join(folder, "out")
-        words = [] if ranks == 1 else [*launcher, "-n", str(ranks)]
-        started = time.time()
-        done = subprocess.run([*words, program, "prune", model, "-o", out, "--calibration", text, "--threads", "1", "--json",
-                               "--quiet", *flags], capture_output=True, text=True, env=environment)
-        seconds = time.time() - started
-        if done.returncode != 0:
-            sys.exit(f"{ranks} ranks: {done.stderr}")
-        with open(os.path.join(out, "model.safetensors"), "rb") as file:
-            now = hashlib.sha256(file.read()).hexdigest()
-        if digest and now != digest:
-            sys.exit(f"{ranks} ranks give different bytes")
-        if base is None:
-            result = json.loads(done.stdout)
-            layers = len({operator["name"].split(".layers.")[1].split(".")[0] for operator in result["operators"]})
-            base, digest = seconds * ranks, now
-            forward, layer = result["stages"].get("forward", 0) / 2 / layers, seconds / layers
-            expected = alone = seconds
-            settings = result["settings"]
-            chained = settings["method"] in ("wanda", "sparsegpt", "admm", "alps") or settings["correction"] == "cross"
-        else:
-            expected = windows(result, alone, ranks) if chained else shares(layers, forward, layer, ranks)
-        print(f"| {ranks} | {seconds:.1f} | {base / seconds:.1f} | {base / expected:.1f} |", flush=True)
+    out, times = os.path.join(folder, "out"), os.path.join(folder, "times")
+    os.mkdir(times)
+    words = [] if ranks == 1 else [*launcher, "-n", str(ranks)]
+    started = time.time()
+    done = subprocess.run([*words, sys.executable, "-c", TIMED, times, program, "prune", model, "-o", out, "--calibration",
+                           text, "--threads", "1", "--json", "--quiet", *flags], capture_output=True, text=True,
+                          env=environment)
+    seconds = time.time() - started
+    if done.returncode != 0:
+        sys.exit(f"{ranks} ranks: {done.stderr}")
+    busiest = max(float(open(os.path.join(times, name)).read()) for name in os.listdir(times))
+    with open(os.path.join(out, "model.safetensors"), "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    shutil.rmtree(out)
+    shutil.rmtree(times)
+    return seconds, busiest, digest, json.loads(done.stdout)["stages"]
+
+
+def main():
+    program = os.path.abspath(sys.argv[1])
+    folder = tempfile.mkdtemp()
+    try:
+        model = os.environ.get("FP_MODEL") or make_model(program, folder)
+        text = os.environ.get("FP_TEXT", os.path.join(SOURCE, "models", "calibration.jsonl"))
+        first = None
+        print("| ranks | seconds | speed-up | by processor time | sending and waiting |\n| --- | --- | --- | --- | --- |")
+        for ranks in map(int, sys.argv[2:] or ["1", "2", "4", "8"]):
+            seconds, busiest, digest, stages = prune(program, model, text, ranks, folder)
+            first = first or (seconds * ranks, busiest * ranks, digest)
+            if digest != first[2]:
+                sys.exit(f"{ranks} ranks give different bytes")
+            print(f"| {ranks} | {seconds:.1f} | {first[0] / seconds:.2f} | {first[1] / busiest:.2f} | "
+                  f"{stages['ranks']:.1f} |", flush=True)
+    finally:
         shutil.rmtree(folder)
 
 

@@ -8,6 +8,7 @@
 #include "basis/layer_inputs.h"
 #include "basis/pruned_mass.h"
 #include "basis/rotation.h"
+#include "basis/stream_pool.h"
 #include "model/basis.h"
 #include "sharing/part_sum.h"
 
@@ -16,30 +17,23 @@
 /* A step learns from this many layers, drawn at random, and from so many experts of each. */
 enum { LAYERS_PER_STEP = 4, EXPERTS_PER_STEP = 8 };
 
-/* The operators that read the stream: {q, k, v}, {gate, up}, and gate and up of experts. */
-enum { READ_ATTENTION, READ_FEED, READ_EXPERTS, READ_COUNT };
-
-/* A layer to learn from, with the norms' weights in its operators. Experts share the costs of the stream's features; those
- * of their own channels are E[x²]: with hundreds of experts, a few tokens each, there is no more to know. */
-typedef struct pooled_layer {
-	fp_layer *layer;
-	fp_matrix U[READ_COUNT]; /* of the inputs of readers; absent: the layer has none */
-	fp_matrix h[2];          /* 1 × inputs: of o and down */
-	fp_matrix expert_h;      /* 1 × channels of all blocks of the layer: of the experts' down */
-	double *weight;          /* of each operator's mass */
-} pooled_layer;
+/* The parts of a layer that ranks share, of about the same cost: q, k and v; all operators that write into the stream;
+ * and gate and up, those of experts too. */
+enum { UNIT_ATTENTION, UNIT_WRITERS, UNIT_GATE, UNIT_UP, UNIT_COUNT };
 
 typedef struct learner {
 	const fp_basis_task *task;
 	fp_backend *be;
-	pooled_layer *pool;
+	fp_pooled_layer *pool;
 	int64_t pooled;
 	fp_rotation rotation;
 	fp_matrix gradient;                /* by R: what is being added to; the rotation's or a register */
 	fp_matrix registers[FP_PARTS + 1]; /* for sums over layers, besides the rotation's gradient, which is number 0 */
 	fp_mass_space space;
-	fp_matrix T;         /* 1 × the entries of the largest operator */
-	fp_matrix UR, KR;    /* hidden × hidden */
+	fp_matrix T;                     /* 1 × the entries of the largest operator */
+	fp_matrix UR, KR;                /* hidden × hidden, of the readers `which` of a layer */
+	const fp_pooled_layer *costs_of; /* that layer; NULL: R has changed since */
+	int costs_which;
 	fp_matrix h, g, sum; /* 1 × hidden: h, the gradient by h of one operator and of all that share it */
 	int64_t *experts;    /* all of a layer, those of a step first */
 	int64_t drawn;       /* how many take part */
@@ -47,15 +41,8 @@ typedef struct learner {
 
 static void learner_free(learner *l)
 {
-	for (int64_t i = 0; l->pool && i < l->pooled; i++) {
-		fp_layer_free(l->pool[i].layer);
-		for (int k = 0; k < READ_COUNT; k++)
-			fp_matrix_free(l->be, &l->pool[i].U[k]);
-		for (int k = 0; k < 2; k++)
-			fp_matrix_free(l->be, &l->pool[i].h[k]);
-		fp_matrix_free(l->be, &l->pool[i].expert_h);
-		fp_free(l->pool[i].weight);
-	}
+	for (int64_t i = 0; l->pool && i < l->pooled; i++)
+		fp_pooled_layer_free(l->be, &l->pool[i]);
 	fp_free(l->pool);
 	fp_free(l->experts);
 	fp_rotation_free(&l->rotation);
@@ -79,11 +66,6 @@ static void largest(const fp_model *model, int64_t *entries, int64_t *inputs)
 		}
 }
 
-static fp_dtype factor_type(const fp_backend *be)
-{
-	return fp_backend_rounds(be, FP_USE_ACTIVATION) ? FP_BF16 : FP_F32;
-}
-
 static fp_rotation_kind kind_of(const fp_model *model)
 {
 	return fp_model_get_config(model)->norm == FP_LAYER_NORM ? FP_TURN_KEEP_ONES : FP_TURN_ALL;
@@ -94,12 +76,12 @@ int64_t fp_learn_stream_bytes(const fp_basis_task *task, int64_t layers)
 	const fp_model *model = task->model;
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t d = c->hidden, entries, inputs, heaviest = fp_heaviest_layer(model, 0, c->layers);
-	int64_t factors = c->experts.count > 0 ? READ_COUNT : 2; /* of each layer */
+	int64_t factors = c->experts.count > 0 ? FP_READ_COUNT : 2; /* of each layer */
 	largest(model, &entries, &inputs);
-	int64_t registers = fp_share_is_divided(&task->share) ? 1 : 0; /* each group of parts has one layer at most */
+	int64_t registers = fp_layer_inputs_registers(&task->share) - 1;
 	int64_t fixed = fp_rotation_bytes(kind_of(model), d, d) + (3 + registers) * d * d * (int64_t)sizeof(float) +
-					fp_mass_space_bytes(entries, inputs) + entries * (int64_t)sizeof(float);
-	int64_t layer = fp_layer_bytes(model, heaviest) + factors * d * d * fp_dtype_size(factor_type(task->be));
+					fp_mass_space_bytes(entries, inputs) + fp_larger(entries, d * d) * (int64_t)sizeof(float);
+	int64_t layer = fp_layer_bytes(model, heaviest) + factors * d * d * fp_dtype_size(fp_pool_factor_type(task->be));
 	int64_t inner = fp_most_channels(model);
 	/* of one layer, and its factor's space */
 	int64_t more = fp_layer_inputs_registers(&task->share) - 1;
@@ -117,84 +99,6 @@ double fp_learn_stream_flops(const fp_basis_task *task, int64_t weights)
 	return (double)task->settings->basis_steps * (drawn * (4 * (double)weights * d + 8 * d * d * d) + 12 * d * d * d);
 }
 
-/* Layer number i of the pool: evenly spaced. */
-static int64_t pool_index(int64_t i, int64_t pooled, int64_t layers)
-{
-	return (2 * i + 1) * layers / (2 * pooled);
-}
-
-/* The factor of readers, from their H. */
-static fp_status take_factor(learner *l, pooled_layer *pooled, int which, fp_matrix H)
-{
-	fp_backend *be = l->be;
-	fp_status status;
-	FP_TRY(fp_input_cost_factor(be, pooled->layer, H));
-	FP_TRY(fp_matrix_new(be, &pooled->U[which], H.rows, H.cols, factor_type(be)));
-	FP_TRY(be->memory->copy(be, pooled->U[which], H));
-cleanup:
-	return status;
-}
-
-/* Takes what the learner needs from the Gram matrices. */
-static fp_status take_costs(learner *l, pooled_layer *pooled, fp_layer_inputs *inputs)
-{
-	fp_backend *be = l->be;
-	fp_status status = FP_OK;
-	if (!fp_matrix_is_absent(inputs->experts)) {
-		FP_TRY(take_factor(l, pooled, READ_EXPERTS, inputs->experts));
-		FP_TRY(fp_matrix_new(be, &pooled->expert_h, 1, inputs->inner.cols, FP_F32));
-		FP_TRY(be->memory->copy(be, pooled->expert_h, inputs->inner));
-	}
-	for (int k = 0; k < 2; k++) {
-		fp_matrix K = inputs->H[2 * k + 1];
-		if (fp_matrix_is_absent(K)) /* only experts */
-			continue;
-		FP_TRY(take_factor(l, pooled, k, inputs->H[2 * k]));
-		FP_TRY(fp_input_cost_inverse(be, pooled->layer, K));
-		FP_TRY(fp_matrix_new(be, &pooled->h[k], 1, K.rows, FP_F32));
-		FP_TRY(be->linear->diagonal(be, K, pooled->h[k]));
-		FP_TRY(fp_input_cost_reciprocal(be, pooled->h[k]));
-	}
-cleanup:
-	return status;
-}
-
-static fp_status fill_pool(learner *l, const double *sensitivities)
-{
-	enum { ALL_GROUPS = 15 };
-	fp_model *model = l->task->model;
-	int64_t layers = fp_model_get_config(model)->layers, next = 0;
-	int operators = fp_model_operators(model);
-	fp_text_stream stream = {0};
-	fp_layer_inputs inputs = {0};
-	fp_layer *layer = NULL;
-	fp_status status;
-	FP_TRY(fp_text_stream_open(&stream, model, l->task->windows, &l->task->share));
-	for (int64_t i = 0; i < layers && next < l->pooled; i++) {
-		bool kept = pool_index(next, l->pooled, layers) == i;
-		fp_report_progress(l->task->ctx, "basis: inputs", i, layers);
-		FP_TRY(fp_layer_load(&layer, model, i));
-		FP_TRY(fp_layer_inputs_measure(&inputs, &stream, layer, kept ? ALL_GROUPS : 0));
-		if (kept) {
-			pooled_layer *pooled = &l->pool[next++];
-			pooled->layer = layer;
-			layer = NULL;
-			FP_TRY(FP_NEW(l->task->ctx, &pooled->weight, operators));
-			for (int k = 0; k < operators; k++)
-				pooled->weight[k] = sensitivities[i * operators + k];
-			FP_TRY(take_costs(l, pooled, &inputs));
-		}
-		fp_layer_inputs_free(l->be, &inputs);
-		fp_layer_free(layer);
-		layer = NULL;
-	}
-cleanup:
-	fp_layer_inputs_free(l->be, &inputs);
-	fp_layer_free(layer);
-	fp_text_stream_free(&stream);
-	return status;
-}
-
 static int64_t expert_count(const learner *l)
 {
 	return fp_model_get_config(l->task->model)->experts.count;
@@ -207,7 +111,7 @@ static double expert_share(const learner *l)
 }
 
 /* The costs of the inputs of an operator at the end of a block. */
-static fp_matrix writer_costs(const pooled_layer *pooled, int number)
+static fp_matrix writer_costs(const fp_pooled_layer *pooled, int number)
 {
 	const fp_layer *layer = pooled->layer;
 	int64_t expert = fp_operator_expert(number);
@@ -218,7 +122,7 @@ static fp_matrix writer_costs(const pooled_layer *pooled, int number)
 }
 
 /* Adds one operator to the gradient by R and to the objective. */
-static fp_status add_operator(learner *l, const pooled_layer *pooled, int number, fp_mass *mass)
+static fp_status add_operator(learner *l, const fp_pooled_layer *pooled, int number, fp_mass *mass)
 {
 	fp_backend *be = l->be;
 	fp_role role = fp_operator_role(number);
@@ -246,69 +150,112 @@ cleanup:
 	return status;
 }
 
-/* Adds the readers of one kind. */
-static fp_status add_each_reader(learner *l, const pooled_layer *pooled, int which, fp_mass *mass)
-{
-	static const fp_role readers[2][3] = {{FP_QUERY, FP_KEY, FP_VALUE}, {FP_GATE, FP_UP, FP_ROLE_COUNT}};
-	fp_status status = FP_OK;
-	for (int64_t i = 0; which == READ_EXPERTS && i < l->drawn; i++) {
-		FP_TRY(add_operator(l, pooled, fp_expert_operator(l->experts[i], FP_GATE), mass));
-		FP_TRY(add_operator(l, pooled, fp_expert_operator(l->experts[i], FP_UP), mass));
-	}
-	for (int i = 0; which != READ_EXPERTS && i < 3; i++) {
-		fp_role role = readers[which][i];
-		if (role != FP_ROLE_COUNT && !fp_matrix_is_absent(pooled->layer->weight[role]))
-			FP_TRY(add_operator(l, pooled, role, mass));
-	}
-cleanup:
-	return status;
-}
-
-/* The same, and the gradient through the costs that they share. */
-static fp_status add_readers(learner *l, const pooled_layer *pooled, int which, fp_mass *mass)
+/* UR, KR = UᵀUR and h of some readers, unless they are there. */
+static fp_status turn_costs(learner *l, const fp_pooled_layer *pooled, int which)
 {
 	fp_backend *be = l->be;
 	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(pooled->U[which]))
+	if (l->costs_of == pooled && l->costs_which == which)
 		return FP_OK;
 	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_PLAIN, l->rotation.R, FP_PLAIN, 0, l->UR));
+	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_TRANSPOSED, l->UR, FP_PLAIN, 0, l->KR));
 	FP_TRY(be->gradients->column_squares(be, l->UR, 0, l->h));
 	FP_TRY(fp_input_cost_reciprocal(be, l->h));
-	FP_TRY(be->memory->fill(be, l->sum, 0));
-	FP_TRY(add_each_reader(l, pooled, which, mass));
-	FP_TRY(fp_input_cost_gradient(be, l->h, l->sum));
-	FP_TRY(be->linear->gemm(be, 1, pooled->U[which], FP_TRANSPOSED, l->UR, FP_PLAIN, 0, l->KR));
-	FP_TRY(be->linear->scale_columns(be, l->sum, l->KR, l->KR));
-	FP_TRY(be->linear->axpby(be, 1, l->KR, 1, l->gradient));
+	l->costs_of = pooled;
+	l->costs_which = which;
 cleanup:
 	return status;
 }
 
-static fp_status add_layer(learner *l, const pooled_layer *pooled, fp_mass *mass)
+/* Adds readers with so many roles, and the gradient through the costs that they share. */
+static fp_status add_readers(learner *l, const fp_pooled_layer *pooled, int which, const fp_role *roles, int count,
+							 fp_mass *mass)
 {
-	FP_PRODUCTS_FOR(l->be, FP_USE_ACTIVATION);
+	fp_backend *be = l->be;
+	int64_t d = l->h.cols, experts = which == FP_READ_EXPERTS ? l->drawn : 1;
+	fp_matrix scaled = fp_matrix_reshape(l->T, d, d);
+	fp_status status = FP_OK;
+	if (fp_matrix_is_absent(pooled->U[which]))
+		return FP_OK;
+	FP_TRY(turn_costs(l, pooled, which));
+	FP_TRY(be->memory->fill(be, l->sum, 0));
+	for (int64_t i = 0; i < experts; i++)
+		for (int k = 0; k < count; k++) {
+			int number = which == FP_READ_EXPERTS ? fp_expert_operator(l->experts[i], roles[k]) : (int)roles[k];
+			if (!fp_matrix_is_absent(pooled->layer->weight[number]))
+				FP_TRY(add_operator(l, pooled, number, mass));
+		}
+	FP_TRY(fp_input_cost_gradient(be, l->h, l->sum));
+	FP_TRY(be->linear->scale_columns(be, l->sum, l->KR, scaled));
+	FP_TRY(be->linear->axpby(be, 1, scaled, 1, l->gradient));
+cleanup:
+	return status;
+}
+
+static fp_status add_writers(learner *l, const fp_pooled_layer *pooled, fp_mass *mass)
+{
 	fp_status status;
-	FP_TRY(add_readers(l, pooled, READ_ATTENTION, mass));
 	FP_TRY(add_operator(l, pooled, FP_OUTPUT, mass));
-	FP_TRY(add_readers(l, pooled, READ_FEED, mass));
 	if (!fp_matrix_is_absent(pooled->layer->weight[FP_DOWN]))
 		FP_TRY(add_operator(l, pooled, FP_DOWN, mass));
-	FP_TRY(add_readers(l, pooled, READ_EXPERTS, mass));
 	for (int64_t i = 0; fp_layer_has_experts(pooled->layer) && i < l->drawn; i++)
 		FP_TRY(add_operator(l, pooled, fp_expert_operator(l->experts[i], FP_DOWN), mass));
 cleanup:
 	return status;
 }
 
-/* The gradient by R, and the mass of all layers of the pool. */
+static bool has_unit(const fp_pooled_layer *pooled, int unit)
+{
+	const fp_layer *layer = pooled->layer;
+	return unit != UNIT_GATE || !fp_matrix_is_absent(layer->weight[FP_GATE]) || fp_layer_has_experts(layer);
+}
+
+static fp_status add_unit(learner *l, const fp_pooled_layer *pooled, int unit, fp_mass *mass)
+{
+	static const fp_role attention[] = {FP_QUERY, FP_KEY, FP_VALUE}, gate[] = {FP_GATE}, up[] = {FP_UP};
+	const fp_role *feed = unit == UNIT_GATE ? gate : up;
+	FP_PRODUCTS_FOR(l->be, FP_USE_ACTIVATION);
+	fp_status status;
+	if (unit == UNIT_ATTENTION)
+		return add_readers(l, pooled, FP_READ_ATTENTION, attention, 3, mass);
+	if (unit == UNIT_WRITERS)
+		return add_writers(l, pooled, mass);
+	FP_TRY(add_readers(l, pooled, FP_READ_FEED, feed, 1, mass));
+	FP_TRY(add_readers(l, pooled, FP_READ_EXPERTS, feed, 1, mass));
+cleanup:
+	return status;
+}
+
+static fp_status add_layer(learner *l, const fp_pooled_layer *pooled, fp_mass *mass)
+{
+	fp_status status = FP_OK;
+	for (int unit = 0; unit < UNIT_COUNT && status == FP_OK; unit++)
+		if (has_unit(pooled, unit))
+			status = add_unit(l, pooled, unit, mass);
+	return status;
+}
+
+/* *mass ← that of all layers of the pool, of which ranks measure some each. */
 static fp_status measure(learner *l, fp_mass *mass)
 {
+	const fp_share *share = &l->task->share;
+	fp_mass masses[FP_PARTS] = {{0, 0}};
+	int parts = fp_share_is_divided(share) ? FP_PARTS : 1;
 	fp_status status;
 	*mass = (fp_mass){0};
 	l->drawn = expert_count(l);
-	FP_TRY(l->be->memory->fill(l->be, l->rotation.gradient, 0));
-	for (int64_t i = 0; i < l->pooled; i++)
-		FP_TRY(add_layer(l, &l->pool[i], mass));
+	l->costs_of = NULL;
+	FP_TRY(l->be->memory->fill(l->be, l->rotation.gradient, 0)); /* which is not used */
+	for (int64_t i = 0; i < l->pooled; i++) {
+		int part = (int)(i * parts / l->pooled);
+		if (parts == 1 || (part >= share->begin && part < share->end))
+			FP_TRY(add_layer(l, &l->pool[i], &masses[part]));
+	}
+	FP_TRY(fp_share_gather(share, masses, sizeof masses[0]));
+	for (int part = 0; part < parts; part++) {
+		mass->removed += masses[part].removed;
+		mass->all += masses[part].all;
+	}
 cleanup:
 	return status;
 }
@@ -350,26 +297,30 @@ cleanup:
 	return status;
 }
 
-/* rotation.gradient ← the sum over the layers order[0 … count − 1] of the pool, of which ranks compute some each. */
+/* rotation.gradient ← the sum over the layers order[0 … count − 1] of the pool, of whose units ranks compute some each. */
 static fp_status add_together(learner *l, const int64_t *order, int64_t count, fp_mersenne *expert_random)
 {
 	const fp_share *share = &l->task->share;
-	const int apart = FP_PARTS / (int)count; /* each layer is a part, far from the others' */
+	const int apart = FP_PARTS / (int)(count * UNIT_COUNT); /* each unit is a part */
 	fp_part_sum sum;
 	int which;
 	fp_status status = FP_OK;
 	fp_part_sum_open(&sum, share, l->be, make_register, l);
-	for (int part = 0; part < FP_PARTS; part++)
-		sum.used[part] = part % apart == 0 && part / apart < count;
-	for (int64_t i = 0; i < count; i++) {
-		int part = (int)i * apart;
-		draw(expert_random, l->experts, expert_count(l), l->drawn);
-		if (part < share->begin || part >= share->end)
+	for (int part = 0; part < FP_PARTS; part++) {
+		int number = part / apart;
+		sum.used[part] = part % apart == 0 && number < count * UNIT_COUNT &&
+						 has_unit(&l->pool[order[number / UNIT_COUNT]], number % UNIT_COUNT);
+	}
+	for (int number = 0; number < count * UNIT_COUNT; number++) {
+		int part = number * apart, unit = number % UNIT_COUNT;
+		if (unit == 0)
+			draw(expert_random, l->experts, expert_count(l), l->drawn);
+		if (part < share->begin || part >= share->end || !sum.used[part])
 			continue;
 		FP_TRY(fp_part_sum_begin(&sum, part, &which));
 		l->gradient = which > 0 ? l->registers[which] : l->rotation.gradient;
 		FP_TRY(l->be->memory->fill(l->be, l->gradient, 0));
-		FP_TRY(add_layer(l, &l->pool[order[i]], NULL));
+		FP_TRY(add_unit(l, &l->pool[order[number / UNIT_COUNT]], unit, NULL));
 		FP_TRY(fp_part_sum_end(&sum));
 	}
 	FP_TRY(fp_part_sum_finish(&sum, true));
@@ -409,6 +360,7 @@ static fp_status learn(learner *l)
 		FP_TRY(fp_share_is_divided(&task->share) ? add_together(l, order, count, &expert_random)
 												 : add_alone(l, order, count, &expert_random));
 		FP_TRY(fp_rotation_step(&l->rotation, fp_basis_rate(task, step, steps)));
+		l->costs_of = NULL;
 	}
 	FP_TRY(fp_rotation_finish(&l->rotation));
 cleanup:
@@ -426,7 +378,7 @@ static fp_status learner_new(learner *l, fp_basis *basis)
 	FP_TRY(FP_NEW(be->ctx, &l->experts, expert_count(l)));
 	for (int64_t i = 0; i < expert_count(l); i++)
 		l->experts[i] = i;
-	FP_TRY(fp_matrix_new(be, &l->T, 1, entries, FP_F32));
+	FP_TRY(fp_matrix_new(be, &l->T, 1, fp_larger(entries, d * d), FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->h, 1, d, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->g, 1, d, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->sum, 1, d, FP_F32));
@@ -465,7 +417,7 @@ fp_status fp_learn_stream(const fp_basis_task *task, fp_basis *basis, const doub
 	fp_mass before, after;
 	fp_status status;
 	FP_TRY(learner_new(&l, basis));
-	FP_TRY(fill_pool(&l, sensitivities));
+	FP_TRY(fp_fill_pool(task, l.pool, l.pooled, sensitivities));
 	FP_TRY(start(&l, basis));
 	FP_TRY(scale_weights(&l, &before));
 	FP_TRY(learn(&l));

@@ -49,6 +49,18 @@ static fp_status single_receive(fp_comm *comm, int from, void *bytes, int64_t si
 	return no_other_rank(comm);
 }
 
+static fp_status single_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
+								 int64_t in_size)
+{
+	(void)to;
+	(void)out;
+	(void)out_size;
+	(void)from;
+	(void)in;
+	(void)in_size;
+	return no_other_rank(comm);
+}
+
 static fp_status single_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	(void)comm;
@@ -58,7 +70,7 @@ static fp_status single_broadcast(fp_comm *comm, int from, void *bytes, int64_t 
 	return FP_OK;
 }
 
-static fp_status single_minimum(fp_comm *comm, int64_t *value)
+static fp_status single_reduction(fp_comm *comm, int64_t *value)
 {
 	(void)comm;
 	(void)value;
@@ -69,8 +81,10 @@ static const fp_comm_operations single_operations = {
 	.close = single_close,
 	.send = single_send,
 	.receive = single_receive,
+	.exchange = single_exchange,
 	.broadcast = single_broadcast,
-	.minimum = single_minimum,
+	.minimum = single_reduction,
+	.sum = single_reduction,
 };
 
 static fp_status open_single(fp_comm **out, fp_context *ctx)

@@ -19,8 +19,13 @@ typedef struct fp_comm_operations {
 	void (*close)(fp_comm *comm, bool failed);
 	fp_status (*send)(fp_comm *comm, int to, const void *bytes, int64_t size);
 	fp_status (*receive)(fp_comm *comm, int from, void *bytes, int64_t size);
+	/* sends to one rank and receives from another at the same time */
+	fp_status (*exchange)(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
+						  int64_t in_size);
 	fp_status (*broadcast)(fp_comm *comm, int from, void *bytes, int64_t size); /* to all others */
-	fp_status (*minimum)(fp_comm *comm, int64_t *value); /* minimum over all ranks, for every rank */
+	/* over all ranks, for every rank */
+	fp_status (*minimum)(fp_comm *comm, int64_t *value);
+	fp_status (*sum)(fp_comm *comm, int64_t *value);
 } fp_comm_operations;
 
 struct fp_comm {

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "fitting/matrix_parts.h"
+#include "sharing/row_slices.h"
 
 enum { PART_COUNT = 3 };
 
@@ -43,12 +44,34 @@ void fp_fit_loss_free(fp_fit_loss *loss)
 	*loss = (fp_fit_loss){0};
 }
 
-/* Rearranges order[first, count) in rounds that have `chunk` windows of each part, or what is left of it, in an order in
- * which any few successive parts lie far apart. Windows of a part keep their order. */
+static int64_t sum_of(const int64_t *numbers, int begin, int end)
+{
+	int64_t sum = 0;
+	for (; begin < end; begin++)
+		sum += numbers[begin];
+	return sum;
+}
+
+/* The part to take the next window from: of the half of the parts that fewer were taken from, if it has any left, again
+ * the half, and so on. */
+static int next_part(const int64_t taken[FP_PARTS], const int64_t left[FP_PARTS])
+{
+	int begin = 0, end = FP_PARTS;
+	while (end - begin > 1) {
+		int middle = (begin + end) / 2;
+		bool first = sum_of(taken, begin, middle) <= sum_of(taken, middle, end);
+		if (sum_of(left, first ? begin : middle, first ? middle : end) == 0)
+			first = !first;
+		*(first ? &end : &begin) = middle;
+	}
+	return begin;
+}
+
+/* Rearranges order[first, count) so that `chunk` windows of a part, or what is left of it, stand together, and any few
+ * successive chunks are of parts that lie far apart. Windows of a part keep their order. */
 static void deal(fp_fit_loss *f, int64_t first, int64_t count, int64_t chunk)
 {
-	static const int spread[FP_PARTS] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-	int64_t begin[FP_PARTS + 1] = {0}, end[FP_PARTS], at = first;
+	int64_t begin[FP_PARTS + 1] = {0}, end[FP_PARTS], taken[FP_PARTS] = {0}, left[FP_PARTS];
 	for (int64_t i = first; i < count; i++)
 		begin[fp_share_part(&f->share, f->order[i]) + 1]++;
 	for (int part = 0; part < FP_PARTS; part++)
@@ -57,10 +80,13 @@ static void deal(fp_fit_loss *f, int64_t first, int64_t count, int64_t chunk)
 		end[part] = begin[part];
 	for (int64_t i = first; i < count; i++)
 		f->chosen[end[fp_share_part(&f->share, f->order[i])]++] = f->order[i];
-	while (at < count)
-		for (int i = 0; i < FP_PARTS; i++)
-			for (int64_t k = 0; k < chunk && begin[spread[i]] < end[spread[i]]; k++)
-				f->order[at++] = f->chosen[begin[spread[i]]++];
+	for (int part = 0; part < FP_PARTS; part++)
+		left[part] = end[part] - begin[part];
+	for (int64_t at = first; at < count;) {
+		int part = next_part(taken, left);
+		for (int64_t k = 0; k < chunk && left[part] > 0; k++, left[part]--)
+			f->order[at++] = f->chosen[begin[part] + taken[part]++];
+	}
 }
 
 /* How many windows of a part stand together in the order. One, and every batch has about as many windows of each rank.
@@ -298,6 +324,8 @@ static fp_status make_register(void *data, int which, fp_addends *out)
 	if (!made->weight)
 		FP_TRY(fp_layer_matrices_new(made, sums->layer));
 	for (int i = 0; i < made->count; i++) {
+		if (sums->f->task->frozen && sums->f->task->frozen[i])
+			continue;
 		FP_TRY(fp_addends_matrix(out, ctx, made->weight[i]));
 		FP_TRY(fp_addends_matrix(out, ctx, made->bias[i]));
 	}
@@ -343,7 +371,7 @@ fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, fp_layer_
 		FP_TRY(part_gradients(f, layer, count, scale, register_of(&sums, which)));
 		FP_TRY(fp_part_sum_end(&sum));
 	}
-	FP_TRY(fp_part_sum_finish(&sum, true));
+	FP_TRY(fp_part_sum_scatter(&sum));
 cleanup:
 	fp_part_sum_close(&sum);
 	return status;

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "fitting/matrix_parts.h"
+#include "sharing/row_slices.h"
 
 #include <math.h>
 
@@ -19,6 +20,11 @@ static bool narrow_is_rounded(const fp_model *model, const fp_tensor_info *weigh
 		   fp_model_held_type(model, weight) == FP_BF16;
 }
 
+static fp_matrix own_rows(const fp_fit_optimiser *o, fp_matrix m)
+{
+	return fp_row_slice(&o->share, fp_share_rank(&o->share), m);
+}
+
 /* All matrices of the optimiser for one operator; returns how many. The sets have arrays. */
 static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer, int number,
 					  fp_matrix_part parts[MOST_PARTS])
@@ -32,9 +38,13 @@ static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer,
 		return 0;
 	int64_t rows = weight->shape[0], cols = weight->shape[1];
 	for (int i = 0; i < FLOAT_SETS; i++) {
-		parts[count++] = (fp_matrix_part){&sets[i]->weight[number], rows, cols, FP_F32};
+		bool moments = sets[i] == &o->mean || sets[i] == &o->square; /* of this rank's rows only */
+		fp_matrix whole[2] = {{.rows = rows, .cols = cols}, {.rows = 1, .cols = rows}};
+		for (int k = 0; k < 2 && moments; k++)
+			whole[k] = own_rows(o, whole[k]);
+		parts[count++] = (fp_matrix_part){&sets[i]->weight[number], whole[0].rows, whole[0].cols, FP_F32};
 		if (bias)
-			parts[count++] = (fp_matrix_part){&sets[i]->bias[number], 1, rows, FP_F32};
+			parts[count++] = (fp_matrix_part){&sets[i]->bias[number], whole[1].rows, whole[1].cols, FP_F32};
 	}
 	if (rounds)
 		parts[count++] = (fp_matrix_part){&o->narrow.weight[number], rows, cols, FP_BF16};
@@ -70,12 +80,17 @@ int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registe
 	return bytes + largest;
 }
 
+static bool is_frozen(const fp_fit_optimiser *o, int number)
+{
+	return o->task->frozen && o->task->frozen[number];
+}
+
 fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task)
 {
 	const fp_model *model = task->layer->model;
 	fp_matrix_part parts[MOST_PARTS];
 	fp_status status = FP_OK;
-	*out = (fp_fit_optimiser){.task = task};
+	*out = (fp_fit_optimiser){.task = task, .share = task->share ? *task->share : fp_share_whole(task->windows)};
 	fp_layer_matrices *all[] = {&out->weights, &out->narrow, &out->rounded, &out->gradients, &out->mean, &out->square};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		FP_TRY(fp_layer_matrices_empty(all[i], model));
@@ -85,6 +100,10 @@ fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task)
 		FP_TRY(fp_matrix_parts_new(task->be, parts, count));
 		if (count > 0 && narrow_is_rounded(model, fp_model_operator(model, task->layer->index, i)))
 			out->rounded.weight[i] = out->narrow.weight[i];
+		if (is_frozen(out, i))
+			continue;
+		FP_TRY(fp_addends_matrix(&out->moving, task->ctx, out->weights.weight[i]));
+		FP_TRY(fp_addends_matrix(&out->moving, task->ctx, out->weights.bias[i]));
 	}
 cleanup:
 	if (status != FP_OK)
@@ -110,6 +129,7 @@ void fp_fit_optimiser_free(fp_fit_optimiser *optimiser)
 			o->rounded.weight[i] = (fp_matrix){0};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_layer_matrices_free(o->task->be, all[i]);
+	fp_addends_free(&o->moving);
 	fp_free(o->rate);
 	*o = (fp_fit_optimiser){0};
 }
@@ -167,9 +187,35 @@ static double schedule(int64_t step, int64_t steps)
 	return step < warm_up ? decay * (double)(step + 1) / (double)(warm_up + 1) : decay;
 }
 
-fp_status fp_fit_optimiser_step(fp_fit_optimiser *o, int64_t step, int64_t steps)
+/* Adam on this rank's rows of a matrix. */
+static fp_status step_rows(const fp_fit_optimiser *o, fp_adam rule, fp_matrix gradient, fp_matrix mean,
+						   fp_matrix square, fp_matrix weights)
 {
 	fp_backend *be = o->task->be;
+	if (mean.rows == 0)
+		return FP_OK;
+	if (!fp_matrix_is_absent(rule.narrow))
+		rule.narrow = own_rows(o, rule.narrow);
+	return be->gradients->adam_step(be, &rule, own_rows(o, gradient), mean, square, own_rows(o, weights));
+}
+
+/* Every rank ← the rows that others have moved */
+static fp_status collect(const fp_fit_optimiser *o)
+{
+	fp_backend *be = o->task->be;
+	fp_status status = FP_OK;
+	if (fp_share_ranks(&o->share) == 1)
+		return FP_OK;
+	FP_TRY(fp_row_slices_collect(&o->moving, &o->share, be));
+	for (int i = 0; i < o->weights.count; i++)
+		if (!fp_matrix_is_absent(o->narrow.weight[i]))
+			FP_TRY(be->memory->copy(be, o->narrow.weight[i], o->weights.weight[i]));
+cleanup:
+	return status;
+}
+
+fp_status fp_fit_optimiser_step(fp_fit_optimiser *o, int64_t step, int64_t steps)
+{
 	double share = schedule(step, steps);
 	fp_status status = FP_OK;
 	for (int i = 0; i < o->weights.count; i++) {
@@ -180,16 +226,16 @@ fp_status fp_fit_optimiser_step(fp_fit_optimiser *o, int64_t step, int64_t steps
 						.step = step + 1,
 						.keep_zeros = true,
 						.narrow = o->narrow.weight[i]};
-		if (fp_matrix_is_absent(o->weights.weight[i]) || (o->task->frozen && o->task->frozen[i]))
+		if (fp_matrix_is_absent(o->weights.weight[i]) || is_frozen(o, i))
 			continue;
-		FP_TRY(be->gradients->adam_step(be, &rule, o->gradients.weight[i], o->mean.weight[i], o->square.weight[i],
-										o->weights.weight[i]));
+		FP_TRY(
+			step_rows(o, rule, o->gradients.weight[i], o->mean.weight[i], o->square.weight[i], o->weights.weight[i]));
 		rule.keep_zeros = false;
 		rule.narrow = (fp_matrix){0};
 		if (!fp_matrix_is_absent(o->weights.bias[i]))
-			FP_TRY(be->gradients->adam_step(be, &rule, o->gradients.bias[i], o->mean.bias[i], o->square.bias[i],
-											o->weights.bias[i]));
+			FP_TRY(step_rows(o, rule, o->gradients.bias[i], o->mean.bias[i], o->square.bias[i], o->weights.bias[i]));
 	}
+	FP_TRY(collect(o));
 cleanup:
 	return status;
 }

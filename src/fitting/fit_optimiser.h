@@ -4,26 +4,31 @@
  *
  * The length of a step is proportional to the root mean square of each operator's weights, and smaller for operators
  * with many inputs. So one rate serves operators and models of any scale and sparsity.
+ *
+ * Ranks that share the windows take the step on some rows each, and have the moments of these only.
  */
 #ifndef FP_FITTING_FIT_OPTIMISER_H
 #define FP_FITTING_FIT_OPTIMISER_H
 
 #include "fitting/layer_fit.h"
+#include "sharing/part_sum.h"
 
 typedef struct fp_fit_optimiser { /* freed with fp_fit_optimiser_free() */
 	const fp_fit_task *task;      /* borrowed */
-	fp_layer_matrices weights;    /* F32 */
-	fp_layer_matrices narrow;     /* the same in BF16, where products round to it; no biases */
-	fp_layer_matrices rounded;    /* the same as the checkpoint would hold them, in the types of the layer */
-	fp_layer_matrices gradients;  /* the caller sets them before each step */
-	fp_layer_matrices mean, square;
-	double *rate; /* of each operator, before the schedule */
+	fp_share share;
+	fp_layer_matrices weights;      /* F32 */
+	fp_layer_matrices narrow;       /* the same in BF16, where products round to it; no biases */
+	fp_layer_matrices rounded;      /* the same as the checkpoint would hold them, in the types of the layer */
+	fp_layer_matrices gradients;    /* the caller sets this rank's rows (fp_row_slice()) before each step */
+	fp_layer_matrices mean, square; /* of this rank's rows */
+	fp_addends moving;              /* weights and biases that are not frozen */
+	double *rate;                   /* of each operator, before the schedule */
 } fp_fit_optimiser;
 
 fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task);
 void fp_fit_optimiser_free(fp_fit_optimiser *optimiser); /* all zero is allowed */
-/* Bytes that it holds at its peak, for a layer of the model, with so many sums of gradients, of which others hold all but
- * one. */
+/* Bytes that it holds at its peak in one process, for a layer of the model, with so many sums of gradients, of which others
+ * hold all but one. */
 int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registers);
 
 /* Starts from the weights of the task's layer, with all rates multiplied by `factor`. */

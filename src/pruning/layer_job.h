@@ -46,10 +46,20 @@ bool fp_is_pruned_in(const fp_layer_job *job, int number, int group, int64_t exp
 fp_status fp_solve_set(fp_layer_job *job, int group, fp_group_statistics *set, fp_statistics *own);
 /* The same with statistics of earlier runs, by one process. */
 fp_status fp_solve_kept(fp_layer_job *job, int group, const fp_statistics *statistics);
+/* Prunes one operator. last: as in fp_prune_operator(). */
+fp_status fp_solve_operator(fp_layer_job *job, int number, const fp_statistics *statistics, fp_statistics *last,
+							fp_gram *gram);
 /* Whether this rank solves an operator. */
 bool fp_is_solved_here(const fp_layer_job *job, int number);
 /* Passes a changed bias, already rounded to the checkpoint's type, to the task's output. */
 fp_status fp_finish_bias(const fp_layer_job *job, int number);
+
+/* --- solve_rows.c: ranks solve rows of the same operator ---------------------------------------------------------- */
+
+/* Whether all ranks solve some rows of the operator. */
+bool fp_is_solved_by_rows(const fp_layer_job *job, int number);
+/* Solves those of a group. statistics, own: as in fp_solve_set(), on rank 0. */
+fp_status fp_solve_rows(fp_layer_job *job, int group, const fp_statistics *statistics, fp_statistics *own);
 
 /* --- share_solves.c: ranks that share the windows also share the operators' solves -------------------------------- */
 

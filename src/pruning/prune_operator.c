@@ -271,7 +271,7 @@ fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *stat
 						  .unmeasured = true};
 	if (!fp_layer_is_fitted(task))
 		FP_TRY(fp_quantise_begin(task, result->tensor->dtype, &problem, own->grid));
-	FP_TRY(fp_solve(&problem, settings, V, &result->solution));
+	FP_TRY(fp_solve_together(&problem, settings, V, &result->solution));
 	FP_TRY(fp_quantise_end(task, &problem, V, own->grid));
 
 	problem.R = space.drift.product;

@@ -21,6 +21,9 @@ typedef struct fp_operator {
 fp_status fp_prune_operator(const fp_layer_task *task, const fp_statistics *statistics, fp_statistics *last,
 							fp_gram *gram, const fp_operator *own, fp_operator_result *result);
 
+/* fp_solve(), with the other ranks if the problem's Gram matrix has a team (solve_rows.c). */
+fp_status fp_solve_together(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_solution *solution);
+
 /* For an operator whose output was deferred: rounds V to the checkpoint's type and passes its bytes to task->output. grid:
  * that of V, or all zero. */
 fp_status fp_finish_operator(const fp_layer_task *task, fp_matrix V, const fp_grid *grid, fp_operator_result *result);

@@ -24,7 +24,7 @@ static int64_t list_units(const fp_layer_job *job, int group, unit *units, doubl
 {
 	for (int i = 0; i < fp_model_operators(job->task->model); i++) {
 		int64_t expert = fp_operator_expert(i);
-		if (!fp_is_pruned_in(job, i, group, expert))
+		if (!fp_is_pruned_in(job, i, group, expert) || fp_is_solved_by_rows(job, i)) /* the latter are rank 0's */
 			continue;
 		if (expert < 0 || count == 0 || units[count - 1].group != group || units[count - 1].expert != expert) {
 			units[count] = (unit){group, expert, i};

@@ -25,16 +25,18 @@ bool fp_is_solved_here(const fp_layer_job *job, int number)
 	return !job->solver || job->solver[number] == fp_share_rank(&job->task->streams->share);
 }
 
-static bool is_solved_here(const fp_layer_job *job, int number, int group, int64_t expert)
+/* By this rank, and no other. */
+static bool is_solved_alone(const fp_layer_job *job, int number, int group, int64_t expert)
 {
-	return fp_is_pruned_in(job, number, group, expert) && fp_is_solved_here(job, number);
+	return fp_is_pruned_in(job, number, group, expert) && fp_is_solved_here(job, number) &&
+		   !fp_is_solved_by_rows(job, number);
 }
 
 static int group_operators(const fp_layer_job *job, int group, int64_t expert)
 {
 	int count = 0;
 	for (int i = 0; i < fp_model_operators(job->task->model); i++)
-		count += is_solved_here(job, i, group, expert);
+		count += is_solved_alone(job, i, group, expert);
 	return count;
 }
 
@@ -56,9 +58,8 @@ cleanup:
 	return status;
 }
 
-/* Prunes one operator. `last`: as in fp_prune_operator(). */
-static fp_status solve_operator(fp_layer_job *job, int number, const fp_statistics *statistics, fp_statistics *last,
-								fp_gram *gram)
+fp_status fp_solve_operator(fp_layer_job *job, int number, const fp_statistics *statistics, fp_statistics *last,
+							fp_gram *gram)
 {
 	const fp_layer_task *task = job->task;
 	const fp_matrix none = {0};
@@ -104,8 +105,8 @@ static fp_status solve_group(fp_layer_job *job, int group, int64_t expert, const
 	fp_status status = fp_gram_new(&gram, task->be, statistics->A);
 	gram.shared = left > 1;
 	for (int i = 0; status == FP_OK && i < fp_model_operators(task->model); i++)
-		if (is_solved_here(job, i, group, expert))
-			status = solve_operator(job, i, statistics, --left == 0 ? own : NULL, &gram);
+		if (is_solved_alone(job, i, group, expert))
+			status = fp_solve_operator(job, i, statistics, --left == 0 ? own : NULL, &gram);
 	fp_gram_free(&gram);
 	return status;
 }
@@ -139,8 +140,11 @@ cleanup:
 
 fp_status fp_solve_set(fp_layer_job *job, int group, fp_group_statistics *set, fp_statistics *own)
 {
+	bool here = set->own.be;
 	fp_status status = FP_OK;
-	if (set->own.be)
+	if (set->starts)
+		FP_TRY(fp_solve_rows(job, group, here ? &set->own : NULL, group_operators(job, group, -1) == 0 ? own : NULL));
+	if (here)
 		FP_TRY(solve_group(job, group, -1, &set->own, own));
 	FP_TRY(solve_experts(job, group, set));
 cleanup:

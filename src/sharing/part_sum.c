@@ -131,8 +131,7 @@ static int division(int begin, int end)
 	return end - begin > GROUP ? end - GROUP : end - 1;
 }
 
-/* *which ← the first register that holds nothing, made if need be. */
-static fp_status take_register(fp_part_sum *sum, int *which)
+fp_status fp_part_sum_take_register(fp_part_sum *sum, int *which)
 {
 	bool taken[FP_PARTS + 1] = {false};
 	for (int i = 0; i < sum->depth; i++)
@@ -175,7 +174,7 @@ static fp_status join(fp_part_sum *sum)
 	return status;
 }
 
-static fp_status push(fp_part_sum *sum, fp_part_fragment fragment)
+fp_status fp_part_sum_push(fp_part_sum *sum, fp_part_fragment fragment)
 {
 	fp_status status = FP_OK;
 	sum->stack[sum->depth++] = fragment;
@@ -189,8 +188,13 @@ static fp_status skip_to(fp_part_sum *sum, int part)
 {
 	fp_status status = FP_OK;
 	for (; status == FP_OK && sum->next < part; sum->next++)
-		status = push(sum, (fp_part_fragment){sum->next, sum->next + 1, -1});
+		status = fp_part_sum_push(sum, (fp_part_fragment){sum->next, sum->next + 1, -1});
 	return status;
+}
+
+fp_status fp_part_sum_skip(fp_part_sum *sum)
+{
+	return skip_to(sum, sum->share->end);
 }
 
 fp_status fp_part_sum_begin(fp_part_sum *sum, int part, int *which)
@@ -198,7 +202,7 @@ fp_status fp_part_sum_begin(fp_part_sum *sum, int part, int *which)
 	fp_status status;
 	FP_REQUIRE(sum->be, part >= sum->next && part < sum->share->end && sum->used[part]);
 	FP_TRY(skip_to(sum, part));
-	FP_TRY(take_register(sum, which));
+	FP_TRY(fp_part_sum_take_register(sum, which));
 cleanup:
 	return status;
 }
@@ -207,8 +211,8 @@ fp_status fp_part_sum_end(fp_part_sum *sum)
 {
 	int part = sum->next++, which;
 	fp_status status;
-	FP_TRY(take_register(sum, &which)); /* the same as at its begin */
-	FP_TRY(push(sum, (fp_part_fragment){part, part + 1, which}));
+	FP_TRY(fp_part_sum_take_register(sum, &which)); /* the same as at its begin */
+	FP_TRY(fp_part_sum_push(sum, (fp_part_fragment){part, part + 1, which}));
 cleanup:
 	return status;
 }
@@ -244,10 +248,10 @@ static fp_status receive_fragment(fp_part_sum *sum, int begin, int end, int from
 	fp_status status = FP_OK;
 	FP_REQUIRE(sum->be, sum->depth > 0 && sum->stack[sum->depth - 1].end == begin);
 	if (any_used(sum, begin, end)) {
-		FP_TRY(take_register(sum, &fragment.which));
+		FP_TRY(fp_part_sum_take_register(sum, &fragment.which));
 		FP_TRY(fp_addends_receive(&sum->registers[fragment.which], sum->share, sum->be, from));
 	}
-	FP_TRY(push(sum, fragment));
+	FP_TRY(fp_part_sum_push(sum, fragment));
 cleanup:
 	return status;
 }
@@ -276,11 +280,11 @@ fp_status fp_part_sum_finish(fp_part_sum *sum, bool everywhere)
 	const fp_share *share = sum->share;
 	int which;
 	fp_status status;
-	FP_TRY(skip_to(sum, share->end));
+	FP_TRY(fp_part_sum_skip(sum));
 	if (fp_share_ranks(share) > 1)
 		FP_TRY(reduce(sum, 0, share->parts));
 	sum->depth = 0;
-	FP_TRY(take_register(sum, &which));
+	FP_TRY(fp_part_sum_take_register(sum, &which));
 	if (everywhere && fp_share_ranks(share) > 1)
 		FP_TRY(move_list(&sum->registers[0], share, sum->be, FP_BROADCASTS, 0));
 cleanup:

@@ -60,6 +60,13 @@ fp_status fp_part_sum_end(fp_part_sum *sum);
 /* Register 0 ← the sum over all parts, on rank 0 or everywhere. It is made if it was not. */
 fp_status fp_part_sum_finish(fp_part_sum *sum, bool everywhere);
 
+/* For row_slices.c: what finishing a sum consists of. *which ← the first register that holds nothing, made if need be. */
+fp_status fp_part_sum_take_register(fp_part_sum *sum, int *which);
+/* Puts a fragment on the stack, and adds what the tree adds then. */
+fp_status fp_part_sum_push(fp_part_sum *sum, fp_part_fragment fragment);
+/* The unused parts after the last own one that was summed. */
+fp_status fp_part_sum_skip(fp_part_sum *sum);
+
 /* For estimates: the registers that this rank needs for sums over `used` parts at most. */
 int fp_part_sum_registers(const fp_share *share, int64_t used);
 

@@ -108,6 +108,13 @@ static fp_feed feed(const fp_settings *settings)
 	return fp_is(settings->correction, "cross") ? FP_FEED_CROSS : FP_FEED_INTRA;
 }
 
+/* An unstructured pattern distributes its zeros over all rows, and a solution that is compared with another is compared as
+ * a whole. */
+static bool solves_rows(const fp_settings *settings, const fp_pattern *pattern)
+{
+	return pattern->group > 0 && searches(settings) && settings->iterations == 0 && !starts_feasible(settings);
+}
+
 /* Adds a step during which its caller holds `before` floats. */
 static void add_step(fp_solve_memory *all, fp_solve_memory step, double before)
 {
@@ -151,6 +158,7 @@ const fp_method fp_method_fista = {
 	.needs_text = true,
 	.has_presets = true,
 	.feed = feed,
+	.solves_rows = solves_rows,
 	.solve = solve,
 	.memory = memory,
 	.products = products,

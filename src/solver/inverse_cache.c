@@ -82,12 +82,11 @@ cleanup:
 	return status;
 }
 
-/* *out ← true if the inverses of all levels that a search visits may be kept: several operators share them, and memory
- * is plentiful. */
-static fp_status may_keep(const fp_gram *gram, fp_dtype type, bool *out)
+fp_status fp_gram_keeps_inverses(const fp_gram *gram, bool *out)
 {
 	int64_t available;
 	int64_t total;
+	fp_dtype type = fp_backend_operand(gram->be, FP_USE_ITERATION);
 	int64_t wanted = LEVELS_KEPT * fp_matrix_size(gram->A) * fp_dtype_size(type);
 	*out = false;
 	if (!gram->shared || gram->be->frugal)
@@ -170,6 +169,62 @@ static fp_status keep_newest(fp_gram *gram, fp_dtype type, bool all)
 	return status == FP_OK ? be->memory->copy(be, *held, gram->newest) : status;
 }
 
+/* gram->newest ← the inverse at this member's level of those that a team computes at the same time. */
+static fp_status compute_own(fp_gram *gram, int64_t level)
+{
+	const fp_solve_team *team = gram->team;
+	int64_t own = level / team->members * team->members + team->member;
+	bool done = !fp_matrix_is_absent(gram->newest) && gram->newest_level == own;
+	fp_status status = FP_OK;
+	if (done || own >= FP_PENALTY_LEVELS)
+		return FP_OK;
+	if (fp_matrix_is_absent(gram->newest))
+		FP_TRY(fp_matrix_new(gram->be, &gram->newest, gram->A.rows, gram->A.cols, FP_F32));
+	FP_TRY(fp_gram_invert(gram, fp_penalty(own), gram->newest, &gram->newest_refused));
+	gram->newest_level = own;
+cleanup:
+	return status;
+}
+
+/* *out ← a matrix for an inverse: that of another level, which is not kept, or a new one */
+static fp_status take_space(fp_gram *gram, fp_matrix *out)
+{
+	for (int64_t i = 0; i < FP_PENALTY_LEVELS && !gram->team->keeps; i++)
+		if (!fp_matrix_is_absent(gram->inverses[i])) {
+			*out = gram->inverses[i];
+			gram->inverses[i] = (fp_matrix){0};
+			return FP_OK;
+		}
+	return fp_matrix_new(gram->be, out, gram->A.rows, gram->A.cols, FP_F32);
+}
+
+/* gram->inverses[*level] ← from the member of the team that computes it */
+static fp_status share_inverse(fp_gram *gram, int64_t *level)
+{
+	const fp_solve_team *team = gram->team;
+	fp_matrix space = {0};
+	int64_t refused = 1;
+	fp_status status;
+	FP_TRY(take_space(gram, &space));
+	for (; *level < FP_PENALTY_LEVELS; *level += LEVELS_SKIPPED) { /* as in start() */
+		int from = (int)(*level % team->members);
+		FP_TRY(compute_own(gram, *level));
+		refused = gram->newest_refused;
+		if (from == team->member)
+			FP_TRY(gram->be->memory->copy(gram->be, space, gram->newest));
+		FP_TRY(team->give(team->data, from, space, &refused));
+		if (!refused)
+			break;
+	}
+	if (refused)
+		FP_TRY(fp_fail(gram->be->ctx, FP_ERROR_NUMERIC, "the Gram matrix is not positive semidefinite"));
+	gram->inverses[*level] = space;
+	space = (fp_matrix){0};
+cleanup:
+	fp_matrix_free(gram->be, &space);
+	return status;
+}
+
 fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out)
 {
 	fp_backend *be = gram->be;
@@ -180,8 +235,10 @@ fp_status fp_gram_inverse(fp_gram *gram, int64_t *level, fp_matrix *out)
 	FP_REQUIRE(be, *level >= 0 && *level < FP_PENALTY_LEVELS);
 	if (!gram->inverses)
 		FP_TRY(FP_NEW(be->ctx, &gram->inverses, FP_PENALTY_LEVELS));
-	if (fp_matrix_is_absent(gram->inverses[*level])) {
-		FP_TRY(may_keep(gram, type, &keep));
+	if (fp_matrix_is_absent(gram->inverses[*level]) && gram->team) {
+		FP_TRY(share_inverse(gram, level));
+	} else if (fp_matrix_is_absent(gram->inverses[*level])) {
+		FP_TRY(fp_gram_keeps_inverses(gram, &keep));
 		if (!keep && holds_newest(gram)) /* only one is kept: compute_newest() overwrites it */
 			gram->inverses[gram->newest_level] = (fp_matrix){0};
 		FP_TRY(compute_newest(gram, level));

@@ -26,24 +26,38 @@
 #include "backend/backend.h"
 #include "base/settings.h"
 
+/* Processes that solve some rows of an operator each, at the same time, with Gram matrices of the same bits. All of them
+ * make the same calls. */
+typedef struct fp_solve_team {
+	int member, members;
+	int64_t rows;                                 /* of the whole operator */
+	bool keeps;                                   /* inverses, as fp_gram_keeps_inverses() says for all members */
+	fp_status (*sum)(void *data, int64_t *value); /* over all members */
+	/* m and *number ← those of one member */
+	fp_status (*give)(void *data, int from, fp_matrix m, int64_t *number);
+	void *data; /* for both */
+} fp_solve_team;
+
 /* What the operators of a group share. It owns the matrices that are computed on demand. Freed with fp_gram_free(). */
 typedef struct fp_gram {
 	fp_backend *be;
 	fp_matrix A;        /* borrowed; exactly symmetric: products take it transposed, which is faster on GPUs */
 	fp_matrix diagonal; /* 1 × n, on the device */
 	double mean_diagonal;
-	double largest;        /* λ_max(A); 0 until fp_gram_largest() */
-	bool unit;             /* scaled to a unit diagonal, so no entry exceeds 1 */
-	fp_matrix narrow;      /* A in BF16; absent until fp_gram_narrow() */
-	fp_matrix half;        /* A in F16; absent until fp_gram_half() */
-	fp_matrix batched;     /* S of fista_batched_steps.c; absent until fp_gram_batched_steps() */
-	int64_t batched_count; /* the number of steps in it */
-	fp_matrix factor;      /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
-	double factor_damping; /* used for it, relative to the mean diagonal */
-	bool shared;           /* several operators use it, so inverses are worth keeping; set by the caller */
-	fp_matrix *inverses;   /* (A + ρI)⁻¹ by level, owned; absent if not kept (inverse_cache.c) */
-	fp_matrix newest;      /* the inverse computed last, F32; may be one of `inverses` */
+	double largest;            /* λ_max(A); 0 until fp_gram_largest() */
+	bool unit;                 /* scaled to a unit diagonal, so no entry exceeds 1 */
+	fp_matrix narrow;          /* A in BF16; absent until fp_gram_narrow() */
+	fp_matrix half;            /* A in F16; absent until fp_gram_half() */
+	fp_matrix batched;         /* S of fista_batched_steps.c; absent until fp_gram_batched_steps() */
+	int64_t batched_count;     /* the number of steps in it */
+	fp_matrix factor;          /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
+	double factor_damping;     /* used for it, relative to the mean diagonal */
+	const fp_solve_team *team; /* with whom the rows of operators are solved; NULL: alone; set by the caller */
+	bool shared;               /* several operators use it, so inverses are worth keeping; set by the caller */
+	fp_matrix *inverses;       /* (A + ρI)⁻¹ by level, owned; absent if not kept (inverse_cache.c) */
+	fp_matrix newest;          /* the inverse computed last, F32; may be one of `inverses` */
 	int64_t newest_level;
+	int64_t newest_refused;         /* by Cholesky; with a team only */
 	struct fp_gram *scaled;         /* S(A + δI)S by fp_gram_scaled(); owns its A */
 	fp_matrix scale, inverse_scale; /* 1 × n: S⁻¹ and S of `scaled` */
 } fp_gram;

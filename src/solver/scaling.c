@@ -77,6 +77,7 @@ fp_status fp_gram_scaled(fp_gram *gram, double ridge, fp_scaling kind)
 	FP_TRY(FP_NEW(be->ctx, &gram->scaled, 1));
 	FP_TRY(fp_gram_new(gram->scaled, be, scaled));
 	gram->scaled->shared = gram->shared;
+	gram->scaled->team = gram->team;
 	gram->scaled->unit = kind == FP_SCALING_COLUMNS;
 	scaled = (fp_matrix){0}; /* gram->scaled owns it now */
 cleanup:

@@ -141,7 +141,8 @@ fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings
 	fp_backend *be = problem->gram->be;
 	admm_space space = {.be = be};
 	fp_matrix inverse;
-	double kept = (1.0 - problem->pattern.sparsity) * (double)fp_matrix_size(V);
+	const fp_solve_team *team = problem->gram->team;
+	double kept = (1.0 - problem->pattern.sparsity) * (double)((team ? team->rows : V.rows) * V.cols);
 	int64_t level = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_SEARCH);
 	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
@@ -158,6 +159,8 @@ fp_status fp_support_admm(const fp_problem *problem, const fp_settings *settings
 		FP_TRY(run_penalty(&space, problem, level++, inverse, mask));
 		*steps += STEPS_PER_PENALTY;
 		FP_TRY(be->pruning->mask_distance(be, mask, space.before, &changed));
+		if (team)
+			FP_TRY(team->sum(team->data, &changed));
 		if ((double)changed <= CONVERGED_SHARE * kept)
 			break;
 		FP_TRY(be->memory->copy(be, space.before, mask));

@@ -67,6 +67,13 @@ static fp_status thread_receive(fp_comm *comm, int from, void *bytes, int64_t si
 	return fits ? FP_OK : fp_fail(comm->ctx, FP_ERROR_INTERNAL, "a message of another size");
 }
 
+static fp_status thread_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
+								 int64_t in_size)
+{
+	fp_status status = thread_send(comm, to, out, out_size);
+	return status == FP_OK ? thread_receive(comm, from, in, in_size) : status;
+}
+
 static fp_status thread_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	fp_status status = FP_OK;
@@ -78,21 +85,38 @@ static fp_status thread_broadcast(fp_comm *comm, int from, void *bytes, int64_t 
 	return status;
 }
 
-static fp_status thread_minimum(fp_comm *comm, int64_t *value)
+static fp_status thread_reduce(fp_comm *comm, int64_t *value, bool sums)
 {
 	fp_status status = FP_OK;
-	int64_t least = *value;
+	int64_t least = *value, sum = 0;
 	for (int rank = 0; rank < comm->size && status == FP_OK; rank++) {
 		int64_t other = *value;
 		status = thread_broadcast(comm, rank, &other, sizeof other);
 		least = other < least ? other : least;
+		sum += other;
 	}
-	*value = least;
+	*value = sums ? sum : least;
 	return status;
 }
 
+static fp_status thread_minimum(fp_comm *comm, int64_t *value)
+{
+	return thread_reduce(comm, value, false);
+}
+
+static fp_status thread_sum(fp_comm *comm, int64_t *value)
+{
+	return thread_reduce(comm, value, true);
+}
+
 static const fp_comm_operations operations = {
-	.send = thread_send, .receive = thread_receive, .broadcast = thread_broadcast, .minimum = thread_minimum};
+	.send = thread_send,
+	.receive = thread_receive,
+	.exchange = thread_exchange,
+	.broadcast = thread_broadcast,
+	.minimum = thread_minimum,
+	.sum = thread_sum,
+};
 
 static void *run_rank(void *argument)
 {

@@ -53,33 +53,38 @@ static int block_at(int64_t size, int64_t done)
 	return size - done < BLOCK ? (int)(size - done) : BLOCK;
 }
 
-static fp_status mpi_send(fp_comm *comm, int to, const void *bytes, int64_t size)
+static fp_status mpi_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
+							  int64_t in_size)
 {
 	fp_status status = FP_OK;
-	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
-		MPI_Request request;
-		status = check(
-			comm,
-			MPI_Isend((const char *)bytes + done, block_at(size, done), MPI_BYTE, to, TAG, MPI_COMM_WORLD, &request),
-			"sending");
-		if (status == FP_OK)
-			status = finish(comm, &request, "sending");
+	for (int64_t done = 0; done < out_size || done < in_size; done += BLOCK) {
+		MPI_Request sent = MPI_REQUEST_NULL,
+					received = MPI_REQUEST_NULL; /* of which MPI_Test() says that they are done */
+		if (done < in_size)
+			FP_TRY(check(
+				comm,
+				MPI_Irecv((char *)in + done, block_at(in_size, done), MPI_BYTE, from, TAG, MPI_COMM_WORLD, &received),
+				"receiving"));
+		if (done < out_size)
+			FP_TRY(check(
+				comm,
+				MPI_Isend((const char *)out + done, block_at(out_size, done), MPI_BYTE, to, TAG, MPI_COMM_WORLD, &sent),
+				"sending"));
+		FP_TRY(finish(comm, &received, "receiving"));
+		FP_TRY(finish(comm, &sent, "sending"));
 	}
+cleanup:
 	return status;
+}
+
+static fp_status mpi_send(fp_comm *comm, int to, const void *bytes, int64_t size)
+{
+	return mpi_exchange(comm, to, bytes, size, to, NULL, 0);
 }
 
 static fp_status mpi_receive(fp_comm *comm, int from, void *bytes, int64_t size)
 {
-	fp_status status = FP_OK;
-	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
-		MPI_Request request;
-		status = check(
-			comm, MPI_Irecv((char *)bytes + done, block_at(size, done), MPI_BYTE, from, TAG, MPI_COMM_WORLD, &request),
-			"receiving");
-		if (status == FP_OK)
-			status = finish(comm, &request, "receiving");
-	}
-	return status;
+	return mpi_exchange(comm, from, NULL, 0, from, bytes, size);
 }
 
 static fp_status mpi_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
@@ -96,13 +101,23 @@ static fp_status mpi_broadcast(fp_comm *comm, int from, void *bytes, int64_t siz
 	return status;
 }
 
-static fp_status mpi_minimum(fp_comm *comm, int64_t *value)
+static fp_status reduce(fp_comm *comm, int64_t *value, MPI_Op operation)
 {
 	MPI_Request request;
 	int64_t mine = *value;
 	fp_status status =
-		check(comm, MPI_Iallreduce(&mine, value, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD, &request), "an agreement");
+		check(comm, MPI_Iallreduce(&mine, value, 1, MPI_INT64_T, operation, MPI_COMM_WORLD, &request), "an agreement");
 	return status == FP_OK ? finish(comm, &request, "an agreement") : status;
+}
+
+static fp_status mpi_minimum(fp_comm *comm, int64_t *value)
+{
+	return reduce(comm, value, MPI_MIN);
+}
+
+static fp_status mpi_sum(fp_comm *comm, int64_t *value)
+{
+	return reduce(comm, value, MPI_SUM);
 }
 
 static void mpi_close(fp_comm *comm, bool failed)
@@ -119,8 +134,10 @@ static const fp_comm_operations mpi_operations = {
 	.close = mpi_close,
 	.send = mpi_send,
 	.receive = mpi_receive,
+	.exchange = mpi_exchange,
 	.broadcast = mpi_broadcast,
 	.minimum = mpi_minimum,
+	.sum = mpi_sum,
 };
 
 static fp_status find_ranks(fp_comm *comm)

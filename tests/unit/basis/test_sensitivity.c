@@ -11,6 +11,7 @@
 
 static const char *const models[] = {"opt-plain", "llama-bias", "qwen3-bias-tied", "opt-untied"};
 enum { MODEL_COUNT = sizeof models / sizeof models[0] };
+static const fp_share alone = {0};
 
 /* The sum of the losses when `step` is added to a bias of a layer. */
 static double moved_loss(model_fixture *f, const fp_windows *windows, int64_t where, fp_role role, int64_t output,
@@ -70,7 +71,7 @@ static void check_roles(const char *name, int64_t length, const fp_role *roles, 
 	fp_windows all = read_windows(name), windows = {.ids = all.ids, .count = 1, .length = length};
 	int64_t layers = fp_model_get_config(f.model)->layers, compared = 0;
 	double *got = malloc((size_t)(layers * FP_ROLE_COUNT) * sizeof *got);
-	assert_ok(f.ctx, fp_sensitivities(got, f.model, &windows));
+	assert_ok(f.ctx, fp_sensitivities(got, f.model, &windows, &alone));
 	for (int64_t layer = 0; layer < layers; layer++)
 		for (int i = 0; i < count; i++) {
 			double want = plain_sensitivity(&f, &windows, layer, roles[i]),
@@ -107,7 +108,7 @@ static void what_decides_nothing_is_zero(void **unused)
 	open_fixture(&f, "opt-plain");
 	fp_windows all = read_windows("opt-plain"), windows = {.ids = all.ids, .count = 1, .length = 2};
 	assert_int_equal(fp_model_get_config(f.model)->layers, 2);
-	assert_ok(f.ctx, fp_sensitivities(got, f.model, &windows));
+	assert_ok(f.ctx, fp_sensitivities(got, f.model, &windows, &alone));
 	for (int layer = 0; layer < 2; layer++)
 		for (int role = 0; role < FP_ROLE_COUNT; role++) {
 			double value = got[layer * FP_ROLE_COUNT + role];
@@ -134,15 +135,20 @@ static void batches_add_up(void **unused)
 	open_fixture(&f, "llama-gqa");
 	for (int i = 0; i < LENGTH * COUNT; i++)
 		ids[i] = (int32_t)((double)(random_uniform(&seed) + 1) / 2 * 40) % 40;
-	assert_ok(f.ctx, fp_sensitivities(whole, f.model, &(fp_windows){.ids = ids, .count = COUNT, .length = LENGTH}));
+	fp_windows all = {.ids = ids, .count = COUNT, .length = LENGTH};
+	assert_ok(f.ctx, fp_sensitivities(whole, f.model, &all, &alone));
 	for (int part = 0; part < 2; part++) {
 		fp_windows half = {.ids = ids + part * LENGTH * COUNT / 2, .count = COUNT / 2, .length = LENGTH};
-		assert_ok(f.ctx, fp_sensitivities(parts, f.model, &half));
+		assert_ok(f.ctx, fp_sensitivities(parts, f.model, &half, &alone));
 		for (int i = 0; i < 2 * FP_ROLE_COUNT; i++)
 			sum[i] += parts[i] / 2;
 	}
-	for (int i = 0; i < 2 * FP_ROLE_COUNT; i++)
+	fp_share sixteenths = fp_share_divided(NULL, 0);
+	assert_ok(f.ctx, fp_sensitivities(parts, f.model, &all, &sixteenths));
+	for (int i = 0; i < 2 * FP_ROLE_COUNT; i++) {
 		assert_true(whole[i] > 0 && fabs(whole[i] - sum[i]) < 1e-4 * sum[i]);
+		assert_true(fabs(whole[i] - parts[i]) < 1e-4 * sum[i]);
+	}
 	close_fixture(&f);
 }
 

@@ -3,7 +3,7 @@
 #include "support.h"
 #include "thread_ranks.h"
 
-#include "sharing/part_sum.h"
+#include "sharing/row_slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +22,7 @@ typedef struct outcome {
 	int64_t windows;
 	bool skipped[FP_PARTS]; /* parts that are not summed although they have windows */
 	bool everywhere;
+	bool sliced; /* each rank sums some rows, and gets the others from the others */
 	float sum[MOST_RANKS][SIZE];
 	double number[MOST_RANKS];
 	int made[MOST_RANKS], expected[MOST_RANKS];
@@ -30,6 +31,7 @@ typedef struct outcome {
 
 typedef struct registers {
 	fp_backend *be;
+	bool sliced;
 	fp_matrix sum[FP_PARTS + 1];
 	double number[FP_PARTS + 1];
 } registers;
@@ -42,7 +44,8 @@ static fp_status make(void *data, int which, fp_addends *out)
 	FP_TRY(r->be->memory->fill(r->be, r->sum[which], 1e30F)); /* what begins a part is undefined */
 	FP_TRY(fp_addends_matrix(out, r->be->ctx, r->sum[which]));
 	FP_TRY(fp_addends_matrix(out, r->be->ctx, (fp_matrix){0}));
-	FP_TRY(fp_addends_number(out, r->be->ctx, &r->number[which]));
+	if (!r->sliced)
+		FP_TRY(fp_addends_number(out, r->be->ctx, &r->number[which]));
 cleanup:
 	return status;
 }
@@ -56,12 +59,28 @@ static fp_status set_part(registers *r, int part, int which)
 	return r->be->memory->upload(r->be, r->sum[which], values, FP_F32, COLS);
 }
 
+/* Register 0 ← the sum on all ranks, each of which forgets the rows that are not its own */
+static fp_status sum_slices(fp_part_sum *sum, registers *r)
+{
+	const fp_share *share = sum->share;
+	fp_status status;
+	FP_TRY(fp_part_sum_scatter(sum));
+	for (int rank = 0; rank < fp_share_ranks(share); rank++) {
+		fp_matrix rows = fp_row_slice(share, rank, r->sum[0]);
+		if (rank != fp_share_rank(share))
+			FP_TRY(r->be->memory->fill(r->be, rows, 1e30F));
+	}
+	FP_TRY(fp_row_slices_collect(&sum->registers[0], share, r->be));
+cleanup:
+	return status;
+}
+
 static void sum_on_rank(fp_comm *comm, void *data)
 {
 	outcome *o = data;
 	int me = comm->rank, which;
 	fp_share share = fp_share_divided(comm, o->windows);
-	registers r = {0};
+	registers r = {.sliced = o->sliced};
 	fp_part_sum sum = {0};
 	fp_status status;
 	FP_TRY(fp_backend_open(&r.be, comm->ctx, "cpu", 1));
@@ -75,10 +94,10 @@ static void sum_on_rank(fp_comm *comm, void *data)
 		FP_TRY(set_part(&r, part, which));
 		FP_TRY(fp_part_sum_end(&sum));
 	}
-	FP_TRY(fp_part_sum_finish(&sum, o->everywhere));
+	FP_TRY(o->sliced ? sum_slices(&sum, &r) : fp_part_sum_finish(&sum, o->everywhere));
 	o->made[me] = sum.made;
 	o->expected[me] = fp_part_sum_registers(&share, FP_PARTS);
-	o->number[me] = r.number[0];
+	o->number[me] = o->sliced ? 0 : r.number[0];
 	FP_TRY(r.be->memory->download(r.be, o->sum[me], FP_F32, COLS, r.sum[0]));
 cleanup:
 	for (int i = 0; i <= FP_PARTS; i++)
@@ -121,7 +140,7 @@ static void check(outcome *o, int ranks)
 		assert_int_equal(o->status[rank], FP_OK);
 		if (o->made[rank] > o->expected[rank])
 			fail_msg("rank %d of %d has %d registers, not %d", rank, ranks, o->made[rank], o->expected[rank]);
-		if (rank > 0 && !o->everywhere)
+		if (rank > 0 && !o->everywhere && !o->sliced)
 			continue;
 		for (int i = 0; i < SIZE; i++) {
 			float want = tree(o, i);
@@ -139,11 +158,12 @@ static void any_number_of_ranks_gives_the_same_bits(void **unused)
 	static const int64_t windows[] = {1, 2, 5, 16, 128, 1000};
 	for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
 		for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++)
-			for (int i = 0; i < 4; i++) {
+			for (int i = 0; i < 6; i++) {
 				outcome *o = calloc(1, sizeof *o);
 				o->windows = windows[w];
-				o->everywhere = i % 2 == 1;
-				for (int part = 0; part < FP_PARTS && windows[w] > FP_PARTS && i > 1; part++)
+				o->everywhere = i % 3 == 1;
+				o->sliced = i % 3 == 2;
+				for (int part = 0; part < FP_PARTS && windows[w] > FP_PARTS && i > 2; part++)
 					o->skipped[part] = (part * 5 + ranks + i) % 3 == 0;
 				check(o, ranks);
 				free(o);
