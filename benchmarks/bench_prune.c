@@ -88,10 +88,10 @@ static void print_figures(const fp_prune_task *task, const fp_prune_result *resu
 {
 	double products = 0;
 	double named = 0;
-	printf("%s: %lld windows of %lld tokens, preset %s, pattern %s, %s\n",
+	printf("%s: %lld windows of %lld tokens, preset %s, pattern %s, precision %s, %s\n",
 		   fp_checkpoint_directory(fp_model_checkpoint(task->model)), (long long)task->windows->count,
 		   (long long)task->windows->length, task->settings->preset, task->settings->pattern,
-		   fp_model_backend(task->model)->description);
+		   fp_backend_precision_name(task->be), task->be->description);
 	printf("%-14s %8.1f GFLOP/s\n\n%-14s %8s %6s %9s %10s %14s\n", "sgemm peak", peak * 1e-9, "stage", "seconds",
 		   "share", "products", "GFLOP/s", "share of peak");
 	for (int i = 0; i < FP_STAGE_COUNT; i++) {

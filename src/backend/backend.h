@@ -51,6 +51,7 @@ typedef enum fp_capability {
 	FP_CAN_UPLOAD_ASYNC = 1 << 2,    /* be->transfer->upload_async */
 	FP_CAN_DOWNLOAD_ASYNC = 1 << 3,  /* the rest of be->transfer */
 	FP_CAN_DIFFERENTIATE = 1 << 4,   /* be->gradients */
+	FP_CAN_ROUND = 1 << 5,           /* products of relaxed uses follow `precision`; several times as fast as float */
 } fp_capability;
 
 struct fp_backend {

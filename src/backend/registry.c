@@ -56,34 +56,48 @@ fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, i
 	return fp_fail(ctx, FP_ERROR_USAGE, "unknown device '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
 }
 
-/* The precision that `auto` means: `wide` on a GPU for wide models, whose time goes into products (measurements are in
+/* The precision that `auto` means: `wide` for wide models, whose time goes into products (measurements are in
  * docs/performance.md), else float. A narrow model would gain nothing, and in float a GPU prunes it as a CPU does;
  * rounding alone would change the result of a search that has not converged. */
 static fp_precision automatic_precision(const fp_backend *be, int64_t width, fp_precision wide)
 {
 	enum { NARROW = 512 };
-	return strcmp(be->name, "cuda") == 0 && width > NARROW ? wide : FP_PRECISION_FP32;
+	return fp_backend_can(be, FP_CAN_ROUND) && width > NARROW ? wide : FP_PRECISION_FP32;
+}
+
+static const struct {
+	const char *word;
+	fp_precision precision;
+} precision_words[] = {
+#define PRECISION_ROW(id, name) {name, id},
+	FP_PRECISION_LIST(PRECISION_ROW)
+#undef PRECISION_ROW
+};
+
+const char *fp_backend_precision_name(const fp_backend *be)
+{
+	return precision_words[be->precision].word; /* in the order of the list */
 }
 
 static fp_status set_precision(fp_backend *be, const char *word, int64_t width, fp_precision wide)
 {
-	static const struct {
-		const char *word;
-		fp_precision precision;
-	} words[] = {
-#define PRECISION_ROW(id, name) {name, id},
-		FP_PRECISION_LIST(PRECISION_ROW)
-#undef PRECISION_ROW
-	};
 	if (strcmp(word, "auto") == 0) {
+		fp_precision before = be->precision;
 		be->precision = automatic_precision(be, width, wide);
+		if (be->precision != before)
+			fp_log(be->ctx, FP_LOG_INFO, "precision auto: chose %s", fp_backend_precision_name(be));
 		return FP_OK;
 	}
-	for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-		if (strcmp(words[i].word, word) == 0) {
-			be->precision = words[i].precision;
-			return FP_OK;
+	for (size_t i = 0; i < sizeof precision_words / sizeof *precision_words; i++) {
+		if (strcmp(precision_words[i].word, word) != 0)
+			continue;
+		be->precision = precision_words[i].precision;
+		if (be->precision != FP_PRECISION_FP32 && !fp_backend_can(be, FP_CAN_ROUND)) {
+			fp_log(be->ctx, FP_LOG_WARNING,
+				   "precision %s: this processor has no unit for it (AMX); products are computed in fp32", word);
+			be->precision = FP_PRECISION_FP32;
 		}
+		return FP_OK;
 	}
 	return fp_fail(be->ctx, FP_ERROR_USAGE, "precision '%s': must be auto, fp32, bf16x3, tf32 or bf16", word);
 }

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * work_space.h: workspace of a device's products, in bytes. The device allocates by these functions and memory plans
- * estimate by them. On the CPU they all return 0.
+ * estimate by them. On the CPU all but the first return 0.
  */
 #ifndef FP_BACKEND_WORK_SPACE_H
 #define FP_BACKEND_WORK_SPACE_H
 
 #include "backend/backend.h"
+
+/* What the CPU keeps for packed operands of rounded products: two of 2^24 entries, two BF16 numbers each. */
+static inline int64_t fp_packed_bytes(const fp_backend *be)
+{
+	return be->asynchronous || be->precision == FP_PRECISION_FP32 ? 0 : (int64_t)128 << 20;
+}
 
 #define FP_PANEL_BYTES ((int64_t)1 << 30) /* limit for the right operand of a split product */
 #define FP_SCORE_BYTES ((int64_t)1 << 30) /* limit for attention's scores in float */

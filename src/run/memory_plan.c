@@ -217,7 +217,8 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 		bytes[PHASE_FISHER] =
 			(double)fp_fisher_bytes(task->model, task->settings, task->windows, s->held, s->registers);
 	if (!be->asynchronous) /* on the host: the program, the write buffers and the text */
-		host = (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes + s->joined_bytes) +
+		host = (double)(PROGRAM_BYTES + be->threads * BUFFER_BYTES + 2 * s->largest_bytes + s->joined_bytes +
+						fp_packed_bytes(be)) +
 			   4.0 * (double)(windows * length);
 	for (int i = 0; i < PHASE_COUNT; i++) {
 		bytes[i] += bytes[i] > 0 ? host : 0;

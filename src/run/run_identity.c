@@ -47,9 +47,10 @@ json_t *fp_run_identity(const fp_prune_task *task)
 	const fp_backend *be = task->be;
 	char text[FP_DIGEST_TEXT_SIZE];
 	fp_windows_digest(text, sizeof text, task->windows);
-	json_t *identity = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i}", "program", "fistapruner " FP_VERSION, "build",
-								 fp_build_id(), "commit", fp_build_commit(), "text", text, "device", be->name,
-								 "processor", be->description, "threads", be->threads);
+	json_t *identity =
+		json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:i}", "program", "fistapruner " FP_VERSION, "build",
+				  fp_build_id(), "commit", fp_build_commit(), "text", text, "device", be->name, "precision",
+				  fp_backend_precision_name(be), "processor", be->description, "threads", be->threads);
 	if (!identity)
 		return NULL;
 	json_object_set_new(identity, "files", model_files(fp_model_checkpoint(task->model), be->ctx));
@@ -117,6 +118,12 @@ fp_status fp_run_identity_compare(fp_context *ctx, const json_t *then, const jso
 	if (strcmp(text_at(then, "device"), text_at(now, "device")) != 0)
 		return fp_fail(ctx, FP_ERROR_USAGE, "%s: was started on the device %s, but this is %s; %s", where,
 					   text_at(then, "device"), text_at(now, "device"), way_out);
+	if (strcmp(text_at(then, "precision"), text_at(now, "precision")) != 0)
+		return fp_fail(
+			ctx, FP_ERROR_USAGE,
+			"%s: was started with products in %s, but on this processor they are in %s; resume it on one like "
+			"the first, or delete that directory to start over",
+			where, text_at(then, "precision"), text_at(now, "precision"));
 	if (strcmp(text_at(then, "processor"), text_at(now, "processor")) != 0 ||
 		strcmp(text_at(earlier, "memory"), text_at(settings, "memory")) != 0)
 		fp_log(

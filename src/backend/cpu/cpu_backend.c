@@ -10,6 +10,7 @@
 
 static void cpu_close(fp_backend *be)
 {
+	fp_cpu_bf16_close(&((fp_cpu_state *)be->state)->bf16);
 	fp_free(be->state);
 	fp_free(be);
 }
@@ -116,6 +117,7 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	state->loops = fp_cpu_loops_best();
 	state->decode = fp_cpu_decode_loops_best();
+	FP_TRY(fp_cpu_bf16_open(&state->bf16, ctx));
 	be->name = "cpu";
 	be->close = cpu_close;
 	be->memory = &cpu_memory;
@@ -125,13 +127,14 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	be->grid = &cpu_grid;
 	be->decode = &cpu_decode;
 	be->gradients = &cpu_gradients;
-	be->capabilities = FP_CAN_DIFFERENTIATE;
+	be->capabilities = FP_CAN_DIFFERENTIATE | (state->bf16.engine ? FP_CAN_ROUND : 0);
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : fp_usable_processors();
 	fp_cpu_blas_describe(blas, sizeof blas);
-	snprintf(be->description, sizeof be->description, "cpu: %d thread%s, %s loops, %s", be->threads,
-			 be->threads == 1 ? "" : "s", state->loops->name, blas);
+	snprintf(be->description, sizeof be->description, "cpu: %d thread%s, %s loops, %s%s%s", be->threads,
+			 be->threads == 1 ? "" : "s", state->loops->name, blas, state->bf16.engine ? ", " : "",
+			 state->bf16.engine ? state->bf16.engine->name : "");
 	*out = be;
 	return FP_OK;
 

@@ -4,6 +4,7 @@
 #define FP_BACKEND_CPU_BACKEND_H
 
 #include "backend/backend.h"
+#include "backend/cpu/cpu_bf16.h"
 #include "backend/cpu/cpu_decode.h"
 #include "backend/cpu/cpu_simd.h"
 
@@ -15,6 +16,7 @@ struct fp_buffer {
 typedef struct fp_cpu_state {
 	const fp_cpu_loops *loops;         /* the inner loops for this processor */
 	const fp_cpu_decode_loops *decode; /* those of products with held weights */
+	fp_cpu_bf16 bf16;                  /* the engine of rounded products, if there is one */
 } fp_cpu_state;
 
 /* Opens the CPU backend; the caller closes it with fp_backend_close(). threads 0: one per usable processor. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cpu_linear.c: products, Gram matrices, inverses and eigenvectors by OpenBLAS and its LAPACK.
+ * cpu_linear.c: products, Gram matrices, inverses and eigenvectors by OpenBLAS and its LAPACK; products that may be
+ * rounded go to an engine for BF16 (cpu_bf16.h), if the processor has one.
  *
  * LAPACK is column-major. A row-major symmetric matrix is its own transpose there, its upper triangle is LAPACK's "L",
  * and LAPACK's factor A = L Lᵀ is A = UᵀU with U upper in our rows.
@@ -53,8 +54,18 @@ static int threads_for(const fp_backend *be, double operations)
 	return useful < be->threads ? (useful < 1 ? 1 : (int)useful) : be->threads;
 }
 
-fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
-					  float beta, fp_matrix C)
+/* A product by the engine for BF16. */
+static fp_status multiply_rounded(fp_backend *be, fp_cpu_arithmetic how, fp_cpu_product *product)
+{
+	const fp_cpu_bf16 *bf16 = &((const fp_cpu_state *)be->state)->bf16;
+	double operations = 2.0 * (double)product->m * (double)product->n * (double)product->k;
+	product->split = how == FP_CPU_SPLIT;
+	product->threads = threads_for(be, operations / 4); /* it is about four times as fast as float */
+	return bf16->engine->multiply(bf16->own, be->ctx, product);
+}
+
+static fp_status multiply(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+						  float beta, fp_matrix C, bool exact)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(A) && fp_cpu_is_f32(B) && fp_cpu_is_f32(C));
 	FP_REQUIRE(be, fits_blas(A) && fits_blas(B) && fits_blas(C));
@@ -67,6 +78,23 @@ fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta,
 		scale_all(be, beta, C);
 		return FP_OK;
 	}
+	fp_cpu_arithmetic how = exact ? FP_CPU_FLOAT : fp_cpu_arithmetic_of(be, m, n, k);
+	if (how != FP_CPU_FLOAT) {
+		fp_cpu_product product = {.m = m,
+								  .n = n,
+								  .k = k,
+								  .A = fp_cpu_floats(A),
+								  .B = fp_cpu_floats(B),
+								  .C = fp_cpu_floats(C),
+								  .lda = A.stride,
+								  .ldb = B.stride,
+								  .ldc = C.stride,
+								  .ta = ta == FP_TRANSPOSED,
+								  .tb = tb == FP_TRANSPOSED,
+								  .alpha = alpha,
+								  .beta = beta};
+		return multiply_rounded(be, how, &product);
+	}
 	int before = fp_cpu_blas_begin(threads_for(be, 2.0 * (double)m * (double)n * (double)k));
 	cblas_sgemm(CblasRowMajor, ta == FP_PLAIN ? CblasNoTrans : CblasTrans, tb == FP_PLAIN ? CblasNoTrans : CblasTrans,
 				(int)m, (int)n, (int)k, alpha, fp_cpu_floats(A), leading(A), fp_cpu_floats(B), leading(B), beta,
@@ -75,12 +103,18 @@ fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta,
 	return FP_OK;
 }
 
+fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+					  float beta, fp_matrix C)
+{
+	return multiply(be, alpha, A, ta, B, tb, beta, C, false);
+}
+
 fp_status fp_cpu_gemm_blocks(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 							 float beta, fp_matrix C, fp_blocks blocks)
 {
 	fp_status status = FP_OK;
 	for (int64_t i = 0; i < blocks.count && status == FP_OK; i++) {
-		status = fp_cpu_gemm(be, alpha, A, ta, B, tb, beta, C);
+		status = multiply(be, alpha, A, ta, B, tb, beta, C, true);
 		A.offset += blocks.a;
 		B.offset += blocks.b;
 		C.offset += blocks.c;
@@ -97,6 +131,23 @@ fp_status fp_cpu_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 	if (X.rows == 0) {
 		scale_all(be, beta, A);
 		return FP_OK;
+	}
+	fp_cpu_arithmetic how = fp_cpu_arithmetic_of(be, X.cols, X.cols, X.rows);
+	if (how != FP_CPU_FLOAT) {
+		fp_cpu_product product = {.m = X.cols,
+								  .n = X.cols,
+								  .k = X.rows,
+								  .A = fp_cpu_floats(X),
+								  .B = fp_cpu_floats(X),
+								  .C = fp_cpu_floats(A),
+								  .lda = X.stride,
+								  .ldb = X.stride,
+								  .ldc = A.stride,
+								  .ta = true,
+								  .alpha = 1,
+								  .beta = beta,
+								  .upper = true};
+		return multiply_rounded(be, how, &product);
 	}
 	int before = fp_cpu_blas_begin(threads_for(be, (double)X.cols * (double)X.cols * (double)X.rows));
 	cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, (int)X.cols, (int)X.rows, 1.0f, fp_cpu_floats(X), leading(X),

@@ -69,10 +69,39 @@ static void test_table_is_full(void **state)
 		for (size_t i = 0; i < tables[t].size / sizeof *slots; i++)
 			assert_non_null(slots[i]);
 	}
-	/* the CPU computes in float, and its results are already on the host */
-	assert_int_equal(be->capabilities, FP_CAN_DIFFERENTIATE);
+	/* the CPU's matrices are floats, and its results are already on the host; its products may be rounded */
+	assert_int_equal(be->capabilities & ~(unsigned)FP_CAN_ROUND, FP_CAN_DIFFERENTIATE);
 	assert_null(be->delta);
 	assert_null(be->transfer);
+	fp_backend_close(be);
+	fp_context_free(ctx);
+}
+
+/* A precision that the processor lacks is replaced by float, and the log says so; `auto` says what it chose. */
+static void test_precision(void **state)
+{
+	(void)state;
+	char log[1024] = "";
+	fp_context *ctx = fp_context_new();
+	fp_backend *be;
+	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
+	fp_context_set_log(ctx, remember_log, log, FP_LOG_INFO);
+	be->capabilities &= ~(unsigned)FP_CAN_ROUND;
+	assert_ok(ctx, fp_backend_set_precision(be, "auto", 4096));
+	assert_ok(ctx, fp_backend_set_precision(be, "fp32", 4096));
+	assert_string_equal(log, "");
+	assert_ok(ctx, fp_backend_set_precision(be, "bf16", 4096));
+	assert_int_equal(be->precision, FP_PRECISION_FP32);
+	assert_non_null(strstr(log, "precision bf16: "));
+	assert_non_null(strstr(log, "computed in fp32"));
+	be->capabilities |= FP_CAN_ROUND;
+	log[0] = 0;
+	assert_ok(ctx, fp_backend_set_precision(be, "bf16", 4096));
+	assert_int_equal(be->precision, FP_PRECISION_BF16);
+	assert_ok(ctx, fp_backend_set_precision(be, "auto", 4096));
+	assert_string_equal(log, "");
+	assert_ok(ctx, fp_backend_set_figure_precision(be, "auto", 4096));
+	assert_non_null(strstr(log, "precision auto: chose tf32"));
 	fp_backend_close(be);
 	fp_context_free(ctx);
 }
@@ -176,9 +205,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),         cmocka_unit_test(test_auto_says_what_it_chose),
-		cmocka_unit_test(test_table_is_full), cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_views),         cmocka_unit_test(test_pattern_zeros),
-		cmocka_unit_test(test_out_of_memory),
+		cmocka_unit_test(test_table_is_full), cmocka_unit_test(test_precision),
+		cmocka_unit_test(test_threads),       cmocka_unit_test(test_views),
+		cmocka_unit_test(test_pattern_zeros), cmocka_unit_test(test_out_of_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cpu_bf16.c: chooses how products are computed: in float, or rounded to BF16 by an engine. */
+#include "backend/cpu/cpu_bf16.h"
+
+#include "backend/cpu/cpu_backend.h"
+
+extern const fp_cpu_bf16_engine fp_cpu_amx;
+
+const fp_cpu_bf16_engine *const fp_cpu_bf16_engines[] = {
+#if defined(__x86_64__) && defined(__linux__)
+	&fp_cpu_amx,
+#endif
+	NULL,
+};
+
+fp_status fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx)
+{
+	*out = (fp_cpu_bf16){0};
+	for (int i = 0; fp_cpu_bf16_engines[i]; i++) {
+		const fp_cpu_bf16_engine *engine = fp_cpu_bf16_engines[i];
+		fp_status status = engine->open(&out->own, ctx);
+		if (status == FP_OK)
+			out->engine = engine;
+		if (status != FP_ERROR_DEVICE)
+			return status;
+		fp_log(ctx, FP_LOG_DEBUG, "products in bf16: not by %s: %s", engine->name, fp_context_message(ctx));
+		fp_clear_message(ctx);
+	}
+	return FP_OK;
+}
+
+void fp_cpu_bf16_close(fp_cpu_bf16 *bf16)
+{
+	if (bf16->engine)
+		bf16->engine->close(bf16->own);
+	*bf16 = (fp_cpu_bf16){0};
+}
+
+/* Rows: be->use; columns: be->precision. Processors have no tf32; split operands have more bits. */
+fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k)
+{
+	static const fp_cpu_arithmetic table[FP_USE_COUNT][FP_PRECISION_COUNT] = {
+		/* exact      */ {FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT},
+		/* refinement */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_SPLIT},
+		/* activation */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_ROUNDED},
+		/* iteration  */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_SPLIT},
+	};
+	enum { NARROWEST = 16 };  /* rounding would cost more than a product with a few rows or columns */
+	const double least = 4e6; /* operations; 25 µs in float */
+	const fp_cpu_bf16 *bf16 = &((const fp_cpu_state *)be->state)->bf16;
+	fp_cpu_arithmetic how = table[be->use][be->precision];
+	if (!bf16->engine || m < NARROWEST || n < NARROWEST || k < NARROWEST ||
+		2.0 * (double)m * (double)n * (double)k < least)
+		return FP_CPU_FLOAT;
+	return how;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu_bf16.h: products of float matrices whose operands are rounded to BF16 while they are packed, with sums in float.
+ *
+ * An engine is one way to compute them. The backend takes the first of the table that the processor can use. It does not
+ * measure: every rank and every later run must choose the same.
+ */
+#ifndef FP_BACKEND_CPU_BF16_H
+#define FP_BACKEND_CPU_BF16_H
+
+#include "backend/backend.h"
+
+/* C ← α op(A) op(B) + β C on row-major floats: C is m × n, op(A) m × k, op(B) k × n; none of them is 0. */
+typedef struct fp_cpu_product {
+	int64_t m, n, k;
+	const float *A, *B;
+	float *C;
+	int64_t lda, ldb, ldc; /* from one row to the next */
+	bool ta, tb;           /* A is stored as k × m, B as n × k */
+	float alpha, beta;     /* with β = 0, C is not read */
+	bool split;            /* an operand is the sum of two BF16 numbers, high and low; low·low is dropped */
+	bool upper;            /* only entries of C with column ≥ row are wanted; others may be written */
+	int threads;
+} fp_cpu_product;
+
+typedef struct fp_cpu_bf16_engine {
+	const char *name; /* "AMX" */
+	/* *own ← what the engine keeps between products. FP_ERROR_DEVICE where the processor lacks something. */
+	fp_status (*open)(void **own, fp_context *ctx);
+	void (*close)(void *own);
+	fp_status (*multiply)(void *own, fp_context *ctx, const fp_cpu_product *product);
+} fp_cpu_bf16_engine;
+
+/* All engines of this build, the best first; ends with NULL. */
+extern const fp_cpu_bf16_engine *const fp_cpu_bf16_engines[];
+
+/* An engine that was opened; all zero: there is none. */
+typedef struct fp_cpu_bf16 {
+	const fp_cpu_bf16_engine *engine;
+	void *own;
+} fp_cpu_bf16;
+
+/* Opens the first engine that this processor can use, if any; the log says why others are not used. */
+fp_status fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx);
+void fp_cpu_bf16_close(fp_cpu_bf16 *bf16);
+
+/* How a product is computed. */
+typedef enum fp_cpu_arithmetic { FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_ROUNDED } fp_cpu_arithmetic;
+
+/* The arithmetic of a product of this shape, by be->use and be->precision. */
+fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k);
+
+#endif
