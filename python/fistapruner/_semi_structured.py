@@ -4,7 +4,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from . import _progress
 from ._results import Document, Table, number
@@ -32,11 +31,11 @@ def is_2_of_4(weight: torch.Tensor) -> bool:
     return bool(((weight.reshape(-1, 4) != 0).sum(1) <= 2).all()) and bool((weight != 0).any())
 
 
-def convert(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The sparse tensor, with the algorithm that cuSPARSELt's search finds best for inputs like x."""
+def convert(weight: torch.Tensor, x: torch.Tensor, searched: bool = True) -> torch.Tensor:
+    """The sparse tensor; `searched`: with the algorithm that cuSPARSELt's search finds best for inputs like x."""
     sparse: Any = torch.sparse.to_sparse_semi_structured(weight)
     search = getattr(torch, "_cslt_sparse_mm_search", None)
-    if search is not None and getattr(sparse, "alg_id_cusparselt", None) is not None and getattr(sparse, "packed", None) is not None:
+    if searched and search is not None and getattr(sparse, "alg_id_cusparselt", None) is not None and getattr(sparse, "packed", None) is not None:
         try:
             sparse.alg_id_cusparselt = int(search(sparse.packed, x.t()))
         except RuntimeError:  # PyTorch's own choice stays
@@ -59,22 +58,29 @@ def milliseconds(work: Callable[[], Any], repeats: int = 30) -> float:
 
 def _try(linear: nn.Linear, tokens: int, gain: float) -> Dict[str, Any]:
     """Converts the operator if that pays; what was found."""
-    weight, bias = linear.weight.detach(), linear.bias
+    weight = linear.weight.detach()
     if not weight.is_cuda:
         return {"result": "left: not on a GPU"}
     if weight.dtype not in _TYPES:
         return {"result": f"left: {weight.dtype}, not float16 or bfloat16"}
     x = torch.randn(tokens, weight.shape[1], device=weight.device, dtype=weight.dtype)
+    dense = linear.weight
+    row: Dict[str, Any] = {"dense_ms": milliseconds(lambda: linear(x)), "result": "left: not faster"}
     try:
-        sparse = convert(weight, x)
-        dense_ms = milliseconds(lambda: functional.linear(x, weight, bias))
-        sparse_ms = milliseconds(lambda: functional.linear(x, sparse, bias))
+        for searched in (True, False):  # a searched algorithm may be refused when it is used
+            try:
+                linear.weight = nn.Parameter(convert(weight, x, searched), requires_grad=False)
+                row["sparse_ms"] = milliseconds(lambda: linear(x))
+                break
+            except RuntimeError:
+                if not searched:
+                    raise
     except (RuntimeError, ValueError, NotImplementedError) as error:  # a shape or a GPU that it does not take
-        return {"result": f"left: {(str(error).splitlines() or [type(error).__name__])[0]}"}
-    row = {"dense_ms": dense_ms, "sparse_ms": sparse_ms, "result": "left: not faster"}
-    if dense_ms > gain * sparse_ms:
-        linear.weight = nn.Parameter(sparse, requires_grad=False)
+        row = {"result": f"left: {(str(error).splitlines() or [type(error).__name__])[0]}"}
+    if row.get("sparse_ms") and row["dense_ms"] > gain * row["sparse_ms"]:
         row["result"] = "converted"
+    else:
+        linear.weight = dense
     return row
 
 

@@ -32,9 +32,8 @@ typedef struct fp_held {
 	int64_t nonzeros;    /* entries whose bits are not all zero */
 	int64_t bytes;       /* of the device's memory, read once in a product */
 	fp_matrix values;    /* bytes, as the backend wants them; so the next two */
-	fp_matrix positions; /* where the values stand; absent if dense */
+	fp_matrix positions; /* where the values stand; absent if dense or among the values */
 	fp_matrix offsets;   /* where the values of some rows begin; absent unless FP_HELD_MASK */
-	int64_t whole;       /* a size that the backend may need to find its parts */
 } fp_held;
 
 typedef struct fp_decode_operations {

@@ -176,6 +176,35 @@ static void test_parts(void **state)
 	sample_free(c, &X);
 }
 
+/* More rows than a GPU takes at once, so that it goes on from row to row and from one matrix to the next. */
+static void test_many_rows(void **state)
+{
+	contract *c = *state;
+	enum { PARTS = 3, N = 200, B = 2 };
+	static const int64_t rows[PARTS] = {5000, 3001, 2507};
+	for (int form = 0; form < FP_HELD_FORMS; form++) {
+		sample X = sample_normal(c, B, N), W[PARTS], Y[PARTS];
+		fp_held held[PARTS];
+		const fp_held *parts[PARTS];
+		fp_matrix out[PARTS];
+		for (int i = 0; i < PARTS; i++) {
+			W[i] = sparse(c, rows[i], N, 0.5, form == FP_HELD_TWO_OF_FOUR, FP_BF16);
+			Y[i] = sample_filled(c, B, rows[i], NAN);
+			out[i] = Y[i].view;
+			parts[i] = &held[i];
+			assert_ok(c->ctx, c->be->decode->hold(c->be, &held[i], W[i].view, FP_BF16, (fp_held_form)form));
+		}
+		assert_ok(c->ctx, c->be->decode->multiply(c->be, X.view, PARTS, parts, false, out));
+		for (int i = 0; i < PARTS; i++) {
+			expect_product(c, &X, &W[i], &Y[i], "many rows");
+			fp_held_free(c->be, &held[i]);
+			sample_free(c, &W[i]);
+			sample_free(c, &Y[i]);
+		}
+		sample_free(c, &X);
+	}
+}
+
 /* Y + X Wᵀ. */
 static void test_adding(void **state)
 {
@@ -326,6 +355,6 @@ static void test_read_time(void **state)
 }
 
 CONTRACT_TESTS(decode, cmocka_unit_test(test_forms), cmocka_unit_test(test_batches), cmocka_unit_test(test_empty),
-			   cmocka_unit_test(test_gaps), cmocka_unit_test(test_parts), cmocka_unit_test(test_adding),
-			   cmocka_unit_test(test_narrow), cmocka_unit_test(test_determinism), cmocka_unit_test(test_choice),
-			   cmocka_unit_test(test_refusals), cmocka_unit_test(test_read_time));
+			   cmocka_unit_test(test_gaps), cmocka_unit_test(test_parts), cmocka_unit_test(test_many_rows),
+			   cmocka_unit_test(test_adding), cmocka_unit_test(test_narrow), cmocka_unit_test(test_determinism),
+			   cmocka_unit_test(test_choice), cmocka_unit_test(test_refusals), cmocka_unit_test(test_read_time));

@@ -2,7 +2,7 @@
 /* cuda_decode.cu: products with held weights: which kernel, how much of x in shared memory, how many blocks. */
 #include "backend/cuda/cuda_backend.cuh"
 
-#include "backend/cuda/cuda_decode_kernels.cuh"
+#include "backend/cuda/cuda_decode_expand.cuh"
 
 static_assert((int)DECODE_PARTS == (int)FP_DECODE_PARTS, "one launch takes all parts of a product");
 
@@ -10,45 +10,37 @@ static decode_part part_of(const fp_held *W)
 {
 	decode_part p = {};
 	int64_t size = fp_dtype_size(W->dtype);
-	p.values = fp_cuda_at<const uint4>(W->values);
+	p.values = fp_cuda_at<const char>(W->values);
 	p.rows = (int)W->rows;
-	if (W->form == FP_HELD_DENSE) {
-		p.vectors = decode_rounded_up(W->cols * size, 16) / 16;
-	} else if (W->form == FP_HELD_MASK) {
-		p.counts = fp_cuda_bytes(W->positions);
-		p.positions = (const uint32_t *)(p.counts + decode_counts_bytes(W->rows, W->cols));
-		p.half_values = (const uint2 *)(p.values + W->whole * DECODE_GRANULE * size / 16);
-		p.half_gaps = (const uint16_t *)(p.positions + W->whole);
-		p.offsets = fp_cuda_at<const decode_offsets>(W->offsets);
-	} else {
-		p.vectors = decode_steps(W->cols) * 32 * DECODE_GRANULE * size / 16;
-		p.positions = (const uint32_t *)fp_cuda_bytes(W->positions);
-	}
+	if (W->form == FP_HELD_MASK)
+		p.offsets = (const uint32_t *)(const void *)fp_cuda_bytes(W->offsets);
+	else
+		p.row_bytes = W->form == FP_HELD_DENSE ? decode_dense_bytes(W->cols, size) : decode_pairs_bytes(W->cols, size);
 	return p;
 }
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-/* Starts the kernel so that it may begin while the one before it ends: between short kernels the memory would idle. */
-template <typename Form, int B, int R>
-static fp_status launch(fp_backend *be, decode_arguments *a, int64_t shared, int64_t per_processor)
+/* With B rows of x at once: two blocks for each processor, or one if x needs much of its memory. All of x lies in shared memory if it has room for it, else one
+ * chunk. The kernel may begin while the one before it ends: between short kernels the memory would idle. */
+template <typename Form, int B> static fp_status launch(fp_backend *be, decode_arguments *a, int64_t room)
 {
-	auto kernel = decode_kernel<Form, B, R>;
-	a->tasks = 0;
-	for (int i = 0; i < a->parts; i++) {
-		a->part[i].first_task = a->tasks;
-		a->tasks += (a->part[i].rows + DECODE_WARPS * R - 1) / (DECODE_WARPS * R);
-	}
-	if (a->tasks == 0)
+	auto kernel = decode_kernel<Form, B>;
+	const int64_t unit = 32 * B * (int64_t)sizeof(float);
+	int64_t all = (decode_rounded_up(a->cols, DECODE_STEP) / 32 + DECODE_PAD) * unit;
+	int64_t chunk = (DECODE_LANE_COLUMNS + DECODE_PAD) * unit;
+	a->resident = DECODE_RINGS + all <= room;
+	int64_t shared = DECODE_RINGS + (a->resident ? all : chunk);
+	if (a->rows == 0)
 		return FP_OK;
-	if (shared > 48 << 10)
-		FP_CUDA(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-	int64_t blocks = (int64_t)fp_cuda_state_of(be)->processors * per_processor;
+	FP_CUDA(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+	int64_t blocks =
+		fp_smaller((a->rows + DECODE_WARPS - 1) / DECODE_WARPS, fp_cuda_state_of(be)->processors * (B == 1 ? 2 : 1));
 	cudaLaunchAttribute attribute = {};
 	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attribute.val.programmaticStreamSerializationAllowed = 1;
 	cudaLaunchConfig_t config = {};
-	config.gridDim = dim3((unsigned)fp_smaller(a->tasks, blocks));
+	config.gridDim = dim3((unsigned)blocks);
 	config.blockDim = dim3(DECODE_THREADS);
 	config.dynamicSmemBytes = (size_t)shared;
 	config.stream = fp_cuda_stream(be);
@@ -58,33 +50,21 @@ static fp_status launch(fp_backend *be, decode_arguments *a, int64_t shared, int
 	return FP_OK;
 }
 
-/* With B rows of x at once. All of x lies in shared memory if it has room for it, else one chunk. */
-template <typename Form, int B> static fp_status launch_rows(fp_backend *be, decode_arguments *a, int64_t room)
-{
-	const int64_t unit = 32 * B * (int64_t)sizeof(float);
-	int64_t all = (decode_rounded_up(a->cols, DECODE_STEP) / 32 + DECODE_PAD) * unit;
-	int64_t chunk = (DECODE_LANE_COLUMNS + DECODE_PAD) * unit;
-	a->resident = all <= room;
-	int64_t shared = a->resident ? all : chunk;
-	/* more rows of x take longer to load: more rows of W for each */
-	return launch < Form, B, B <= 2 ? 1 : 2 > (be, a, shared, B <= 2 && 2 * shared <= room ? 2 : 1);
-}
-
 template <typename Form> static fp_status multiply_form(fp_backend *be, decode_arguments a, int64_t room)
 {
-	/* eight rows of x at once need 136 KiB, which not every GPU has */
-	int most = (DECODE_LANE_COLUMNS + DECODE_PAD) * 32 * 8 * (int64_t)sizeof(float) <= room ? 8 : 4;
+	/* a chunk of eight rows of x needs 136 KiB beside the rings, which not every GPU has */
+	int most = DECODE_RINGS + (DECODE_LANE_COLUMNS + DECODE_PAD) * 32 * 8 * (int64_t)sizeof(float) <= room ? 8 : 4;
 	int rows = a.batch;
 	for (int done = 0; done < rows; done += most) {
 		a.batch = (int)fp_smaller(most, rows - done);
 		if (a.batch == 1)
-			FP_OR_RETURN((launch_rows<Form, 1>(be, &a, room)));
+			FP_OR_RETURN((launch<Form, 1>(be, &a, room)));
 		else if (a.batch == 2)
-			FP_OR_RETURN((launch_rows<Form, 2>(be, &a, room)));
+			FP_OR_RETURN((launch<Form, 2>(be, &a, room)));
 		else if (a.batch <= 4)
-			FP_OR_RETURN((launch_rows<Form, 4>(be, &a, room)));
+			FP_OR_RETURN((launch<Form, 4>(be, &a, room)));
 		else
-			FP_OR_RETURN((launch_rows<Form, 8>(be, &a, room)));
+			FP_OR_RETURN((launch<Form, 8>(be, &a, room)));
 		a.x += a.x ? most * a.x_stride : 0;
 		a.narrow_x += a.narrow_x ? most * a.x_stride : 0;
 		for (int i = 0; i < a.parts; i++) {
@@ -132,6 +112,8 @@ fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp
 		for (; first < count && W[first]->form == form && W[first]->dtype == dtype; first++) {
 			decode_part *p = &a.part[a.parts++];
 			*p = part_of(W[first]);
+			p->first_row = (int)a.rows;
+			a.rows += p->rows;
 			p->y = Y[first].dtype == FP_F32 ? fp_cuda_floats(Y[first]) : nullptr;
 			p->narrow_y = Y[first].dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(Y[first]) : nullptr;
 			p->y_stride = Y[first].stride;

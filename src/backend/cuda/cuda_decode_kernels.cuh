@@ -4,35 +4,38 @@
 #define FP_BACKEND_CUDA_DECODE_KERNELS_CUH
 
 #include "backend/cuda/cuda_decode_layout.cuh"
+#include "backend/cuda/cuda_decode_stream.cuh"
 #include "backend/cuda/cuda_entries.cuh"
 
 enum {
-	DECODE_THREADS = 512,
-	DECODE_WARPS = DECODE_THREADS / 32,
+	DECODE_WARPS = 16,
+	DECODE_THREADS = DECODE_WARPS * 32,
+	DECODE_UNITS = 8,
+	DECODE_RINGS = DECODE_WARPS * DECODE_UNITS * DECODE_UNIT, /* bytes */
 	DECODE_PARTS = 4,
-	DECODE_DEPTH = 4, /* loads of a lane on their way at once */
-	DECODE_PAD = 8,   /* rows of 32 zeros behind x, which the zeros of a last granule read */
+	DECODE_PAD = 8, /* rows of 32 zeros behind x, which the zeros of a last granule read */
 };
 
-/* One matrix. Pointers of the forms that it has not are null. */
+/* One matrix. */
 struct decode_part {
-	const uint4 *values;
-	const uint2 *half_values;
-	const uint8_t *counts;
-	const uint32_t *positions;
-	const uint16_t *half_gaps;
-	const decode_offsets *offsets;
+	const char *values;
+	const uint32_t *offsets; /* of rows, in units of 16 bytes; or null, and all rows have row_bytes */
+	int64_t row_bytes;
 	float *y;
 	__nv_bfloat16 *narrow_y; /* instead of y */
 	int64_t y_stride;
-	int64_t vectors; /* of a dense row */
 	int rows;
-	int first_task; /* of DECODE_WARPS × rows of a warp */
+	int first_row; /* among the rows of all parts */
+	__device__ const char *row_at(int64_t row) const
+	{
+		return values + (offsets ? (int64_t)offsets[row] * 16 : row * row_bytes);
+	}
 };
 
 struct decode_arguments {
 	decode_part part[DECODE_PARTS];
-	int parts, tasks;
+	int parts;
+	int64_t rows; /* of all parts */
 	const float *x;
 	const __nv_bfloat16 *narrow_x; /* instead of x */
 	int64_t x_stride;
@@ -42,59 +45,26 @@ struct decode_arguments {
 	bool resident; /* all of x is in shared memory at once, not one chunk */
 };
 
-/*
- * A kernel may begin before the one before it on the stream has ended (sm_90 and newer): it then waits for its end and
- * its results here. Only weights may be read before.
- */
-__device__ static inline void decode_wait_for_inputs()
+/* sums[b] + w · x[b], where x[0…B) stand at an address of shared memory. */
+template <int B> __device__ static inline void decode_add(float sums[B], float w, unsigned at)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-	asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-/* Lets the next kernel begin as soon as there is room for it. */
-__device__ static inline void decode_let_next_begin()
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-	asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-/* Brings a line to the L2 cache. */
-__device__ static inline void decode_prefetch(const void *line)
-{
-#if defined(__CUDA_ARCH__)
-	asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-#else
-	(void)line;
-#endif
-}
-
-/* B floats of x at a byte offset of shared memory. */
-template <int B> struct decode_inputs {
-	float x[B];
-	__device__ explicit decode_inputs(const char *at)
-	{
-		if constexpr (B == 1) {
-			x[0] = *(const float *)at;
-		} else if constexpr (B == 2) {
-			float2 v = *(const float2 *)at;
-			x[0] = v.x, x[1] = v.y;
-		} else {
-			for (int i = 0; i < B; i += 4) {
-				float4 v = *(const float4 *)(at + 4 * i);
-				x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
-			}
+	if constexpr (B == 1) {
+		float x;
+		decode_shared_load(at, x);
+		sums[0] = fmaf(w, x, sums[0]);
+	} else if constexpr (B == 2) {
+		float2 x;
+		decode_shared_load(at, x);
+		sums[0] = fmaf(w, x.x, sums[0]), sums[1] = fmaf(w, x.y, sums[1]);
+	} else {
+#pragma unroll
+		for (int b = 0; b < B; b += 4) {
+			float4 x;
+			decode_shared_load(at + 4 * b, x);
+			sums[b] = fmaf(w, x.x, sums[b]), sums[b + 1] = fmaf(w, x.y, sums[b + 1]);
+			sums[b + 2] = fmaf(w, x.z, sums[b + 2]), sums[b + 3] = fmaf(w, x.w, sums[b + 3]);
 		}
 	}
-};
-
-template <int B> __device__ static inline void decode_add(float sums[B], float w, const char *at)
-{
-	decode_inputs<B> in(at);
-#pragma unroll
-	for (int b = 0; b < B; b++)
-		sums[b] = fmaf(w, in.x[b], sums[b]);
 }
 
 /* Entry i of a 16-byte vector of T as float. */
@@ -113,14 +83,15 @@ __device__ static inline float decode_entry(const uint4 &v, int i, const float *
 	return __uint_as_float(i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w);
 }
 
-/* Eight values of T: one vector or two. */
+/* Eight values of T, one vector or two, at an offset of the stream. */
 template <typename T> struct decode_granule {
+	static const int BYTES = DECODE_GRANULE * sizeof(T);
 	uint4 v[sizeof(T) / 2];
-	__device__ void load(const uint4 *values, int64_t index)
+	template <typename S> __device__ void load(const S &stream, unsigned offset)
 	{
 #pragma unroll
 		for (int i = 0; i < (int)sizeof(T) / 2; i++)
-			v[i] = __ldcs(values + index * (int64_t)(sizeof(T) / 2) + i);
+			v[i] = stream.template load<uint4>(offset + i * 16);
 	}
 	__device__ float entry(int i) const
 	{
@@ -131,12 +102,13 @@ template <typename T> struct decode_granule {
 
 /* Four values of T. */
 template <typename T> struct decode_half {
+	static const int BYTES = DECODE_GRANULE / 2 * sizeof(T);
 	uint2 v[sizeof(T) / 2];
-	__device__ void load(const uint2 *values, int64_t index)
+	template <typename S> __device__ void load(const S &stream, unsigned offset)
 	{
 #pragma unroll
 		for (int i = 0; i < (int)sizeof(T) / 2; i++)
-			v[i] = __ldcs(values + index * (int64_t)(sizeof(T) / 2) + i);
+			v[i] = stream.template load<uint2>(offset + i * 8);
 	}
 	__device__ float entry(int i) const
 	{
@@ -192,325 +164,238 @@ template <int B, int V> __device__ static void decode_load_x(float *xs, const de
 
 /* --- a row of each form ------------------------------------------------------------------------------------------ */
 
-/* A form says how a row's part of a chunk is added to the lane's sums. `q` is the first of the chunk's rows of lanes in
- * shared memory. */
+/*
+ * A form says how a row's part of a chunk is added to the lane's sums. `at` is the shared address of the lane's first
+ * column of the chunk. WINDOW: units of the stream that it reads at once, and one more.
+ *
+ * Instructions: at 4.8 TB/s each of 132 processors gets 20 bytes in a cycle of 1.75 GHz, in which it issues 4
+ * instructions of a warp: 100 for 512 bytes. Eight entries of each lane, 512 bytes if dense, take 24 instructions
+ * (unpack, read x, multiply) and some twenty for the stream; eight nonzeros of each lane with their gaps, 640 bytes,
+ * about 70, twice as many where not all lanes have as many; the same of 2:4, 576 bytes, 60. So all of them wait for the
+ * memory.
+ */
 template <typename T> struct decode_dense {
-	static const int V = 16 / sizeof(T);
-	/* Brings the first 32 lines of what a warp is about to read to the L2 cache while x is on its way. */
-	__device__ static void announce(const decode_part &p, int row, int, int lane)
+	static const int V = 16 / sizeof(T), WINDOW = 3;
+	template <int B> __device__ static void vector(float sums[B], const uint4 &v, unsigned at)
 	{
-		if (lane * 8 < p.vectors)
-			decode_prefetch(p.values + row * p.vectors + lane * 8);
+#pragma unroll
+		for (int j = 0; j < V; j++)
+			decode_add<B>(sums, decode_entry(v, j, (const T *)nullptr), at + j * 128 * B);
 	}
-	template <int B>
-	__device__ static void add(float sums[B], const decode_part &p, int row, int chunk, int cols, const float *xs,
-							   int q, int lane)
+	template <int B, typename S>
+	__device__ static void add(float sums[B], S &stream, int chunk, int cols, unsigned at, int lane)
 	{
-		const uint4 *values = p.values + row * p.vectors;
-		int64_t first = (int64_t)chunk * (DECODE_CHUNK / V);
-		int64_t end = min(first + DECODE_CHUNK / V, p.vectors);
-		const char *at = (const char *)(xs + (q * 32 + lane) * B);
-		for (int64_t i = first + lane; i < end; i += 32 * DECODE_DEPTH) {
-			uint4 v[DECODE_DEPTH];
-#pragma unroll
-			for (int u = 0; u < DECODE_DEPTH; u++)
-				v[u] = i + u * 32 < end ? __ldcs(values + i + u * 32) : uint4{0, 0, 0, 0};
-#pragma unroll
-			for (int u = 0; u < DECODE_DEPTH; u++) {
-				if (i + u * 32 < end) {
-#pragma unroll
-					for (int j = 0; j < V; j++)
-						decode_add<B>(sums, decode_entry(v[u], j, (const T *)nullptr), at + j * 128 * B);
-				}
-				at += V * 128 * B;
-			}
+		const int per_chunk = DECODE_CHUNK / V;
+		int vectors = min(per_chunk, (cols + V - 1) / V - chunk * per_chunk);
+		for (; vectors >= 64; vectors -= 64, at += 2 * V * 128 * B) {
+			stream.fetch();
+			uint4 v = stream.template load<uint4>(lane * 16), w = stream.template load<uint4>(DECODE_UNIT + lane * 16);
+			vector<B>(sums, v, at);
+			vector<B>(sums, w, at + V * 128 * B);
+			stream.advance(2 * DECODE_UNIT);
 		}
-		(void)cols;
+		for (; vectors > 0; vectors -= 32, at += V * 128 * B) {
+			stream.fetch();
+			if (lane < vectors)
+				vector<B>(sums, stream.template load<uint4>(lane * 16), at);
+			stream.advance(min(32, vectors) * 16);
+		}
 	}
 };
 
 template <typename T> struct decode_gaps {
-	static const int V = 4;
-	__device__ static void announce(const decode_part &p, int row, int chunks, int lane)
+	static const int V = 4, WINDOW = sizeof(T) == 2 ? 4 : 6;
+	/* Address of the entry behind `before` gaps in byte i of `sums_of_gaps`. */
+	template <int B> __device__ static unsigned place(unsigned sums_of_gaps, int i, unsigned at)
 	{
-		int64_t begin = p.offsets[(int64_t)row * chunks].whole, end = p.offsets[(int64_t)(row + 1) * chunks].whole;
-		const int64_t bytes = DECODE_GRANULE * sizeof(T);
-		if (lane * 128 < (end - begin) * bytes)
-			decode_prefetch((const char *)p.values + begin * bytes + lane * 128);
-		if (begin + lane * 32 < end)
-			decode_prefetch(p.positions + begin + lane * 32);
+		if constexpr (B == 1) /* 128 in byte i */
+			return __dp4a(sums_of_gaps, 0x80U << (8 * i), at);
+		else
+			return at + (sums_of_gaps >> (8 * i) & 0xffU) * (128 * B);
 	}
 	/* The lane's eight columns: sums of gaps by a multiplication, in the bytes of `odd` for entries 1, 3, 5, 7 and of
-	 * `even` for the others. Returns the byte offset behind the last one. */
+	 * `even` for the others. Returns the address behind the last one. */
 	template <int B>
-	__device__ static unsigned whole(float sums[B], const decode_granule<T> &v, unsigned gaps, const char *xs,
-									 unsigned at)
+	__device__ static unsigned whole(float sums[B], const decode_granule<T> &v, unsigned gaps, unsigned at)
 	{
 		unsigned second = gaps >> 4 & 0x0f0f0f0fU;
 		unsigned odd = ((gaps & 0x0f0f0f0fU) + second) * 0x01010101U, even = odd - second;
 #pragma unroll
-		for (int i = 0; i < DECODE_GRANULE; i++) {
-			unsigned place = __dp4a(i % 2 ? odd : even, 0x80U << (8 * (i / 2)), at) + i * 128;
-			decode_add<B>(sums, v.entry(i), xs + place * B);
-		}
-		return at + (odd >> 24) * 128 + DECODE_GRANULE * 128;
+		for (int i = 0; i < DECODE_GRANULE; i++)
+			decode_add<B>(sums, v.entry(i), place<B>(i % 2 ? odd : even, i / 2, at) + i * 128 * B);
+		return at + (odd >> 24) * (128 * B) + DECODE_GRANULE * 128 * B;
 	}
 	/* The same for four. */
-	template <int B>
-	__device__ static void half(float sums[B], const decode_half<T> &v, unsigned gaps, const char *xs, unsigned at)
+	template <int B> __device__ static void half(float sums[B], const decode_half<T> &v, unsigned gaps, unsigned at)
 	{
 		unsigned spread = (gaps | gaps << 8) & 0x00ff00ffU;
 		unsigned places = ((spread | spread << 4) & 0x0f0f0f0fU) * 0x01010101U;
 #pragma unroll
 		for (int i = 0; i < DECODE_GRANULE / 2; i++)
-			decode_add<B>(sums, v.entry(i), xs + (__dp4a(places, 0x80U << (8 * i), at) + i * 128) * B);
+			decode_add<B>(sums, v.entry(i), place<B>(places, i, at) + i * 128 * B);
 	}
-	template <int B>
-	__device__ static void add(float sums[B], const decode_part &p, int row, int chunk, int cols, const float *xs,
-							   int q, int lane)
+	template <int B, typename S> __device__ static void add(float sums[B], S &stream, int, int, unsigned at, int lane)
 	{
-		int64_t index = (int64_t)row * decode_chunks_of(cols) + chunk;
-		decode_offsets before = p.offsets[index];
-		int counts = p.counts[index * 32 + lane], count = counts & ~DECODE_HALF;
-		int most = __reduce_max_sync(0xffffffffU, count);
+		const int bytes = decode_granule<T>::BYTES, all_bytes = 128 + 32 * bytes;
+		stream.fetch();
+		int counts = stream.template load<uint8_t>(lane), count = counts & ~DECODE_HALF, g = 0;
+		stream.advance(32);
 		unsigned below = (1U << lane) - 1, with_half = __ballot_sync(0xffffffffU, counts & DECODE_HALF);
-		unsigned next = before.whole, at = q * 128 + lane * 4, last_gaps = 0;
-		decode_half<T> last;
-		if (counts & DECODE_HALF) {
-			unsigned i = before.half + __popc(with_half & below);
-			last.load(p.half_values, i);
-			last_gaps = p.half_gaps[i];
-		}
-		for (int g = 0; g < most; g += DECODE_DEPTH) {
-			decode_granule<T> v[DECODE_DEPTH];
-			unsigned gaps[DECODE_DEPTH];
+		int all = (int)__reduce_min_sync(0xffffffffU, (unsigned)count);
+		for (; g + 2 <= all; g += 2) { /* that all lanes have */
+			decode_granule<T> v[2];
+			unsigned gaps[2];
+			stream.fetch();
 #pragma unroll
-			for (int u = 0; u < DECODE_DEPTH; u++) {
-				unsigned active = __ballot_sync(0xffffffffU, g + u < count);
-				if (g + u < count) {
-					unsigned i = next + __popc(active & below);
-					v[u].load(p.values, i);
-					gaps[u] = __ldcs(p.positions + i);
-				}
-				next += __popc(active);
+			for (int u = 0; u < 2; u++) {
+				gaps[u] = stream.template load<uint32_t>(u * all_bytes + lane * 4);
+				v[u].load(stream, u * all_bytes + 128 + lane * bytes);
 			}
-#pragma unroll
-			for (int u = 0; u < DECODE_DEPTH; u++)
-				if (g + u < count)
-					at = whole<B>(sums, v[u], gaps[u], (const char *)xs, at);
+			at = whole<B>(sums, v[0], gaps[0], at);
+			at = whole<B>(sums, v[1], gaps[1], at);
+			stream.advance(2 * all_bytes);
 		}
-		if (counts & DECODE_HALF)
-			half<B>(sums, last, last_gaps, (const char *)xs, at);
-	}
-	__device__ static int decode_chunks_of(int cols)
-	{
-		return (cols + DECODE_CHUNK - 1) / DECODE_CHUNK;
+		for (;; g++) {
+			unsigned active = __ballot_sync(0xffffffffU, g < count), lanes = __popc(active);
+			if (active == 0)
+				break;
+			unsigned rank = __popc(active & below), gap_bytes = (lanes * 4 + 15) & ~15U;
+			stream.fetch();
+			if (g < count) {
+				decode_granule<T> v;
+				v.load(stream, gap_bytes + rank * bytes);
+				at = whole<B>(sums, v, stream.template load<uint32_t>(rank * 4), at);
+			}
+			stream.advance(gap_bytes + lanes * bytes);
+		}
+		if (with_half) {
+			unsigned rank = __popc(with_half & below), lanes = __popc(with_half), gap_bytes = (lanes * 2 + 15) & ~15U;
+			stream.fetch();
+			if (counts & DECODE_HALF) {
+				decode_half<T> v;
+				v.load(stream, gap_bytes + rank * decode_half<T>::BYTES);
+				half<B>(sums, v, stream.template load<uint16_t>(rank * 2), at);
+			}
+			stream.advance(gap_bytes + ((lanes * decode_half<T>::BYTES + 15) & ~15U));
+		}
 	}
 };
 
 template <typename T> struct decode_pairs {
-	static const int V = 4;
-	__device__ static void announce(const decode_part &p, int row, int, int lane)
-	{
-		if (lane * 8 < p.vectors)
-			decode_prefetch(p.values + row * p.vectors + lane * 8);
-	}
-	/* `at`: the lane's first column of the step; bits 7 and 8 are zero. */
+	static const int V = 4, WINDOW = sizeof(T) == 2 ? 4 : 6;
+	/* Bits 7 and 8 of `at` are zero if B is 1: shared memory and the rings before x are aligned to 512. */
 	template <int B>
-	__device__ static void granule(float sums[B], const decode_granule<T> &v, unsigned bits, const char *xs,
-								   unsigned at)
+	__device__ static void granule(float sums[B], const decode_granule<T> &v, unsigned bits, unsigned at)
 	{
 #pragma unroll
 		for (int i = 0; i < DECODE_GRANULE; i++) {
-			unsigned place = ((2 * i < 7 ? bits << (7 - 2 * i) : bits >> (2 * i - 7)) & 0x180U) | at;
-			decode_add<B>(sums, v.entry(i), xs + (place + i / 2 * 512) * B);
+			unsigned bit = 2 * i < 7 ? bits << (7 - 2 * i) : bits >> (2 * i - 7); /* the position times 128 */
+			unsigned place = B == 1 ? (bit & 0x180U) | at : at + (bit & 0x180U) * B;
+			decode_add<B>(sums, v.entry(i), place + i / 2 * 512 * B);
 		}
 	}
-	template <int B>
-	__device__ static void add(float sums[B], const decode_part &p, int row, int chunk, int cols, const float *xs,
-							   int q, int lane)
+	template <int B, typename S>
+	__device__ static void add(float sums[B], S &stream, int chunk, int cols, unsigned at, int lane)
 	{
-		const int per_chunk = DECODE_CHUNK / DECODE_STEP;
-		int steps = (cols + DECODE_STEP - 1) / DECODE_STEP, words = (steps + 1) / 2;
-		int first = chunk * per_chunk, end = min(first + per_chunk, steps);
-		const uint32_t *positions = p.positions + (int64_t)row * words * 32 + lane;
-		int64_t index = (int64_t)row * steps * 32 + lane;
-		unsigned at = q * 128 + lane * 4;
-		for (int step = first; step < end; step += DECODE_DEPTH) {
-			decode_granule<T> v[DECODE_DEPTH];
-			unsigned bits[DECODE_DEPTH / 2];
-#pragma unroll
-			for (int u = 0; u < DECODE_DEPTH; u++) {
-				if (step + u < end) {
-					v[u].load(p.values, index + (int64_t)(step + u) * 32);
-					if (u % 2 == 0)
-						bits[u / 2] = __ldcs(positions + (step + u) / 2 * 32);
-				}
-			}
-#pragma unroll
-			for (int u = 0; u < DECODE_DEPTH; u++) {
-				if (step + u < end)
-					granule<B>(sums, v[u], u % 2 ? bits[u / 2] >> 16 : bits[u / 2], (const char *)xs, at);
-				at += DECODE_STEP / 32 * 128;
-			}
+		const int per_chunk = DECODE_CHUNK / DECODE_STEP, bytes = decode_granule<T>::BYTES;
+		int steps = min(per_chunk, (cols + DECODE_STEP - 1) / DECODE_STEP - chunk * per_chunk);
+		for (int step = 0; step < steps; step += 2) {
+			decode_granule<T> v[2];
+			bool two = step + 1 < steps;
+			stream.fetch();
+			unsigned bits = stream.template load<uint32_t>(lane * 4);
+			v[0].load(stream, 128 + lane * bytes);
+			if (two)
+				v[1].load(stream, 128 + 32 * bytes + lane * bytes);
+			granule<B>(sums, v[0], bits, at);
+			if (two)
+				granule<B>(sums, v[1], bits >> 16, at + DECODE_STEP * 4 * B);
+			at += 2 * DECODE_STEP * 4 * B;
+			stream.advance(128 + (two ? 2 : 1) * 32 * bytes);
 		}
 	}
 };
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-__device__ static inline int decode_part_of(const decode_arguments &a, int task)
+__device__ static inline const decode_part &decode_part_of(const decode_arguments &a, int64_t row)
 {
 	int part = 0;
-	while (part + 1 < a.parts && task >= a.part[part + 1].first_task)
+	while (part + 1 < a.parts && row >= a.part[part + 1].first_row)
 		part++;
-	return part;
+	return a.part[part];
 }
 
-/* A warp takes R rows of W at a time, each with all rows of x. */
-template <typename Form, int B, int R>
-__global__ void __launch_bounds__(DECODE_THREADS, R == 1 && B <= 2 ? 2 : 1)
+/* y[b][row] ← or + the lanes' sums. */
+template <int B>
+__device__ static inline void decode_put_sums(const decode_arguments &a, const decode_part &p, int64_t row,
+											  const float sums[B], int lane)
+{
+#pragma unroll
+	for (int b = 0; b < B; b++) {
+		float sum = sums[b];
+		for (int offset = 16; offset > 0; offset /= 2)
+			sum += __shfl_xor_sync(0xffffffffU, sum, offset);
+		int64_t at = b * p.y_stride + row;
+		if (lane == 0 && b < a.batch) {
+			if (p.narrow_y)
+				fp_cuda_store(p.narrow_y + at, a.add ? fp_cuda_load(p.narrow_y + at) + sum : sum);
+			else
+				p.y[at] = a.add ? p.y[at] + sum : sum;
+		}
+	}
+}
+
+/* The rows of all parts are divided evenly among the blocks, those of a block among its warps. A warp multiplies a row
+ * with all rows of x. */
+template <typename Form, int B>
+__global__ void __launch_bounds__(DECODE_THREADS, B <= 2 ? 2 : 1)
 	decode_kernel(const __grid_constant__ decode_arguments a)
 {
-	extern __shared__ __align__(16) float decode_xs[];
+	extern __shared__ __align__(512) char decode_shared[];
+	static_assert(DECODE_RINGS % 512 == 0, "decode_pairs needs it");
+	float *xs = (float *)(decode_shared + DECODE_RINGS);
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	int64_t block_begin = a.rows * blockIdx.x / gridDim.x;
+	int count = (int)(a.rows * (blockIdx.x + 1) / gridDim.x - block_begin);
+	int64_t row = block_begin + count * warp / DECODE_WARPS, end = block_begin + count * (warp + 1) / DECODE_WARPS;
+	int64_t stream_end = row; /* of the rows of this part */
 	int chunks = (a.cols + DECODE_CHUNK - 1) / DECODE_CHUNK;
-	if (blockIdx.x < (unsigned)a.tasks) {
-		const decode_part &p = a.part[decode_part_of(a, blockIdx.x)];
-		int row = ((int)blockIdx.x - p.first_task) * DECODE_WARPS * R + warp * R;
-		if (row < p.rows)
-			Form::announce(p, row, chunks, lane);
-	}
+	unsigned first = decode_shared_address(xs + lane * B); /* column of the lane */
+	const decode_part *p = a.part;
+	decode_stream<DECODE_UNITS, Form::WINDOW> stream(
+		decode_shared_address(decode_shared + warp * DECODE_UNITS * DECODE_UNIT), lane);
+	auto begin_part = [&] {
+		p = &decode_part_of(a, row);
+		stream_end = min(end, (int64_t)p->first_row + p->rows);
+		stream.begin(p->row_at(row - p->first_row), p->row_at(stream_end - p->first_row));
+	};
+	if (row < end)
+		begin_part();
 	decode_let_next_begin();
 	decode_wait_for_inputs();
 	if (a.resident) {
-		decode_load_x<B, Form::V>(decode_xs, a, 0, a.cols);
+		decode_load_x<B, Form::V>(xs, a, 0, a.cols);
 		__syncthreads();
 	}
-	for (int task = blockIdx.x; task < a.tasks; task += gridDim.x) {
-		const decode_part &p = a.part[decode_part_of(a, task)];
-		int row = (task - p.first_task) * DECODE_WARPS * R + warp * R;
-		float sums[R][B] = {};
+	for (int round = 0; round * DECODE_WARPS < count; round++, row++) { /* as many for each warp, because of x */
+		float sums[B] = {};
+		if (row < end && row == stream_end)
+			begin_part();
 		for (int chunk = 0; chunk < chunks; chunk++) {
 			if (!a.resident) {
 				__syncthreads();
-				decode_load_x<B, Form::V>(decode_xs, a, chunk * DECODE_CHUNK,
+				decode_load_x<B, Form::V>(xs, a, chunk * DECODE_CHUNK,
 										  min((int)DECODE_CHUNK, a.cols - chunk * DECODE_CHUNK));
 				__syncthreads();
 			}
-#pragma unroll
-			for (int r = 0; r < R; r++)
-				if (row + r < p.rows)
-					Form::template add<B>(sums[r], p, row + r, chunk, a.cols, decode_xs,
-										  a.resident ? chunk * DECODE_LANE_COLUMNS : 0, lane);
+			if (row < end)
+				Form::template add<B>(sums, stream, chunk, a.cols,
+									  first + (a.resident ? chunk * DECODE_CHUNK * 4 * B : 0), lane);
 		}
-#pragma unroll
-		for (int r = 0; r < R; r++) {
-#pragma unroll
-			for (int b = 0; b < B; b++) {
-				float sum = sums[r][b];
-				for (int offset = 16; offset > 0; offset /= 2)
-					sum += __shfl_xor_sync(0xffffffffU, sum, offset);
-				int64_t at = b * p.y_stride + row + r;
-				if (lane == 0 && row + r < p.rows && b < a.batch) {
-					if (p.narrow_y)
-						fp_cuda_store(p.narrow_y + at, a.add ? fp_cuda_load(p.narrow_y + at) + sum : sum);
-					else
-						p.y[at] = a.add ? p.y[at] + sum : sum;
-				}
-			}
-		}
+		if (row < end)
+			decode_put_sums<B>(a, *p, row - p->first_row, sums, lane);
 	}
-}
-
-/* --- back to dense ----------------------------------------------------------------------------------------------- */
-
-/* Writes an entry unless its bits are zero; the row was filled with zeros before. */
-template <typename T, typename U>
-__device__ static inline void decode_put(U *out, const T *entry, int64_t column, int cols)
-{
-	bool stored = sizeof(T) == 2 ? *(const uint16_t *)entry != 0 : *(const uint32_t *)entry != 0;
-	if (stored && column < cols)
-		fp_cuda_store(out + column, fp_cuda_load(entry));
-}
-
-/* The lane's entries of a granule, whose gaps begin at column q of the lane; returns the q behind them. */
-template <typename T, typename U>
-__device__ static inline int decode_put_granule(U *out, const T *values, unsigned gaps, int count, int q, int lane,
-												int cols)
-{
-	for (int i = 0; i < count; i++, q++) {
-		q += gaps >> (4 * i) & 15;
-		decode_put(out, values + i, (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
-	}
-	return q;
-}
-
-template <typename T, typename U>
-__device__ static void decode_expand_gaps(const decode_part &p, int row, int chunk, int lane, int cols, U *out)
-{
-	int64_t index = (int64_t)row * ((cols + DECODE_CHUNK - 1) / DECODE_CHUNK) + chunk;
-	decode_offsets next = p.offsets[index];
-	int counts = p.counts[index * 32 + lane], count = counts & ~DECODE_HALF, q = 0;
-	int most = __reduce_max_sync(0xffffffffU, count);
-	unsigned below = (1U << lane) - 1, with_half = __ballot_sync(0xffffffffU, counts & DECODE_HALF);
-	out += (int64_t)chunk * DECODE_CHUNK;
-	cols -= chunk * DECODE_CHUNK;
-	for (int g = 0; g < most; g++) {
-		unsigned active = __ballot_sync(0xffffffffU, g < count);
-		int64_t i = next.whole + __popc(active & below);
-		if (g < count)
-			q = decode_put_granule(out, (const T *)p.values + i * DECODE_GRANULE, p.positions[i], DECODE_GRANULE, q,
-								   lane, cols);
-		next.whole += __popc(active);
-	}
-	int64_t i = next.half + __popc(with_half & below);
-	if (counts & DECODE_HALF)
-		decode_put_granule(out, (const T *)p.half_values + i * (DECODE_GRANULE / 2), p.half_gaps[i], DECODE_GRANULE / 2,
-						   q, lane, cols);
-}
-
-template <typename T, typename U>
-__global__ void decode_expand_kernel(decode_part p, int form, int cols, U *out, int64_t stride)
-{
-	int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-	if (row >= p.rows)
-		return;
-	out += row * stride;
-	for (int c = lane; c < cols; c += 32)
-		fp_cuda_store(out + c, form == 0 ? fp_cuda_load((const T *)(p.values + row * p.vectors) + c) : 0.0f);
-	__syncwarp();
-	int chunks = (cols + DECODE_CHUNK - 1) / DECODE_CHUNK, steps = (cols + DECODE_STEP - 1) / DECODE_STEP;
-	for (int chunk = 0; form == 1 && chunk < chunks; chunk++)
-		decode_expand_gaps<T>(p, row, chunk, lane, cols, out);
-	for (int step = 0; form == 2 && step < steps; step++) {
-		uint32_t bits = p.positions[((int64_t)row * ((steps + 1) / 2) + step / 2) * 32 + lane] >> (16 * (step % 2));
-		const T *values = (const T *)p.values + (((int64_t)row * steps + step) * 32 + lane) * DECODE_GRANULE;
-		for (int i = 0; i < DECODE_GRANULE; i++)
-			decode_put(out, values + i, (int64_t)step * DECODE_STEP + i / 2 * 128 + lane * 4 + (bits >> (2 * i) & 3),
-					   cols);
-	}
-}
-
-/* Sums all vectors, so that they must be read; only a sum that no data gives is written. */
-__global__ static void decode_read_kernel(const uint4 *values, int64_t count, unsigned *out)
-{
-	unsigned sum = 0;
-	int64_t step = (int64_t)gridDim.x * blockDim.x;
-	int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-	for (; i + 3 * step < count; i += 4 * step) {
-		uint4 v[4];
-#pragma unroll
-		for (int u = 0; u < 4; u++)
-			v[u] = __ldcs(values + i + u * step);
-#pragma unroll
-		for (int u = 0; u < 4; u++)
-			sum += v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
-	}
-	for (; i < count; i += step)
-		sum += values[i].x;
-	if (sum == 0x9e3779b9U)
-		*out = sum;
 }
 
 #endif

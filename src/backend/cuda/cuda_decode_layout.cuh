@@ -10,19 +10,21 @@
  *
  * So whatever columns the lanes read at once, each reads from a bank of its own.
  *
- *     dense    values: rows of 16-byte vectors
- *     mask     the lane's nonzeros of a row's chunk in granules of GRANULE: their values, and for each the number of
- *              columns of the lane that lie between it and the one before, in four bits. Positions as gaps take four
- *              bits for a nonzero, the bits of a mask two at 50%, but the lane finds all of a granule's columns in a few
- *              instructions. A gap of more than 15 has zeros as entries in between; zeros fill the last granule, which
- *              is a half one if four entries are enough.
- *              All lanes' first granules lie side by side, then the second ones of those lanes that have two, and so on.
- *              values: all whole granules, then all half ones
- *              positions: for each row and chunk the 32 lanes' numbers of granules (HALF added if there is a half one),
- *              the whole granules' gaps, the half ones' gaps
- *              offsets: for each row and chunk the whole and half granules before it, 32 bits each, and their sums
- *     2:4      the lane's values of 512 columns, 8 of them in 16 bytes, one row after the other
- *              positions: their 16 bits, those of 1024 columns in a word
+ * A warp takes some rows one after the other, and reads them as one stream of bytes (cuda_decode_stream.cuh): whatever
+ * it needs next comes next in memory, in parts whose sizes are multiples of 16 bytes. A row is
+ *
+ *     dense    its entries, zeros behind the last
+ *     mask     for each chunk: 32 lanes' numbers of granules, one byte each (HALF added if there is a half one); the
+ *              gaps of all lanes' first granules and their values; those of the second ones of the lanes that have two,
+ *              and so on; the gaps and the values of the half ones.
+ *              A granule is GRANULE nonzeros of a lane, and for each the number of columns of the lane that lie between
+ *              it and the one before, in four bits. Positions as gaps take four bits for a nonzero, the bits of a mask
+ *              two at 50%, but the lane finds all of a granule's columns in a few instructions. A gap of more than 15
+ *              has zeros as entries in between; zeros fill the last granule, which is a half one if four entries are
+ *              enough.
+ *              offsets: where each row begins, in units of 16 bytes, and the end
+ *     2:4      for each 1024 columns (two steps): the lanes' positions, 16 bits for each step, and the values, 8 of a
+ *              lane in 16 bytes; an odd last step has no second values
  */
 #ifndef FP_BACKEND_CUDA_DECODE_LAYOUT_CUH
 #define FP_BACKEND_CUDA_DECODE_LAYOUT_CUH
@@ -51,10 +53,15 @@ static inline int64_t decode_steps(int64_t cols)
 {
 	return (cols + DECODE_STEP - 1) / DECODE_STEP;
 }
-/* Bytes of the numbers of granules, before the gaps. */
-static inline int64_t decode_counts_bytes(int64_t rows, int64_t cols)
+static inline int64_t decode_dense_bytes(int64_t cols, int64_t size)
 {
-	return rows * decode_chunks(cols) * 32;
+	return decode_rounded_up(cols * size, 16);
+}
+/* Of a row of 2:4. */
+static inline int64_t decode_pairs_bytes(int64_t cols, int64_t size)
+{
+	int64_t steps = decode_steps(cols);
+	return (steps + 1) / 2 * 128 + steps * 32 * DECODE_GRANULE * size;
 }
 
 /* Column of lane and q in a chunk. */
@@ -97,30 +104,11 @@ static inline void decode_list_lane(decode_list *list, const char *row, int64_t 
 	}
 }
 
-/* Granules. */
-struct decode_offsets {
-	uint32_t whole, half;
-};
-
-/* The number of granules of a list, as `counts` has it. */
+/* The number of granules of a list, as the row has it. */
 static inline uint8_t decode_granules(const decode_list *list)
 {
 	int rest = list->count % DECODE_GRANULE, whole = list->count / DECODE_GRANULE + (rest > DECODE_GRANULE / 2);
 	return (uint8_t)(whole | (rest > 0 && rest <= DECODE_GRANULE / 2 ? DECODE_HALF : 0));
-}
-
-/* Granules of a row's chunk. */
-static inline decode_offsets decode_count_granules(const char *row, int64_t cols, int64_t size)
-{
-	decode_offsets total = {0, 0};
-	for (int lane = 0; lane < 32; lane++) {
-		decode_list list;
-		decode_list_lane(&list, row, cols, lane, size);
-		uint8_t count = decode_granules(&list);
-		total.whole += count & ~DECODE_HALF;
-		total.half += count / DECODE_HALF;
-	}
-	return total;
 }
 
 /* Entries [first, first + most) of a list; returns their gaps. */
@@ -136,45 +124,48 @@ static inline uint32_t decode_pack_granule(const decode_list *list, int first, i
 	return gaps;
 }
 
-/* Where a chunk's granules begin; all zero before. */
-struct decode_gap_parts {
-	char *values, *half_values;
-	uint32_t *gaps;
-	uint16_t *half_gaps;
-	uint8_t *counts; /* 32 */
-};
-
-static inline void decode_pack_gaps(const char *row, int64_t cols, int64_t size, decode_gap_parts out)
+/* A chunk of a row at `out`, all zero before, or null: its bytes. Returns them. */
+static inline int64_t decode_pack_gaps(const char *row, int64_t cols, int64_t size, char *out)
 {
 	decode_list lists[32];
+	int64_t bytes = 32;
+	uint8_t counts[32];
 	for (int lane = 0; lane < 32; lane++) {
 		decode_list_lane(&lists[lane], row, cols, lane, size);
-		out.counts[lane] = decode_granules(&lists[lane]);
+		counts[lane] = decode_granules(&lists[lane]);
 	}
-	for (int g = 0; g < DECODE_LANE_COLUMNS / DECODE_GRANULE; g++)
-		for (int lane = 0; lane < 32; lane++) {
-			if (g >= (out.counts[lane] & ~DECODE_HALF))
+	if (out)
+		memcpy(out, counts, 32);
+	for (int g = 0; g <= DECODE_LANE_COLUMNS / DECODE_GRANULE; g++) {
+		bool halves = g == DECODE_LANE_COLUMNS / DECODE_GRANULE; /* behind all whole ones */
+		const int64_t entries = halves ? DECODE_GRANULE / 2 : DECODE_GRANULE;
+		int64_t lanes = 0, done = 0;
+		for (int lane = 0; lane < 32; lane++)
+			lanes += halves ? counts[lane] / DECODE_HALF : g < counts[lane] % DECODE_HALF;
+		int64_t gaps = decode_rounded_up(lanes * entries / 2, 16);
+		for (int lane = 0; out && lane < 32; lane++) {
+			if (!(halves ? counts[lane] / DECODE_HALF : g < counts[lane] % DECODE_HALF))
 				continue;
-			*out.gaps++ = decode_pack_granule(&lists[lane], g * DECODE_GRANULE, DECODE_GRANULE, row, size, out.values);
-			out.values += DECODE_GRANULE * size;
+			int first = (halves ? counts[lane] % DECODE_HALF : g) * DECODE_GRANULE;
+			char *values = out + bytes + gaps + done * entries * size;
+			uint32_t word = decode_pack_granule(&lists[lane], first, (int)entries, row, size, values);
+			memcpy(out + bytes + done * entries / 2, &word, (size_t)(entries / 2)); /* little-endian */
+			done++;
 		}
-	for (int lane = 0; lane < 32; lane++) {
-		if (!(out.counts[lane] & DECODE_HALF))
-			continue;
-		int first = (out.counts[lane] & ~DECODE_HALF) * DECODE_GRANULE;
-		*out.half_gaps++ =
-			(uint16_t)decode_pack_granule(&lists[lane], first, DECODE_GRANULE / 2, row, size, out.half_values);
-		out.half_values += DECODE_GRANULE / 2 * size;
+		bytes += gaps + decode_rounded_up(lanes * entries * size, 16);
 	}
+	return bytes;
 }
 
-/* One row of 2:4. values: steps × 32 granules; positions: a word for each two steps and lane; all zero before. */
-static inline void decode_pack_pairs(const char *row, int64_t cols, int64_t size, char *values, uint32_t *positions)
+/* One row of 2:4, all zero before. */
+static inline void decode_pack_pairs(const char *row, int64_t cols, int64_t size, char *packed)
 {
-	for (int64_t step = 0; step < decode_steps(cols); step++)
+	const int64_t values = 32 * DECODE_GRANULE * size;
+	for (int64_t step = 0; step < decode_steps(cols); step++) {
+		char *both = packed + step / 2 * (128 + 2 * values);
 		for (int lane = 0; lane < 32; lane++) {
 			uint32_t bits = 0;
-			char *out = values + (step * 32 + lane) * DECODE_GRANULE * size;
+			char *out = both + 128 + step % 2 * values + lane * DECODE_GRANULE * size;
 			for (int group = 0; group < 4; group++) {
 				int64_t first = step * DECODE_STEP + group * 128 + lane * 4;
 				int place[2] = {0, 1}, found = 0;
@@ -191,8 +182,10 @@ static inline void decode_pack_pairs(const char *row, int64_t cols, int64_t size
 				for (int i = 0; i < 2 && first < cols; i++)
 					memcpy(out + (group * 2 + i) * size, row + (first + place[i]) * size, (size_t)size);
 			}
-			positions[step / 2 * 32 + lane] |= bits << (16 * (step % 2));
+			uint16_t half = (uint16_t)bits;
+			memcpy(both + lane * 4 + step % 2 * 2, &half, 2);
 		}
+	}
 }
 
 #endif

@@ -23,14 +23,13 @@ struct host_space {
 	}
 };
 
-/* The matrix on the host and its parts; every stage goes over the rows once. */
+/* The matrix on the host; every stage goes over the rows once. */
 struct packing {
 	fp_held *held;
 	const char *rows;
-	int64_t size; /* bytes of an entry */
-	int64_t chunks;
-	decode_offsets *offsets; /* granules of each row's chunk, then those before it */
-	char *values, *positions;
+	int64_t size;      /* bytes of an entry */
+	uint32_t *offsets; /* of a mask: units of 16 bytes of each row, then those before it */
+	char *values;
 };
 
 struct row_range {
@@ -73,67 +72,54 @@ static void for_rows(packing *p, int threads, void (*stage)(packing *, int64_t, 
 	}
 }
 
-static const char *chunk_at(const packing *p, int64_t row, int64_t chunk, int64_t *cols)
+static const char *row_at(const packing *p, int64_t row)
 {
-	*cols = fp_smaller(DECODE_CHUNK, p->held->cols - chunk * DECODE_CHUNK);
-	return p->rows + (row * p->held->cols + chunk * DECODE_CHUNK) * p->size;
+	return p->rows + row * p->held->cols * p->size;
+}
+
+/* A row of a mask at `out`, or null. Returns its bytes. */
+static int64_t pack_gaps(const packing *p, int64_t row, char *out)
+{
+	int64_t bytes = 0, cols = p->held->cols;
+	for (int64_t first = 0; first < cols; first += DECODE_CHUNK)
+		bytes += decode_pack_gaps(row_at(p, row) + first * p->size, fp_smaller(DECODE_CHUNK, cols - first), p->size,
+								  out ? out + bytes : nullptr);
+	return bytes;
 }
 
 static void count_row(packing *p, int64_t row, fp_held_counts *counts)
 {
-	fp_held_count(counts, p->rows + row * p->held->cols * p->size, p->held->cols, p->size);
+	fp_held_count(counts, row_at(p, row), p->held->cols, p->size);
 }
 
-static void count_row_granules(packing *p, int64_t row, fp_held_counts *)
+static void measure_row(packing *p, int64_t row, fp_held_counts *)
 {
-	for (int64_t c = 0; c < p->chunks; c++) {
-		int64_t cols;
-		const char *chunk = chunk_at(p, row, c, &cols);
-		p->offsets[row * p->chunks + c] = decode_count_granules(chunk, cols, p->size);
-	}
+	p->offsets[row] = (uint32_t)(pack_gaps(p, row, nullptr) / 16);
 }
 
 static void pack_row(packing *p, int64_t row, fp_held_counts *)
 {
 	int64_t cols = p->held->cols;
-	const char *in = p->rows + row * cols * p->size;
-	if (p->held->form == FP_HELD_DENSE) {
-		memcpy(p->values + row * decode_rounded_up(cols * p->size, 16), in, (size_t)(cols * p->size));
-	} else if (p->held->form == FP_HELD_TWO_OF_FOUR) {
-		int64_t steps = decode_steps(cols), words = (steps + 1) / 2 * 32;
-		decode_pack_pairs(in, cols, p->size, p->values + row * steps * 32 * DECODE_GRANULE * p->size,
-						  (uint32_t *)(void *)p->positions + row * words);
-	} else {
-		uint32_t *gaps = (uint32_t *)(void *)(p->positions + decode_counts_bytes(p->held->rows, cols));
-		uint16_t *half_gaps = (uint16_t *)(void *)(gaps + p->held->whole);
-		char *half_values = p->values + p->held->whole * DECODE_GRANULE * p->size;
-		for (int64_t c = 0; c < p->chunks; c++) {
-			int64_t index = row * p->chunks + c, width;
-			decode_offsets before = p->offsets[index];
-			const char *chunk = chunk_at(p, row, c, &width);
-			decode_pack_gaps(chunk, width, p->size,
-							 decode_gap_parts{p->values + (int64_t)before.whole * DECODE_GRANULE * p->size,
-											  half_values + (int64_t)before.half * (DECODE_GRANULE / 2) * p->size,
-											  gaps + before.whole, half_gaps + before.half,
-											  (uint8_t *)p->positions + index * 32});
-		}
-	}
+	if (p->held->form == FP_HELD_DENSE)
+		memcpy(p->values + row * decode_dense_bytes(cols, p->size), row_at(p, row), (size_t)(cols * p->size));
+	else if (p->held->form == FP_HELD_TWO_OF_FOUR)
+		decode_pack_pairs(row_at(p, row), cols, p->size, p->values + row * decode_pairs_bytes(cols, p->size));
+	else
+		(void)pack_gaps(p, row, p->values + (int64_t)p->offsets[row] * 16);
 }
 
-/* Turns numbers of granules into the numbers before them; the last are the sums. */
-static fp_status sum_offsets(fp_backend *be, packing *p, int64_t count)
+/* Turns the rows' sizes into what lies before them; the last is the sum, *units. */
+static fp_status sum_offsets(fp_backend *be, packing *p, int64_t *units)
 {
-	uint64_t whole = 0, half = 0;
-	for (int64_t i = 0; i <= count; i++) {
-		decode_offsets here = i < count ? p->offsets[i] : decode_offsets{0, 0};
-		p->offsets[i] = decode_offsets{(uint32_t)whole, (uint32_t)half};
-		whole += here.whole;
-		half += here.half;
+	*units = 0;
+	for (int64_t row = 0; row <= p->held->rows; row++) {
+		int64_t here = row < p->held->rows ? p->offsets[row] : 0;
+		p->offsets[row] = (uint32_t)*units;
+		*units += here;
 	}
-	if (whole > UINT32_MAX || half > UINT32_MAX)
+	if (*units > UINT32_MAX)
 		return fp_fail(be->ctx, FP_ERROR_MEMORY, "a matrix of %lld × %lld is too large to be compressed",
 					   (long long)p->held->rows, (long long)p->held->cols);
-	p->held->whole = (int64_t)whole;
 	return FP_OK;
 }
 
@@ -146,42 +132,32 @@ static fp_status upload_bytes(fp_backend *be, fp_matrix *out, const void *host, 
 /* Counts, chooses, packs and uploads. */
 static fp_status hold(fp_backend *be, packing *p, fp_held_form form)
 {
-	host_space offsets, values, positions;
+	host_space offsets, values;
 	fp_held *held = p->held;
-	int64_t count = held->rows * p->chunks, values_bytes, positions_bytes = 0;
+	int64_t units, offset_bytes = (held->rows + 1) * (int64_t)sizeof *p->offsets;
 	fp_held_counts counts = {0, held->cols % 4 == 0};
 	for_rows(p, be->threads, count_row, &counts);
 	held->nonzeros = counts.nonzeros;
 	held->form = form == FP_HELD_SMALLEST ? fp_held_choose(&counts, held->rows, held->cols, p->size) : form;
 	if (held->form == FP_HELD_TWO_OF_FOUR && !counts.two_of_four)
 		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "%s: the matrix is not 2:4", __func__);
-	if (held->form == FP_HELD_DENSE) {
-		values_bytes = held->rows * decode_rounded_up(held->cols * p->size, 16);
-	} else if (held->form == FP_HELD_TWO_OF_FOUR) {
-		int64_t steps = decode_steps(held->cols);
-		values_bytes = held->rows * steps * 32 * DECODE_GRANULE * p->size;
-		positions_bytes = held->rows * ((steps + 1) / 2) * 128;
-	} else {
-		FP_OR_RETURN(offsets.take(be, (count + 1) * (int64_t)sizeof *p->offsets));
-		p->offsets = offsets.as<decode_offsets>();
-		for_rows(p, be->threads, count_row_granules, &counts);
-		FP_OR_RETURN(sum_offsets(be, p, count));
-		decode_offsets all = p->offsets[count];
-		values_bytes = ((int64_t)all.whole * DECODE_GRANULE + (int64_t)all.half * (DECODE_GRANULE / 2)) * p->size;
-		positions_bytes = decode_counts_bytes(held->rows, held->cols) + (int64_t)all.whole * 4 + (int64_t)all.half * 2;
-	}
-	FP_OR_RETURN(values.take(be, values_bytes));
-	FP_OR_RETURN(positions.take(be, positions_bytes));
-	p->values = values.as<char>();
-	p->positions = positions.as<char>();
-	for_rows(p, be->threads, pack_row, &counts);
-	held->bytes = values_bytes + positions_bytes;
-	FP_OR_RETURN(upload_bytes(be, &held->values, p->values, values_bytes));
-	if (held->form != FP_HELD_DENSE)
-		FP_OR_RETURN(upload_bytes(be, &held->positions, p->positions, positions_bytes));
 	if (held->form == FP_HELD_MASK) {
-		held->bytes += (count + 1) * (int64_t)sizeof *p->offsets;
-		FP_OR_RETURN(upload_bytes(be, &held->offsets, p->offsets, (count + 1) * (int64_t)sizeof *p->offsets));
+		FP_OR_RETURN(offsets.take(be, offset_bytes));
+		p->offsets = offsets.as<uint32_t>();
+		for_rows(p, be->threads, measure_row, &counts);
+		FP_OR_RETURN(sum_offsets(be, p, &units));
+		held->bytes = units * 16;
+	} else {
+		held->bytes = held->rows * (held->form == FP_HELD_DENSE ? decode_dense_bytes(held->cols, p->size)
+																: decode_pairs_bytes(held->cols, p->size));
+	}
+	FP_OR_RETURN(values.take(be, held->bytes));
+	p->values = values.as<char>();
+	for_rows(p, be->threads, pack_row, &counts);
+	FP_OR_RETURN(upload_bytes(be, &held->values, p->values, held->bytes));
+	if (held->form == FP_HELD_MASK) {
+		held->bytes += offset_bytes;
+		FP_OR_RETURN(upload_bytes(be, &held->offsets, p->offsets, offset_bytes));
 	}
 	return FP_OK;
 }
@@ -195,7 +171,6 @@ fp_status fp_cuda_hold(fp_backend *be, fp_held *out, fp_matrix W, fp_dtype dtype
 	packing p = {};
 	p.held = out;
 	p.size = fp_dtype_size(dtype);
-	p.chunks = decode_chunks(W.cols);
 	FP_OR_RETURN(rows.take(be, W.rows * W.cols * p.size));
 	p.rows = rows.as<char>();
 	out->dtype = dtype;

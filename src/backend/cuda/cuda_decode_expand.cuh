@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_decode_expand.cuh: held weights back to dense ones, and how fast memory is read. */
+#ifndef FP_BACKEND_CUDA_DECODE_EXPAND_CUH
+#define FP_BACKEND_CUDA_DECODE_EXPAND_CUH
+
+#include "backend/cuda/cuda_decode_kernels.cuh"
+
+/* Writes an entry unless its bits are zero; the row was filled with zeros before. */
+template <typename T, typename U>
+__device__ static inline void decode_put(U *out, const T *entry, int64_t column, int cols)
+{
+	bool stored = sizeof(T) == 2 ? *(const uint16_t *)entry != 0 : *(const uint32_t *)entry != 0;
+	if (stored && column < cols)
+		fp_cuda_store(out + column, fp_cuda_load(entry));
+}
+
+/* The lane's entries of a granule, whose gaps begin at column q of the lane; returns the q behind them. */
+template <typename T, typename U>
+__device__ static inline int decode_put_granule(U *out, const T *values, unsigned gaps, int count, int q, int lane,
+												int cols)
+{
+	for (int i = 0; i < count; i++, q++) {
+		q += gaps >> (4 * i) & 15;
+		decode_put(out, values + i, (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
+	}
+	return q;
+}
+
+/* A chunk of `cols` columns at `from`; returns where the next one begins. */
+template <typename T, typename U>
+__device__ static const char *decode_expand_gaps(const char *from, int lane, int cols, U *out)
+{
+	int counts = (uint8_t)from[lane], count = counts & ~DECODE_HALF, q = 0;
+	unsigned below = (1U << lane) - 1, with_half = __ballot_sync(0xffffffffU, counts & DECODE_HALF);
+	from += 32;
+	for (int g = 0;; g++) {
+		unsigned active = __ballot_sync(0xffffffffU, g < count), lanes = __popc(active), rank = __popc(active & below);
+		if (active == 0)
+			break;
+		const uint32_t *gaps = (const uint32_t *)(const void *)from;
+		from += (lanes * 4 + 15) & ~15U;
+		if (g < count)
+			q = decode_put_granule(out, (const T *)(const void *)from + rank * DECODE_GRANULE, gaps[rank],
+								   DECODE_GRANULE, q, lane, cols);
+		from += lanes * DECODE_GRANULE * sizeof(T);
+	}
+	unsigned lanes = __popc(with_half), rank = __popc(with_half & below);
+	const uint16_t *gaps = (const uint16_t *)(const void *)from;
+	from += (lanes * 2 + 15) & ~15U;
+	if (counts & DECODE_HALF)
+		decode_put_granule(out, (const T *)(const void *)from + rank * (DECODE_GRANULE / 2), gaps[rank],
+						   DECODE_GRANULE / 2, q, lane, cols);
+	return from + ((lanes * (DECODE_GRANULE / 2) * sizeof(T) + 15) & ~15U);
+}
+
+template <typename T, typename U>
+__device__ static void decode_expand_pairs(const char *from, int lane, int cols, U *out)
+{
+	const int values = 32 * DECODE_GRANULE * (int)sizeof(T);
+	for (int step = 0; step * DECODE_STEP < cols; step++) {
+		const char *both = from + (int64_t)(step / 2) * (128 + 2 * values);
+		unsigned bits = ((const uint16_t *)(const void *)both)[lane * 2 + step % 2];
+		const T *granule = (const T *)(const void *)(both + 128 + step % 2 * values) + lane * DECODE_GRANULE;
+		for (int i = 0; i < DECODE_GRANULE; i++)
+			decode_put(out, granule + i, (int64_t)step * DECODE_STEP + i / 2 * 128 + lane * 4 + (bits >> (2 * i) & 3),
+					   cols);
+	}
+}
+
+template <typename T, typename U>
+__global__ void decode_expand_kernel(decode_part p, int form, int cols, U *out, int64_t stride)
+{
+	int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+	if (row >= p.rows)
+		return;
+	const char *from = p.row_at(row);
+	out += row * stride;
+	for (int c = lane; c < cols; c += 32)
+		fp_cuda_store(out + c, form == 0 ? fp_cuda_load((const T *)(const void *)from + c) : 0.0f);
+	__syncwarp();
+	for (int first = 0; form == 1 && first < cols; first += DECODE_CHUNK)
+		from = decode_expand_gaps<T>(from, lane, min((int)DECODE_CHUNK, cols - first), out + first);
+	if (form == 2)
+		decode_expand_pairs<T>(from, lane, cols, out);
+}
+
+/* Sums all vectors, so that they must be read; only a sum that no data gives is written. */
+__global__ static void decode_read_kernel(const uint4 *values, int64_t count, unsigned *out)
+{
+	unsigned sum = 0;
+	int64_t step = (int64_t)gridDim.x * blockDim.x;
+	int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	for (; i + 3 * step < count; i += 4 * step) {
+		uint4 v[4];
+#pragma unroll
+		for (int u = 0; u < 4; u++)
+			v[u] = __ldcs(values + i + u * step);
+#pragma unroll
+		for (int u = 0; u < 4; u++)
+			sum += v[u].x ^ v[u].y ^ v[u].z ^ v[u].w;
+	}
+	for (; i < count; i += step)
+		sum += values[i].x;
+	if (sum == 0x9e3779b9U)
+		*out = sum;
+}
+
+#endif
