@@ -5,8 +5,8 @@
 Kills runs of `prune` with SIGKILL at random moments and resumes them until they finish. Checks that the result always
 has the bytes of an undisturbed run, and that no incomplete directory ever has the final name. With several ranks it
 kills the launcher and one of the ranks in turn. RANKS such as 1,2,3: each run has one of these numbers of ranks.
-CORRECTION: intra, for which ranks divide the layers, or cross, for which they share the windows; by default cross for
-one rank, else intra. A full test is 200 kills.
+CORRECTION: intra, for which ranks divide the layers, or cross, for which they share the windows; best: cross with 2:4
+and a fit, so that they share rows too. By default cross for one rank, else intra. A full test is 200 kills.
 """
 import filecmp
 import os
@@ -44,7 +44,9 @@ class Runs:
         self.command = [
             program, "prune", model, "--calibration", source / "models/calibration.jsonl", "--samples", "8",
             "--sequence-length", "128", "--threads", "1", "--device", "cpu", "--quiet", "--preset",
-            "fast", "--set", "refit_steps=40", "--set", "basis_steps=10", "--correction", correction]
+            "fast", "--set", "refit_steps=40", "--set", "basis_steps=10", "--correction", correction.replace("best", "cross")]
+        if correction == "best":
+            self.command += ["--preset", "best", "--pattern", "2:4", "--set", "fit_steps=6"]
         # or the program starts itself once more, which only costs time here
         self.environment = dict(os.environ, OMP_NUM_THREADS="1", GOMP_SPINCOUNT="1000")
         self.ranks = ranks

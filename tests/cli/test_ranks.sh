@@ -112,4 +112,6 @@ diff -r alone gap >/dev/null || complain "three ranks with one open layer give o
 python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 5 2 || complain "kill_and_resume.py with two ranks"
 python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 5 1,2,3 0 cross ||
 	complain "kill_and_resume.py with ranks that share windows"
+python3 "$source/tests/cli/kill_and_resume.py" "$program" "$source" 5 1,2,3 0 best ||
+	complain "kill_and_resume.py with ranks that share rows"
 finish
