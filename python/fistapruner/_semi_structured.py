@@ -31,16 +31,21 @@ def is_2_of_4(weight: torch.Tensor) -> bool:
     return bool(((weight.reshape(-1, 4) != 0).sum(1) <= 2).all()) and bool((weight != 0).any())
 
 
-def convert(weight: torch.Tensor, x: torch.Tensor, searched: bool = True) -> torch.Tensor:
-    """The sparse tensor; `searched`: with the algorithm that cuSPARSELt's search finds best for inputs like x."""
+def convert(weight: torch.Tensor, x: torch.Tensor, fused: bool, searched: bool) -> torch.Tensor:
+    """The sparse tensor. `fused`: its products with rows of inputs are stored by rows, as those of dense weights are, and
+    not by columns. `searched`: with the algorithm that cuSPARSELt's search finds best for inputs like x."""
     sparse: Any = torch.sparse.to_sparse_semi_structured(weight)
-    search = getattr(torch, "_cslt_sparse_mm_search", None)
-    if searched and search is not None and getattr(sparse, "alg_id_cusparselt", None) is not None and getattr(sparse, "packed", None) is not None:
-        try:
-            sparse.alg_id_cusparselt = int(search(sparse.packed, x.t()))
-        except RuntimeError:  # PyTorch's own choice stays
-            pass
+    if getattr(sparse, "fuse_transpose_cusparselt", None) is None:
+        return sparse  # CUTLASS
+    sparse.fuse_transpose_cusparselt = fused
+    if searched:
+        sparse.alg_id_cusparselt = int(torch._cslt_sparse_mm_search(sparse.packed, x.t(), transpose_result=fused))  # type: ignore[attr-defined]
     return sparse
+
+
+def by_rows(module: nn.Module, inputs: Tuple[Any, ...]) -> Tuple[Any, ...]:
+    """A hook: a searched algorithm is refused for inputs that lie by columns."""
+    return (inputs[0].contiguous(), *inputs[1:])
 
 
 def milliseconds(work: Callable[[], Any], repeats: int = 30) -> float:
@@ -65,21 +70,20 @@ def _try(linear: nn.Linear, tokens: int, gain: float) -> Dict[str, Any]:
         return {"result": f"left: {weight.dtype}, not float16 or bfloat16"}
     x = torch.randn(tokens, weight.shape[1], device=weight.device, dtype=weight.dtype)
     dense = linear.weight
-    row: Dict[str, Any] = {"dense_ms": milliseconds(lambda: linear(x)), "result": "left: not faster"}
-    try:
-        for searched in (True, False):  # a searched algorithm may be refused when it is used
-            try:
-                linear.weight = nn.Parameter(convert(weight, x, searched), requires_grad=False)
-                row["sparse_ms"] = milliseconds(lambda: linear(x))
-                break
-            except RuntimeError:
-                if not searched:
-                    raise
-    except (RuntimeError, ValueError, NotImplementedError) as error:  # a shape or a GPU that it does not take
-        row = {"result": f"left: {(str(error).splitlines() or [type(error).__name__])[0]}"}
-    if row.get("sparse_ms") and row["dense_ms"] > gain * row["sparse_ms"]:
-        row["result"] = "converted"
-    else:
+    row: Dict[str, Any] = {"dense_ms": milliseconds(lambda: linear(x)), "result": ""}
+    hook = linear.register_forward_pre_hook(by_rows)
+    for fused, searched in ((True, True), (True, False), (False, True), (False, False)):  # the first that runs here
+        try:
+            linear.weight = nn.Parameter(convert(weight, x, fused, searched), requires_grad=False)
+            linear(x[:1])  # with any number of rows
+            row["sparse_ms"] = milliseconds(lambda: linear(x))
+            break
+        except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:  # a shape or a GPU that it does not take
+            row["result"] = f"left: {(str(error).splitlines() or [type(error).__name__])[0]}"
+    if "sparse_ms" in row:
+        row["result"] = "converted" if row["dense_ms"] > gain * row["sparse_ms"] else "left: not faster"
+    if row["result"] != "converted":
+        hook.remove()
         linear.weight = dense
     return row
 

@@ -159,6 +159,8 @@ cleanup:
 fp_status fp_solve_rows(fp_layer_job *job, int group, const fp_statistics *statistics, fp_statistics *own)
 {
 	const fp_layer_task *task = job->task;
+	if (fp_layer_ranks(task) == 1) /* without text there are no streams either */
+		return FP_OK;
 	const fp_share *share = &task->streams->share;
 	row_team team = {
 		.team = {.member = fp_share_rank(share), .members = fp_share_ranks(share), .sum = sum, .give = give},
