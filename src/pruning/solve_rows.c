@@ -97,13 +97,13 @@ static fp_status help(fp_layer_job *job, int number, fp_gram *gram)
 	const fp_share *share = &task->streams->share;
 	fp_backend *be = task->be;
 	fp_matrix W = rows_of(gram->team, gram->team->member, job->dense->weight[number]), wide = {0}, V = {0};
-	fp_problem problem = {.gram = gram,
-						  .pattern = fp_layer_task_pattern(task, job->dense->index, number),
-						  .held = W.dtype == FP_F32 ? (fp_matrix){0} : W,
-						  .unmeasured = true};
+	fp_problem problem = {
+		.gram = gram, .pattern = fp_layer_task_pattern(task, job->dense->index, number), .unmeasured = true};
 	fp_solution solution;
 	int has_R = 0;
 	fp_status status;
+	if (W.dtype != FP_F32)
+		problem.held = W;
 	FP_TRY(fp_check_interrupt(task->ctx));
 	FP_TRY(fp_matrix_widen(be, W, &wide, &problem.W));
 	FP_TRY(fp_matrix_new(be, &problem.C, W.rows, W.cols, FP_F32));
