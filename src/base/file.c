@@ -230,6 +230,7 @@ fp_status fp_write_parallel(fp_context *ctx, int threads, int file, const char *
 							int64_t offset)
 {
 	int failure = 0;
+	(void)threads; /* unused without OpenMP */
 #pragma omp parallel for num_threads(threads) reduction(max : failure)
 	for (int64_t at = 0; at < size; at += PIECE_BYTES) {
 		int own = write_range(file, (const char *)bytes + at, fp_smaller(PIECE_BYTES, size - at), offset + at);
@@ -242,6 +243,7 @@ fp_status fp_read_parallel(fp_context *ctx, int threads, int file, const char *p
 						   int64_t offset)
 {
 	int failure = 0;
+	(void)threads; /* unused without OpenMP */
 #pragma omp parallel for num_threads(threads) reduction(max : failure)
 	for (int64_t at = 0; at < size; at += PIECE_BYTES) {
 		int own = read_range(file, (char *)bytes + at, fp_smaller(PIECE_BYTES, size - at), offset + at);
