@@ -32,7 +32,8 @@ static fp_status thread_send(fp_comm *comm, int to, const void *bytes, int64_t s
 	post_office *office = comm->state;
 	message *m = malloc(sizeof *m + (size_t)size), **at;
 	*m = (message){.from = comm->rank, .to = to, .size = size};
-	memcpy(m->bytes, bytes, (size_t)size);
+	if (size > 0)
+		memcpy(m->bytes, bytes, (size_t)size);
 	pthread_mutex_lock(&office->lock);
 	for (at = &office->first; *at;)
 		at = &(*at)->next;
@@ -61,7 +62,7 @@ static fp_status thread_receive(fp_comm *comm, int from, void *bytes, int64_t si
 	*at = m->next;
 	pthread_mutex_unlock(&office->lock);
 	bool fits = m->size == size;
-	if (fits)
+	if (fits && size > 0)
 		memcpy(bytes, m->bytes, (size_t)size);
 	free(m);
 	return fits ? FP_OK : fp_fail(comm->ctx, FP_ERROR_INTERNAL, "a message of another size");
