@@ -89,9 +89,9 @@ static void deal(fp_fit_loss *f, int64_t first, int64_t count, int64_t chunk)
 	}
 }
 
-/* How many windows of a part stand together in the order. One, and every batch has about as many windows of each rank.
- * Devices have whole batches of one part as far as that has enough windows, because products of few tokens, and gradients
- * apart for each part, cost more there than ranks could save: every step would send all gradients to another device. */
+/* How many windows of a part stand together in the order. On CPUs it is one, so that every batch has about as many windows
+ * of each rank. On devices it is a whole batch, if the part has enough windows: one pass over many tokens is faster than
+ * several over few, and ranks could not save time by sharing a step, since they would send all gradients each time. */
 static int64_t chunk_of(const fp_fit_loss *f, int64_t first, int64_t count)
 {
 	const fp_fit_task *task = f->task;
@@ -236,8 +236,9 @@ fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 	/* Each layer has its own seed, so that the order in which layers are pruned does not matter. */
 	fp_mersenne_seed(&out->random, (uint64_t)task->settings->seed * 1000003 + (uint64_t)task->layer->index);
 	shuffle(out, 0, task->windows, 1);
-	if (chunk_of(out, out->held_out, task->windows) > 1) /* the windows that are held out stay */
-		deal(out, out->held_out, task->windows, chunk_of(out, out->held_out, task->windows));
+	int64_t chunk = chunk_of(out, out->held_out, task->windows);
+	if (chunk > 1) /* the windows that are held out stay */
+		deal(out, out->held_out, task->windows, chunk);
 	FP_TRY(fp_matrix_parts_new(task->be, parts, list_parts(out, tokens, hidden, slope, parts)));
 	if (task->read_fisher)
 		FP_TRY(make_metric(out));

@@ -171,8 +171,8 @@ template <int B, int V> __device__ static void decode_load_x(float *xs, const de
  * Instructions: at 4.8 TB/s each of 132 processors gets 20 bytes in a cycle of 1.75 GHz, in which it issues 4
  * instructions of a warp: 100 for 512 bytes. Eight entries of each lane, 512 bytes if dense, take 24 instructions
  * (unpack, read x, multiply) and some twenty for the stream; eight nonzeros of each lane with their gaps, 640 bytes,
- * about 70, twice as many where not all lanes have as many; the same of 2:4, 576 bytes, 60. So all of them wait for the
- * memory.
+ * about 70, twice as many where not all lanes have as many; the same of 2:4, 576 bytes, 60. Dense rows wait for the
+ * memory. Sparse ones, which are not far below the limit, were measured to wait for their instructions too.
  */
 template <typename T> struct decode_dense {
 	static const int V = 16 / sizeof(T), WINDOW = 3;
