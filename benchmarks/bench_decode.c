@@ -50,6 +50,15 @@ enum { PATTERNS = 4, BATCHES = 2, OPERATORS = 7, MAX_LAYERS = 128 };
 
 typedef enum operator_id { Q, K, V, O, GATE, UP, DOWN } operator_id;
 
+/* Operators of one input, which are multiplied at once. */
+typedef struct operator_group {
+	const char *name;
+	int first, count;
+} operator_group;
+
+static const operator_group groups[] = {{"q k v", Q, 3}, {"o", O, 1}, {"gate up", GATE, 2}, {"down", DOWN, 1}};
+enum { GROUPS = 4, ALL_GROUPS = -1 };
+
 typedef struct bench {
 	fp_backend *be;
 	bool processor_time;
@@ -61,6 +70,7 @@ typedef struct bench {
 	fp_matrix y[3], logits;
 	int64_t bytes[PATTERNS];                          /* of the layers */
 	double layers[PATTERNS][BATCHES], heads[BATCHES]; /* the best seconds */
+	double groups[PATTERNS][GROUPS];                  /* of all layers, batch 1 */
 } bench;
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
@@ -178,28 +188,25 @@ static void clear(bench *b)
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Operators [first, first + count) of a layer, which have one input. */
-static fp_status multiply(bench *b, const fp_held *layer, int first, int count, fp_matrix x, int64_t batch)
+static fp_status multiply(bench *b, const fp_held *layer, const operator_group *group, int64_t batch)
 {
 	const fp_held *W[3] = {NULL, NULL, NULL};
 	fp_matrix Y[3] = {{0}, {0}, {0}};
-	for (int i = 0; i < count; i++) {
-		W[i] = &layer[first + i];
+	for (int i = 0; i < group->count; i++) {
+		W[i] = &layer[group->first + i];
 		Y[i] = fp_matrix_cols(fp_matrix_rows(b->y[i], 0, batch), 0, W[i]->rows);
 	}
-	return b->be->decode->multiply(b->be, fp_matrix_rows(x, 0, batch), count, W, false, Y);
+	fp_matrix x = fp_matrix_rows(group->first == DOWN ? b->inner : b->x, 0, batch);
+	return b->be->decode->multiply(b->be, x, group->count, W, false, Y);
 }
 
-static fp_status run_layers(bench *b, int p, int64_t batch)
+static fp_status run_layers(bench *b, int p, int only, int64_t batch)
 {
 	fp_status status = FP_OK;
-	for (int64_t l = 0; l < b->shape.layers; l++) {
-		const fp_held *layer = b->held[p][l];
-		FP_TRY(multiply(b, layer, Q, 3, b->x, batch));
-		FP_TRY(multiply(b, layer, O, 1, b->x, batch));
-		FP_TRY(multiply(b, layer, GATE, 2, b->x, batch));
-		FP_TRY(multiply(b, layer, DOWN, 1, b->inner, batch));
-	}
+	for (int64_t l = 0; l < b->shape.layers; l++)
+		for (int g = 0; g < GROUPS; g++)
+			if (only == ALL_GROUPS || only == g)
+				FP_TRY(multiply(b, b->held[p][l], &groups[g], batch));
 cleanup:
 	return status;
 }
@@ -221,14 +228,14 @@ static double now(const bench *b)
 }
 
 /* *best ← the smaller of *best and the seconds of one token. p < 0: the head. */
-static fp_status measure(bench *b, int p, int64_t batch, double *best)
+static fp_status measure(bench *b, int p, int group, int64_t batch, double *best)
 {
 	fp_status status;
 	int tokens = b->be->asynchronous ? 10 : 1;
 	FP_TRY(b->be->memory->synchronize(b->be));
 	double started = now(b);
 	for (int t = 0; t < tokens; t++)
-		FP_TRY(p < 0 ? run_head(b, batch) : run_layers(b, p, batch));
+		FP_TRY(p < 0 ? run_head(b, batch) : run_layers(b, p, group, batch));
 	FP_TRY(b->be->memory->synchronize(b->be));
 	double took = (now(b) - started) / tokens;
 	*best = *best > 0 && *best < took ? *best : took;
@@ -242,14 +249,18 @@ static fp_status measure_all(bench *b, int rounds)
 	for (int i = 0; i < BATCHES; i++)
 		for (int p = 0; p < PATTERNS; p++) { /* not counted: the first touch of the memory */
 			double warm = 0;
-			FP_TRY(measure(b, p, batches[i], &warm));
+			FP_TRY(measure(b, p, ALL_GROUPS, batches[i], &warm));
 		}
 	for (int r = 0; r < rounds; r++)
 		for (int i = 0; i < BATCHES; i++) {
 			for (int p = 0; p < PATTERNS; p++)
-				FP_TRY(measure(b, p, batches[i], &b->layers[p][i]));
-			FP_TRY(measure(b, -1, batches[i], &b->heads[i]));
+				FP_TRY(measure(b, p, ALL_GROUPS, batches[i], &b->layers[p][i]));
+			FP_TRY(measure(b, -1, ALL_GROUPS, batches[i], &b->heads[i]));
 		}
+	for (int r = 0; r < rounds; r++)
+		for (int p = 0; p < PATTERNS; p++)
+			for (int g = 0; g < GROUPS; g++)
+				FP_TRY(measure(b, p, g, 1, &b->groups[p][g]));
 cleanup:
 	return status;
 }
@@ -278,6 +289,24 @@ static void print_results(const bench *b, double bandwidth)
 				   (double)batches[i] / total, (b->layers[0][i] + b->heads[i]) / total);
 		}
 	}
+}
+
+static void print_groups(const bench *b)
+{
+	printf("\nbatch 1, one layer: microseconds and GB/s of each product\n%-7s", "");
+	for (int g = 0; g < GROUPS; g++)
+		printf(" %16s", groups[g].name);
+	for (int p = 0; p < PATTERNS; p++) {
+		printf("\n%-7s", patterns[p].name);
+		for (int g = 0; g < GROUPS; g++) {
+			int64_t bytes = 0;
+			double seconds = b->groups[p][g] / (double)b->shape.layers;
+			for (int i = 0; i < groups[g].count; i++)
+				bytes += b->held[p][0][groups[g].first + i].bytes;
+			printf(" %8.1f %7.1f", 1e6 * seconds, 1e-9 * (double)bytes / seconds);
+		}
+	}
+	printf("\n");
 }
 
 /* --- arguments ---------------------------------------------------------------------------------------------------- */
@@ -359,6 +388,7 @@ int main(int argc, char **argv)
 		printf("; shares are of %.1f GB/s", o.bandwidth);
 	printf("\n");
 	print_results(&b, o.bandwidth > 0 ? o.bandwidth : bandwidth);
+	print_groups(&b);
 
 cleanup:
 	if (status != FP_OK)

@@ -21,27 +21,32 @@ static decode_part part_of(const fp_held *W)
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-/* With B rows of x at once: two blocks for each processor, or one if x needs much of its memory. All of x lies in shared memory if it has room for it, else one
- * chunk. The kernel may begin while the one before it ends: between short kernels the memory would idle. */
-template <typename Form, int B> static fp_status launch(fp_backend *be, decode_arguments *a, int64_t room)
+/* Bytes of shared memory: rings, and `cols` columns of x, in whole steps. */
+static int64_t shared_bytes(int warps, int batch, int64_t cols)
 {
-	auto kernel = decode_kernel<Form, B>;
-	const int64_t unit = 32 * B * (int64_t)sizeof(float);
-	int64_t all = (decode_rounded_up(a->cols, DECODE_STEP) / 32 + DECODE_PAD) * unit;
-	int64_t chunk = (DECODE_LANE_COLUMNS + DECODE_PAD) * unit;
-	a->resident = DECODE_RINGS + all <= room;
-	int64_t shared = DECODE_RINGS + (a->resident ? all : chunk);
+	return warps * (int64_t)DECODE_WARP_RING + decode_rounded_up(cols, DECODE_STEP) * batch * (int64_t)sizeof(float);
+}
+
+/* Up to B rows of x at once. 32 warps work on each processor, if its memory has room. All of x lies in shared memory if
+ * that has room for it, else one chunk. The kernel may begin while the one before it ends: between short kernels the
+ * memory would idle. */
+template <typename Form, int B, int WARPS> static fp_status launch(fp_backend *be, decode_arguments *a, int64_t room)
+{
+	auto kernel = decode_kernel<Form, B, WARPS>;
+	int64_t all = shared_bytes(WARPS, B, a->cols);
+	a->resident = all <= room;
+	int64_t shared = a->resident ? all : shared_bytes(WARPS, B, DECODE_CHUNK);
 	if (a->rows == 0)
 		return FP_OK;
 	FP_CUDA(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
 	int64_t blocks =
-		fp_smaller((a->rows + DECODE_WARPS - 1) / DECODE_WARPS, fp_cuda_state_of(be)->processors * (B == 1 ? 2 : 1));
+		fp_smaller((a->rows + WARPS - 1) / WARPS, fp_cuda_state_of(be)->processors * (B <= 2 ? 32 / WARPS : 1));
 	cudaLaunchAttribute attribute = {};
 	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attribute.val.programmaticStreamSerializationAllowed = 1;
 	cudaLaunchConfig_t config = {};
 	config.gridDim = dim3((unsigned)blocks);
-	config.blockDim = dim3(DECODE_THREADS);
+	config.blockDim = dim3(WARPS * 32);
 	config.dynamicSmemBytes = (size_t)shared;
 	config.stream = fp_cuda_stream(be);
 	config.attrs = &attribute;
@@ -50,21 +55,19 @@ template <typename Form, int B> static fp_status launch(fp_backend *be, decode_a
 	return FP_OK;
 }
 
+/* Several rows of x need much memory, which 32 warps share better than 16 would; not every GPU has so much. */
 template <typename Form> static fp_status multiply_form(fp_backend *be, decode_arguments a, int64_t room)
 {
-	/* a chunk of eight rows of x needs 136 KiB beside the rings, which not every GPU has */
-	int most = DECODE_RINGS + (DECODE_LANE_COLUMNS + DECODE_PAD) * 32 * 8 * (int64_t)sizeof(float) <= room ? 8 : 4;
-	int rows = a.batch;
+	bool wide = shared_bytes(32, 4, DECODE_CHUNK) <= room;
+	int rows = a.batch, most = wide || shared_bytes(16, 4, DECODE_CHUNK) <= room ? 4 : 2;
 	for (int done = 0; done < rows; done += most) {
 		a.batch = (int)fp_smaller(most, rows - done);
 		if (a.batch == 1)
-			FP_OR_RETURN((launch<Form, 1>(be, &a, room)));
+			FP_OR_RETURN((launch<Form, 1, 16>(be, &a, room)));
 		else if (a.batch == 2)
-			FP_OR_RETURN((launch<Form, 2>(be, &a, room)));
-		else if (a.batch <= 4)
-			FP_OR_RETURN((launch<Form, 4>(be, &a, room)));
+			FP_OR_RETURN((wide ? launch<Form, 2, 32>(be, &a, room) : launch<Form, 2, 16>(be, &a, room)));
 		else
-			FP_OR_RETURN((launch<Form, 8>(be, &a, room)));
+			FP_OR_RETURN((wide ? launch<Form, 4, 32>(be, &a, room) : launch<Form, 4, 16>(be, &a, room)));
 		a.x += a.x ? most * a.x_stride : 0;
 		a.narrow_x += a.narrow_x ? most * a.x_stride : 0;
 		for (int i = 0; i < a.parts; i++) {
@@ -83,7 +86,7 @@ static fp_status multiply_type(fp_backend *be, fp_held_form form, const decode_a
 	case FP_HELD_DENSE:
 		return multiply_form<decode_dense<T>>(be, a, room);
 	case FP_HELD_MASK:
-		return multiply_form<decode_gaps<T>>(be, a, room);
+		return multiply_form<decode_mask<T>>(be, a, room);
 	default:
 		return multiply_form<decode_pairs<T>>(be, a, room);
 	}

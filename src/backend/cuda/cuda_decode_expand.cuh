@@ -14,43 +14,28 @@ __device__ static inline void decode_put(U *out, const T *entry, int64_t column,
 		fp_cuda_store(out + column, fp_cuda_load(entry));
 }
 
-/* The lane's entries of a granule, whose gaps begin at column q of the lane; returns the q behind them. */
-template <typename T, typename U>
-__device__ static inline int decode_put_granule(U *out, const T *values, unsigned gaps, int count, int q, int lane,
-												int cols)
-{
-	for (int i = 0; i < count; i++, q++) {
-		q += gaps >> (4 * i) & 15;
-		decode_put(out, values + i, (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
-	}
-	return q;
-}
-
 /* A chunk of `cols` columns at `from`; returns where the next one begins. */
 template <typename T, typename U>
-__device__ static const char *decode_expand_gaps(const char *from, int lane, int cols, U *out)
+__device__ static const char *decode_expand_mask(const char *from, int lane, int cols, U *out)
 {
-	int counts = (uint8_t)from[lane], count = counts & ~DECODE_HALF, q = 0;
-	unsigned below = (1U << lane) - 1, with_half = __ballot_sync(0xffffffffU, counts & DECODE_HALF);
-	from += 32;
-	for (int g = 0;; g++) {
-		unsigned active = __ballot_sync(0xffffffffU, g < count), lanes = __popc(active), rank = __popc(active & below);
-		if (active == 0)
-			break;
-		const uint32_t *gaps = (const uint32_t *)(const void *)from;
-		from += (lanes * 4 + 15) & ~15U;
-		if (g < count)
-			q = decode_put_granule(out, (const T *)(const void *)from + rank * DECODE_GRANULE, gaps[rank],
-								   DECODE_GRANULE, q, lane, cols);
-		from += lanes * DECODE_GRANULE * sizeof(T);
+	decode_chunk_head head = *(const decode_chunk_head *)(const void *)from;
+	int q = 0;
+	from += DECODE_HEADER;
+	for (unsigned g = 0; g < head.granules; g++) {
+		unsigned gaps = ((const uint32_t *)(const void *)from)[lane];
+		const T *values = (const T *)(const void *)(from + 128) + lane * DECODE_GRANULE;
+		for (int i = 0; i < DECODE_GRANULE; i++, q++) {
+			q += gaps >> (4 * i) & 15;
+			decode_put(out, values + i, (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
+		}
+		from += 32 * (4 + DECODE_GRANULE * sizeof(T));
 	}
-	unsigned lanes = __popc(with_half), rank = __popc(with_half & below);
-	const uint16_t *gaps = (const uint16_t *)(const void *)from;
-	from += (lanes * 2 + 15) & ~15U;
-	if (counts & DECODE_HALF)
-		decode_put_granule(out, (const T *)(const void *)from + rank * (DECODE_GRANULE / 2), gaps[rank],
-						   DECODE_GRANULE / 2, q, lane, cols);
-	return from + ((lanes * (DECODE_GRANULE / 2) * sizeof(T) + 15) & ~15U);
+	const decode_stray<T> *strays = (const decode_stray<T> *)(const void *)from;
+	for (unsigned i = lane; i < head.strays; i += 32) {
+		int place = strays[i].place, in_lane = place / 32;
+		decode_put(out, &strays[i].value, (int64_t)(in_lane / 4) * 128 + place % 32 * 4 + in_lane % 4, cols);
+	}
+	return from + ((head.strays * sizeof(decode_stray<T>) + 15) & ~(size_t)15);
 }
 
 template <typename T, typename U>
@@ -78,8 +63,9 @@ __global__ void decode_expand_kernel(decode_part p, int form, int cols, U *out, 
 	for (int c = lane; c < cols; c += 32)
 		fp_cuda_store(out + c, form == 0 ? fp_cuda_load((const T *)(const void *)from + c) : 0.0f);
 	__syncwarp();
-	for (int first = 0; form == 1 && first < cols; first += DECODE_CHUNK)
-		from = decode_expand_gaps<T>(from, lane, min((int)DECODE_CHUNK, cols - first), out + first);
+	int chunk = decode_mask_chunk(cols);
+	for (int first = 0; form == 1 && first < cols; first += chunk)
+		from = decode_expand_mask<T>(from, lane, min(chunk, cols - first), out + first);
 	if (form == 2)
 		decode_expand_pairs<T>(from, lane, cols, out);
 }

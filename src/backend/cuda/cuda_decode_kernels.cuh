@@ -8,13 +8,18 @@
 #include "backend/cuda/cuda_entries.cuh"
 
 enum {
-	DECODE_WARPS = 16,
-	DECODE_THREADS = DECODE_WARPS * 32,
 	DECODE_UNITS = 8,
-	DECODE_RINGS = DECODE_WARPS * DECODE_UNITS * DECODE_UNIT, /* bytes */
+	DECODE_WARP_RING = DECODE_UNITS * DECODE_UNIT, /* bytes */
 	DECODE_PARTS = 4,
-	DECODE_PAD = 8, /* rows of 32 zeros behind x, which the zeros of a last granule read */
 };
+
+/* The rows of all parts are divided evenly among the blocks, those of a block among its warps: where a warp begins. */
+template <int WARPS> __device__ static inline int64_t decode_first_row(int64_t rows, int block, int blocks, int warp)
+{
+	int64_t begin = rows * block / blocks;
+	int count = (int)(rows * (block + 1) / blocks - begin);
+	return begin + count * warp / WARPS;
+}
 
 /* One matrix. */
 struct decode_part {
@@ -100,24 +105,6 @@ template <typename T> struct decode_granule {
 	}
 };
 
-/* Four values of T. */
-template <typename T> struct decode_half {
-	static const int BYTES = DECODE_GRANULE / 2 * sizeof(T);
-	uint2 v[sizeof(T) / 2];
-	template <typename S> __device__ void load(const S &stream, unsigned offset)
-	{
-#pragma unroll
-		for (int i = 0; i < (int)sizeof(T) / 2; i++)
-			v[i] = stream.template load<uint2>(offset + i * 8);
-	}
-	__device__ float entry(int i) const
-	{
-		const int in_pair = 8 / (int)sizeof(T);
-		uint2 pair = v[i / in_pair];
-		return decode_entry(uint4{pair.x, pair.y, 0, 0}, i % in_pair, (const T *)nullptr);
-	}
-};
-
 /* --- x in shared memory ------------------------------------------------------------------------------------------ */
 
 /* V columns of a row of x, of which `there` exist; zeros behind them. */
@@ -137,11 +124,11 @@ template <int V, typename T> __device__ static inline void decode_read_x(float i
 }
 
 /* xs[(q·32 + lane)·B + b] ← columns [first, first + cols) of x, where a lane owns every 32nd group of V columns; zeros
- * behind them up to a whole step, and DECODE_PAD rows more. */
+ * behind them up to a whole step. */
 template <int B, int V> __device__ static void decode_load_x(float *xs, const decode_arguments &a, int first, int cols)
 {
 	int groups = (cols + DECODE_STEP - 1) / DECODE_STEP * (DECODE_STEP / V);
-	for (int group = threadIdx.x; group < groups; group += DECODE_THREADS) {
+	for (int group = threadIdx.x; group < groups; group += blockDim.x) {
 		int q = group / 32 * V, lane = group % 32;
 #pragma unroll
 		for (int b = 0; b < B; b++) {
@@ -157,9 +144,6 @@ template <int B, int V> __device__ static void decode_load_x(float *xs, const de
 				xs[((q + j) * 32 + lane) * B + b] = in[j];
 		}
 	}
-	int end = groups * V * B;
-	for (int i = threadIdx.x; i < DECODE_PAD * 32 * B; i += DECODE_THREADS)
-		xs[end + i] = 0.0f;
 }
 
 /* --- a row of each form ------------------------------------------------------------------------------------------ */
@@ -171,11 +155,15 @@ template <int B, int V> __device__ static void decode_load_x(float *xs, const de
  * Instructions: at 4.8 TB/s each of 132 processors gets 20 bytes in a cycle of 1.75 GHz, in which it issues 4
  * instructions of a warp: 100 for 512 bytes. Eight entries of each lane, 512 bytes if dense, take 24 instructions
  * (unpack, read x, multiply) and some twenty for the stream; eight nonzeros of each lane with their gaps, 640 bytes,
- * about 70, twice as many where not all lanes have as many; the same of 2:4, 576 bytes, 60. Dense rows wait for the
- * memory. Sparse ones, which are not far below the limit, were measured to wait for their instructions too.
+ * about 80; the same of 2:4, 576 bytes, 60. Dense rows wait for the memory. Sparse ones, which are not far below the
+ * limit, were measured to wait for their instructions too.
  */
 template <typename T> struct decode_dense {
 	static const int V = 16 / sizeof(T), WINDOW = 3;
+	__device__ static int chunk_columns(int)
+	{
+		return DECODE_CHUNK;
+	}
 	template <int B> __device__ static void vector(float sums[B], const uint4 &v, unsigned at)
 	{
 #pragma unroll
@@ -203,9 +191,13 @@ template <typename T> struct decode_dense {
 	}
 };
 
-template <typename T> struct decode_gaps {
+template <typename T> struct decode_mask {
 	static const int V = 4, WINDOW = sizeof(T) == 2 ? 4 : 6;
-	/* Address of the entry behind `before` gaps in byte i of `sums_of_gaps`. */
+	__device__ static int chunk_columns(int cols)
+	{
+		return decode_mask_chunk(cols);
+	}
+	/* Address of the entry behind the gaps whose sum is in byte i of `sums_of_gaps`. */
 	template <int B> __device__ static unsigned place(unsigned sums_of_gaps, int i, unsigned at)
 	{
 		if constexpr (B == 1) /* 128 in byte i */
@@ -216,7 +208,7 @@ template <typename T> struct decode_gaps {
 	/* The lane's eight columns: sums of gaps by a multiplication, in the bytes of `odd` for entries 1, 3, 5, 7 and of
 	 * `even` for the others. Returns the address behind the last one. */
 	template <int B>
-	__device__ static unsigned whole(float sums[B], const decode_granule<T> &v, unsigned gaps, unsigned at)
+	__device__ static unsigned granule(float sums[B], const decode_granule<T> &v, unsigned gaps, unsigned at)
 	{
 		unsigned second = gaps >> 4 & 0x0f0f0f0fU;
 		unsigned odd = ((gaps & 0x0f0f0f0fU) + second) * 0x01010101U, even = odd - second;
@@ -225,24 +217,40 @@ template <typename T> struct decode_gaps {
 			decode_add<B>(sums, v.entry(i), place<B>(i % 2 ? odd : even, i / 2, at) + i * 128 * B);
 		return at + (odd >> 24) * (128 * B) + DECODE_GRANULE * 128 * B;
 	}
-	/* The same for four. */
-	template <int B> __device__ static void half(float sums[B], const decode_half<T> &v, unsigned gaps, unsigned at)
+	/* `at` is the address of the chunk's first column. */
+	template <int B, typename S>
+	__device__ static void strays(float sums[B], S &stream, unsigned count, unsigned at, int lane)
 	{
-		unsigned spread = (gaps | gaps << 8) & 0x00ff00ffU;
-		unsigned places = ((spread | spread << 4) & 0x0f0f0f0fU) * 0x01010101U;
+		const int at_once = 4;
+		for (unsigned done = 0; done < count; done += 32 * at_once) {
+			stream.fetch();
 #pragma unroll
-		for (int i = 0; i < DECODE_GRANULE / 2; i++)
-			decode_add<B>(sums, v.entry(i), place<B>(places, i, at) + i * 128 * B);
+			for (int u = 0; u < at_once; u++) {
+				unsigned i = u * 32 + lane, offset = i * 2 * sizeof(T);
+				if (done + i >= count)
+					continue;
+				if constexpr (sizeof(T) == 2) {
+					uint32_t both = stream.template load<uint32_t>(offset);
+					decode_add<B>(sums, decode_entry(uint4{both, 0, 0, 0}, 0, (const T *)nullptr),
+								  at + (both >> 16) * (4 * B));
+				} else {
+					uint2 both = stream.template load<uint2>(offset);
+					decode_add<B>(sums, __uint_as_float(both.x), at + (both.y & 0xffffU) * (4 * B));
+				}
+			}
+			stream.advance((min(32U * at_once, count - done) * 2 * (unsigned)sizeof(T) + 15) & ~15U);
+		}
 	}
 	template <int B, typename S> __device__ static void add(float sums[B], S &stream, int, int, unsigned at, int lane)
 	{
 		const int bytes = decode_granule<T>::BYTES, all_bytes = 128 + 32 * bytes;
+		float others[B] = {}; /* two chains of sums */
+		unsigned first = at - lane * 4 * B;
 		stream.fetch();
-		int counts = stream.template load<uint8_t>(lane), count = counts & ~DECODE_HALF, g = 0;
-		stream.advance(32);
-		unsigned below = (1U << lane) - 1, with_half = __ballot_sync(0xffffffffU, counts & DECODE_HALF);
-		int all = (int)__reduce_min_sync(0xffffffffU, (unsigned)count);
-		for (; g + 2 <= all; g += 2) { /* that all lanes have */
+		uint2 head = stream.template load<uint2>(0); /* decode_chunk_head */
+		stream.advance(DECODE_HEADER);
+		int granules = (int)head.x;
+		for (; granules >= 2; granules -= 2) {
 			decode_granule<T> v[2];
 			unsigned gaps[2];
 			stream.fetch();
@@ -251,38 +259,30 @@ template <typename T> struct decode_gaps {
 				gaps[u] = stream.template load<uint32_t>(u * all_bytes + lane * 4);
 				v[u].load(stream, u * all_bytes + 128 + lane * bytes);
 			}
-			at = whole<B>(sums, v[0], gaps[0], at);
-			at = whole<B>(sums, v[1], gaps[1], at);
+			at = granule<B>(sums, v[0], gaps[0], at);
+			at = granule<B>(others, v[1], gaps[1], at);
 			stream.advance(2 * all_bytes);
 		}
-		for (;; g++) {
-			unsigned active = __ballot_sync(0xffffffffU, g < count), lanes = __popc(active);
-			if (active == 0)
-				break;
-			unsigned rank = __popc(active & below), gap_bytes = (lanes * 4 + 15) & ~15U;
+		if (granules > 0) {
+			decode_granule<T> v;
 			stream.fetch();
-			if (g < count) {
-				decode_granule<T> v;
-				v.load(stream, gap_bytes + rank * bytes);
-				at = whole<B>(sums, v, stream.template load<uint32_t>(rank * 4), at);
-			}
-			stream.advance(gap_bytes + lanes * bytes);
+			v.load(stream, 128 + lane * bytes);
+			granule<B>(sums, v, stream.template load<uint32_t>(lane * 4), at);
+			stream.advance(all_bytes);
 		}
-		if (with_half) {
-			unsigned rank = __popc(with_half & below), lanes = __popc(with_half), gap_bytes = (lanes * 2 + 15) & ~15U;
-			stream.fetch();
-			if (counts & DECODE_HALF) {
-				decode_half<T> v;
-				v.load(stream, gap_bytes + rank * decode_half<T>::BYTES);
-				half<B>(sums, v, stream.template load<uint16_t>(rank * 2), at);
-			}
-			stream.advance(gap_bytes + ((lanes * decode_half<T>::BYTES + 15) & ~15U));
-		}
+		strays<B>(others, stream, head.y, first, lane);
+#pragma unroll
+		for (int b = 0; b < B; b++)
+			sums[b] += others[b];
 	}
 };
 
 template <typename T> struct decode_pairs {
 	static const int V = 4, WINDOW = sizeof(T) == 2 ? 4 : 6;
+	__device__ static int chunk_columns(int)
+	{
+		return DECODE_CHUNK;
+	}
 	/* Bits 7 and 8 of `at` are zero if B is 1: shared memory and the rings before x are aligned to 512. */
 	template <int B>
 	__device__ static void granule(float sums[B], const decode_granule<T> &v, unsigned bits, unsigned at)
@@ -346,25 +346,24 @@ __device__ static inline void decode_put_sums(const decode_arguments &a, const d
 	}
 }
 
-/* The rows of all parts are divided evenly among the blocks, those of a block among its warps. A warp multiplies a row
- * with all rows of x. */
-template <typename Form, int B>
-__global__ void __launch_bounds__(DECODE_THREADS, B <= 2 ? 2 : 1)
+/* A warp multiplies a row with all rows of x. */
+template <typename Form, int B, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32, B <= 2 ? 32 / WARPS : 1)
 	decode_kernel(const __grid_constant__ decode_arguments a)
 {
 	extern __shared__ __align__(512) char decode_shared[];
-	static_assert(DECODE_RINGS % 512 == 0, "decode_pairs needs it");
-	float *xs = (float *)(decode_shared + DECODE_RINGS);
+	static_assert(DECODE_WARP_RING % 512 == 0, "decode_pairs needs it");
+	float *xs = (float *)(decode_shared + WARPS * DECODE_WARP_RING);
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	int64_t block_begin = a.rows * blockIdx.x / gridDim.x;
-	int count = (int)(a.rows * (blockIdx.x + 1) / gridDim.x - block_begin);
-	int64_t row = block_begin + count * warp / DECODE_WARPS, end = block_begin + count * (warp + 1) / DECODE_WARPS;
+	int64_t row = decode_first_row<WARPS>(a.rows, blockIdx.x, gridDim.x, warp);
+	int64_t end = decode_first_row<WARPS>(a.rows, blockIdx.x, gridDim.x, warp + 1);
+	int count = (int)(a.rows * (blockIdx.x + 1) / gridDim.x - a.rows * blockIdx.x / gridDim.x);
 	int64_t stream_end = row; /* of the rows of this part */
-	int chunks = (a.cols + DECODE_CHUNK - 1) / DECODE_CHUNK;
+	int chunk_columns = Form::chunk_columns(a.cols), chunks = (a.cols + chunk_columns - 1) / chunk_columns;
 	unsigned first = decode_shared_address(xs + lane * B); /* column of the lane */
 	const decode_part *p = a.part;
-	decode_stream<DECODE_UNITS, Form::WINDOW> stream(
-		decode_shared_address(decode_shared + warp * DECODE_UNITS * DECODE_UNIT), lane);
+	decode_stream<DECODE_UNITS, Form::WINDOW> stream(decode_shared_address(decode_shared + warp * DECODE_WARP_RING),
+													 lane);
 	auto begin_part = [&] {
 		p = &decode_part_of(a, row);
 		stream_end = min(end, (int64_t)p->first_row + p->rows);
@@ -378,20 +377,20 @@ __global__ void __launch_bounds__(DECODE_THREADS, B <= 2 ? 2 : 1)
 		decode_load_x<B, Form::V>(xs, a, 0, a.cols);
 		__syncthreads();
 	}
-	for (int round = 0; round * DECODE_WARPS < count; round++, row++) { /* as many for each warp, because of x */
+	for (int round = 0; round * WARPS < count; round++, row++) { /* as many for each warp, because of x */
 		float sums[B] = {};
 		if (row < end && row == stream_end)
 			begin_part();
 		for (int chunk = 0; chunk < chunks; chunk++) {
 			if (!a.resident) {
 				__syncthreads();
-				decode_load_x<B, Form::V>(xs, a, chunk * DECODE_CHUNK,
-										  min((int)DECODE_CHUNK, a.cols - chunk * DECODE_CHUNK));
+				decode_load_x<B, Form::V>(xs, a, chunk * chunk_columns,
+										  min(chunk_columns, a.cols - chunk * chunk_columns));
 				__syncthreads();
 			}
 			if (row < end)
 				Form::template add<B>(sums, stream, chunk, a.cols,
-									  first + (a.resident ? chunk * DECODE_CHUNK * 4 * B : 0), lane);
+									  first + (a.resident ? chunk * chunk_columns * 4 * B : 0), lane);
 		}
 		if (row < end)
 			decode_put_sums<B>(a, *p, row - p->first_row, sums, lane);

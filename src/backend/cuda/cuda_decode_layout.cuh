@@ -14,14 +14,15 @@
  * it needs next comes next in memory, in parts whose sizes are multiples of 16 bytes. A row is
  *
  *     dense    its entries, zeros behind the last
- *     mask     for each chunk: 32 lanes' numbers of granules, one byte each (HALF added if there is a half one); the
- *              gaps of all lanes' first granules and their values; those of the second ones of the lanes that have two,
- *              and so on; the gaps and the values of the half ones.
- *              A granule is GRANULE nonzeros of a lane, and for each the number of columns of the lane that lie between
- *              it and the one before, in four bits. Positions as gaps take four bits for a nonzero, the bits of a mask
- *              two at 50%, but the lane finds all of a granule's columns in a few instructions. A gap of more than 15
- *              has zeros as entries in between; zeros fill the last granule, which is a half one if four entries are
- *              enough.
+ *     mask     for each chunk: the number of granules of a lane and of strays, 4 bytes each, in 16; for each granule the
+ *              lanes' gaps, then their values; the strays.
+ *              A granule is GRANULE columns of a lane: their values, and for each the number of columns of the lane that
+ *              lie between it and the one before, in four bits. Positions as gaps take four bits for a nonzero, the bits
+ *              of a mask two at 50%, but a lane finds all of a granule's columns in a few instructions. All lanes have as
+ *              many granules. A lane with too few nonzeros has zeros among them, as where a gap would be larger than 15;
+ *              the last ones of a lane with too many are strays: place of x in the chunk and value, which any lane may
+ *              multiply. The number of granules is the one that takes the fewest bytes. The chunks are equally wide, as
+ *              far as multiples of 128 can be.
  *              offsets: where each row begins, in units of 16 bytes, and the end
  *     2:4      for each 1024 columns (two steps): the lanes' positions, 16 bits for each step, and the values, 8 of a
  *              lane in 16 bytes; an odd last step has no second values
@@ -38,7 +39,7 @@ enum {
 	DECODE_GRANULE = 8,
 	DECODE_STEP = 512, /* columns of a granule of all lanes, 2:4 */
 	DECODE_MOST_GAP = 15,
-	DECODE_HALF = 0x80,
+	DECODE_HEADER = 16, /* bytes before a chunk of a mask */
 };
 
 static inline int64_t decode_rounded_up(int64_t n, int64_t unit)
@@ -78,84 +79,148 @@ static inline bool decode_is_zero(const char *entry, int64_t size)
 	return true;
 }
 
-/* A lane's entries of one chunk: columns q with their values' places, fillers among them. */
-struct decode_list {
-	int count;
-	uint8_t gap[DECODE_LANE_COLUMNS];
-	int16_t column[DECODE_LANE_COLUMNS]; /* of the chunk; −1: a zero that fills */
+/* --- mask -------------------------------------------------------------------------------------------------------- */
+
+/* Columns of every chunk but the last, which has the rest. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+	static inline int
+	decode_mask_chunk(int cols)
+{
+	int chunks = (cols + DECODE_CHUNK - 1) / DECODE_CHUNK;
+	return chunks < 2 ? DECODE_CHUNK : ((cols + chunks - 1) / chunks + 127) / 128 * 128;
+}
+
+struct decode_chunk_head {
+	uint32_t granules; /* of each lane */
+	uint32_t strays;
+};
+/* An entry of T anywhere in a chunk. */
+template <typename T> struct decode_stray {
+	T value;
+	uint16_t place; /* of x: q·32 + lane */
+};
+
+/* The columns of a lane in one chunk that have a place in a granule. */
+struct decode_slots {
+	int count; /* of them, also beyond what has room */
+	bool used[DECODE_LANE_COLUMNS];
+	bool nonzero[DECODE_LANE_COLUMNS];
 };
 
 /* `row` is the chunk's part of a row, of `cols` entries. */
-static inline void decode_list_lane(decode_list *list, const char *row, int64_t cols, int lane, int64_t size)
+static inline void decode_find_slots(decode_slots *slots, const char *row, int64_t cols, int lane, int64_t size)
 {
-	int next = 0; /* the q behind the last entry */
-	list->count = 0;
+	int next = 0; /* the q behind the last slot */
+	memset(slots, 0, sizeof *slots);
 	for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
 		int64_t column = decode_column(lane, q);
 		if (column >= cols || decode_is_zero(row + column * size, size))
 			continue;
-		for (; q - next > DECODE_MOST_GAP; next += DECODE_MOST_GAP + 1) {
-			list->gap[list->count] = DECODE_MOST_GAP;
-			list->column[list->count++] = -1;
-		}
-		list->gap[list->count] = (uint8_t)(q - next);
-		list->column[list->count++] = (int16_t)column;
+		for (; q - next > DECODE_MOST_GAP; next += DECODE_MOST_GAP + 1, slots->count++)
+			slots->used[next + DECODE_MOST_GAP] = true;
+		slots->used[q] = slots->nonzero[q] = true;
+		slots->count++;
 		next = q + 1;
 	}
 }
 
-/* The number of granules of a list, as the row has it. */
-static inline uint8_t decode_granules(const decode_list *list)
+/* Nonzeros behind the first `room` slots. */
+static inline int decode_strays_of(const decode_slots *slots, int room)
 {
-	int rest = list->count % DECODE_GRANULE, whole = list->count / DECODE_GRANULE + (rest > DECODE_GRANULE / 2);
-	return (uint8_t)(whole | (rest > 0 && rest <= DECODE_GRANULE / 2 ? DECODE_HALF : 0));
+	int strays = 0, seen = 0;
+	for (int q = 0; q < DECODE_LANE_COLUMNS && slots->count > room; q++) {
+		strays += seen >= room && slots->nonzero[q];
+		seen += slots->used[q];
+	}
+	return strays;
 }
 
-/* Entries [first, first + most) of a list; returns their gaps. */
-static inline uint32_t decode_pack_granule(const decode_list *list, int first, int most, const char *row, int64_t size,
-										   char *values)
+/* Makes it exactly `room` slots, of which there are no more than columns. */
+static inline void decode_fill_slots(decode_slots *slots, int room)
 {
-	uint32_t gaps = 0;
-	for (int i = first; i < first + most && i < list->count; i++) {
-		gaps |= (uint32_t)list->gap[i] << (4 * (i - first));
-		if (list->column[i] >= 0)
-			memcpy(values + (i - first) * size, row + list->column[i] * size, (size_t)size);
+	for (int q = DECODE_LANE_COLUMNS - 1; q >= 0 && slots->count > room; q--) {
+		slots->count -= slots->used[q];
+		slots->used[q] = false;
 	}
-	return gaps;
+	for (int q = 0; q < DECODE_LANE_COLUMNS && slots->count < room; q++) {
+		slots->count += !slots->used[q];
+		slots->used[q] = true;
+	}
+}
+
+/* Of a chunk. */
+static inline int64_t decode_mask_bytes(int64_t granules, int64_t strays, int64_t size)
+{
+	return DECODE_HEADER + granules * 32 * (4 + DECODE_GRANULE * size) + decode_rounded_up(strays * 2 * size, 16);
+}
+
+/* The lanes' granules; values and gaps of one granule of all lanes at `out`. */
+static inline void decode_pack_lane(const decode_slots *slots, const char *row, int64_t cols, int lane, int64_t size,
+									char *out)
+{
+	const int64_t all = 32 * (4 + DECODE_GRANULE * size);
+	int slot = 0, next = 0;
+	uint32_t gaps = 0;
+	for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
+		if (!slots->used[q])
+			continue;
+		char *granule = out + slot / DECODE_GRANULE * all;
+		int i = slot++ % DECODE_GRANULE;
+		int64_t column = decode_column(lane, q);
+		gaps |= (uint32_t)(q - next) << (4 * i);
+		next = q + 1;
+		if (slots->nonzero[q] && column < cols)
+			memcpy(granule + 128 + (lane * DECODE_GRANULE + i) * size, row + column * size, (size_t)size);
+		if (i == DECODE_GRANULE - 1) {
+			memcpy(granule + lane * 4, &gaps, 4);
+			gaps = 0;
+		}
+	}
 }
 
 /* A chunk of a row at `out`, all zero before, or null: its bytes. Returns them. */
-static inline int64_t decode_pack_gaps(const char *row, int64_t cols, int64_t size, char *out)
+static inline int64_t decode_pack_mask(const char *row, int64_t cols, int64_t size, char *out)
 {
-	decode_list lists[32];
-	int64_t bytes = 32;
-	uint8_t counts[32];
-	for (int lane = 0; lane < 32; lane++) {
-		decode_list_lane(&lists[lane], row, cols, lane, size);
-		counts[lane] = decode_granules(&lists[lane]);
-	}
-	if (out)
-		memcpy(out, counts, 32);
-	for (int g = 0; g <= DECODE_LANE_COLUMNS / DECODE_GRANULE; g++) {
-		bool halves = g == DECODE_LANE_COLUMNS / DECODE_GRANULE; /* behind all whole ones */
-		const int64_t entries = halves ? DECODE_GRANULE / 2 : DECODE_GRANULE;
-		int64_t lanes = 0, done = 0;
+	decode_slots lanes[32];
+	int width = (int)(decode_rounded_up(cols, 128) / 32); /* columns of a lane; x has zeros behind `cols` */
+	decode_chunk_head best = {0, 0};
+	int64_t least = INT64_MAX;
+	for (int lane = 0; lane < 32; lane++)
+		decode_find_slots(&lanes[lane], row, cols, lane, size);
+	for (int granules = 0; granules <= width / DECODE_GRANULE; granules++) {
+		int64_t strays = 0;
 		for (int lane = 0; lane < 32; lane++)
-			lanes += halves ? counts[lane] / DECODE_HALF : g < counts[lane] % DECODE_HALF;
-		int64_t gaps = decode_rounded_up(lanes * entries / 2, 16);
-		for (int lane = 0; out && lane < 32; lane++) {
-			if (!(halves ? counts[lane] / DECODE_HALF : g < counts[lane] % DECODE_HALF))
-				continue;
-			int first = (halves ? counts[lane] % DECODE_HALF : g) * DECODE_GRANULE;
-			char *values = out + bytes + gaps + done * entries * size;
-			uint32_t word = decode_pack_granule(&lists[lane], first, (int)entries, row, size, values);
-			memcpy(out + bytes + done * entries / 2, &word, (size_t)(entries / 2)); /* little-endian */
-			done++;
+			strays += decode_strays_of(&lanes[lane], granules * DECODE_GRANULE);
+		int64_t bytes = decode_mask_bytes(granules, strays, size);
+		if (bytes < least) {
+			least = bytes;
+			best = decode_chunk_head{(uint32_t)granules, (uint32_t)strays};
 		}
-		bytes += gaps + decode_rounded_up(lanes * entries * size, 16);
+		if (strays == 0)
+			break;
 	}
-	return bytes;
+	if (!out)
+		return least;
+	memcpy(out, &best, sizeof best);
+	char *stray = out + decode_mask_bytes(best.granules, 0, size);
+	for (int lane = 0; lane < 32; lane++) {
+		decode_fill_slots(&lanes[lane], (int)best.granules * DECODE_GRANULE);
+		decode_pack_lane(&lanes[lane], row, cols, lane, size, out + DECODE_HEADER);
+		for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
+			if (!lanes[lane].nonzero[q] || lanes[lane].used[q])
+				continue;
+			uint16_t place = (uint16_t)(q * 32 + lane);
+			memcpy(stray, row + decode_column(lane, q) * size, (size_t)size);
+			memcpy(stray + size, &place, 2);
+			stray += 2 * size;
+		}
+	}
+	return least;
 }
+
+/* --- 2:4 --------------------------------------------------------------------------------------------------------- */
 
 /* One row of 2:4, all zero before. */
 static inline void decode_pack_pairs(const char *row, int64_t cols, int64_t size, char *packed)

@@ -78,11 +78,11 @@ static const char *row_at(const packing *p, int64_t row)
 }
 
 /* A row of a mask at `out`, or null. Returns its bytes. */
-static int64_t pack_gaps(const packing *p, int64_t row, char *out)
+static int64_t pack_mask(const packing *p, int64_t row, char *out)
 {
-	int64_t bytes = 0, cols = p->held->cols;
-	for (int64_t first = 0; first < cols; first += DECODE_CHUNK)
-		bytes += decode_pack_gaps(row_at(p, row) + first * p->size, fp_smaller(DECODE_CHUNK, cols - first), p->size,
+	int64_t bytes = 0, cols = p->held->cols, chunk = decode_mask_chunk((int)cols);
+	for (int64_t first = 0; first < cols; first += chunk)
+		bytes += decode_pack_mask(row_at(p, row) + first * p->size, fp_smaller(chunk, cols - first), p->size,
 								  out ? out + bytes : nullptr);
 	return bytes;
 }
@@ -94,7 +94,7 @@ static void count_row(packing *p, int64_t row, fp_held_counts *counts)
 
 static void measure_row(packing *p, int64_t row, fp_held_counts *)
 {
-	p->offsets[row] = (uint32_t)(pack_gaps(p, row, nullptr) / 16);
+	p->offsets[row] = (uint32_t)(pack_mask(p, row, nullptr) / 16);
 }
 
 static void pack_row(packing *p, int64_t row, fp_held_counts *)
@@ -105,7 +105,7 @@ static void pack_row(packing *p, int64_t row, fp_held_counts *)
 	else if (p->held->form == FP_HELD_TWO_OF_FOUR)
 		decode_pack_pairs(row_at(p, row), cols, p->size, p->values + row * decode_pairs_bytes(cols, p->size));
 	else
-		(void)pack_gaps(p, row, p->values + (int64_t)p->offsets[row] * 16);
+		(void)pack_mask(p, row, p->values + (int64_t)p->offsets[row] * 16);
 }
 
 /* Turns the rows' sizes into what lies before them; the last is the sum, *units. */
