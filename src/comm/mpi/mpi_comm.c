@@ -8,8 +8,9 @@
 #include <sched.h>
 #include <time.h>
 
-enum { BLOCK = 1 << 30, TAG = 1, SHORTEST_SLEEP = 20000, LONGEST_SLEEP = 2000000 }; /* bytes; nanoseconds */
-static const double EAGER_SECONDS = 0.005; /* a transfer may move on only while MPI is called */
+enum { BLOCK = 1 << 30, LONG = 1 << 16, SHORTEST_SLEEP = 20000, LONGEST_SLEEP = 500000 }; /* bytes; nanoseconds */
+enum { DATA_TAG = 1, SENDER_TAG, RECEIVER_TAG };
+static const double EAGER_SECONDS = 0.005;
 
 typedef struct mpi_state {
 	bool initialised; /* MPI, by this module */
@@ -25,8 +26,12 @@ static fp_status check(fp_comm *comm, int code, const char *what)
 	return fp_fail(comm->ctx, FP_ERROR_RUN, "rank %d of %d: %s failed: %s", comm->rank, comm->size, what, text);
 }
 
-/* Offers the processor to others for a moment, and then waits by sleeping: a rank may wait for hours. */
-static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
+typedef enum waiting {
+	FOR_A_RANK, /* may take hours: sleeps after a moment */
+	FOR_DATA,   /* of a rank that is there: a transfer may move on only while MPI is called, so never sleeps */
+} waiting;
+
+static fp_status finish(fp_comm *comm, MPI_Request *request, waiting waits, const char *what)
 {
 	long delay = SHORTEST_SLEEP;
 	double started = MPI_Wtime();
@@ -38,7 +43,7 @@ static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
 		status = fp_check_interrupt(comm->ctx);
 		if (status != FP_OK)
 			return status; /* the request stays open: the process is about to end */
-		if (MPI_Wtime() - started < EAGER_SECONDS) {
+		if (waits == FOR_DATA || MPI_Wtime() - started < EAGER_SECONDS) {
 			sched_yield();
 			continue;
 		}
@@ -48,30 +53,53 @@ static fp_status finish(fp_comm *comm, MPI_Request *request, const char *what)
 	}
 }
 
+/* Waits until `other` has come to the same transfer; `own` and `its` say who sends. */
+static fp_status meet(fp_comm *comm, int other, int own, int its)
+{
+	MPI_Request sent = MPI_REQUEST_NULL, received = MPI_REQUEST_NULL;
+	fp_status status;
+	FP_TRY(check(comm, MPI_Irecv(NULL, 0, MPI_BYTE, other, its, MPI_COMM_WORLD, &received), "receiving"));
+	FP_TRY(check(comm, MPI_Isend(NULL, 0, MPI_BYTE, other, own, MPI_COMM_WORLD, &sent), "sending"));
+	FP_TRY(finish(comm, &sent, FOR_A_RANK, "sending"));
+	FP_TRY(finish(comm, &received, FOR_A_RANK, "receiving"));
+cleanup:
+	return status;
+}
+
 static int block_at(int64_t size, int64_t done)
 {
 	return size - done < BLOCK ? (int)(size - done) : BLOCK;
 }
 
+/* Short messages travel without waiting for the other rank, long ones after both ranks have come. */
 static fp_status mpi_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
 							  int64_t in_size)
 {
+	MPI_Request sent = MPI_REQUEST_NULL, received = MPI_REQUEST_NULL; /* of which MPI_Test() says that they are done */
+	MPI_Request told = MPI_REQUEST_NULL;
 	fp_status status = FP_OK;
+	if (in_size > LONG) /* before this rank waits for the next one: all may stand in a circle */
+		FP_TRY(check(comm, MPI_Isend(NULL, 0, MPI_BYTE, from, RECEIVER_TAG, MPI_COMM_WORLD, &told), "sending"));
+	if (out_size > LONG)
+		FP_TRY(meet(comm, to, SENDER_TAG, RECEIVER_TAG));
+	if (in_size > LONG) {
+		FP_TRY(check(comm, MPI_Irecv(NULL, 0, MPI_BYTE, from, SENDER_TAG, MPI_COMM_WORLD, &received), "receiving"));
+		FP_TRY(finish(comm, &received, FOR_A_RANK, "receiving"));
+		FP_TRY(finish(comm, &told, FOR_A_RANK, "sending"));
+	}
 	for (int64_t done = 0; done < out_size || done < in_size; done += BLOCK) {
-		MPI_Request sent = MPI_REQUEST_NULL,
-					received = MPI_REQUEST_NULL; /* of which MPI_Test() says that they are done */
 		if (done < in_size)
-			FP_TRY(check(
-				comm,
-				MPI_Irecv((char *)in + done, block_at(in_size, done), MPI_BYTE, from, TAG, MPI_COMM_WORLD, &received),
-				"receiving"));
+			FP_TRY(check(comm,
+						 MPI_Irecv((char *)in + done, block_at(in_size, done), MPI_BYTE, from, DATA_TAG, MPI_COMM_WORLD,
+								   &received),
+						 "receiving"));
 		if (done < out_size)
-			FP_TRY(check(
-				comm,
-				MPI_Isend((const char *)out + done, block_at(out_size, done), MPI_BYTE, to, TAG, MPI_COMM_WORLD, &sent),
-				"sending"));
-		FP_TRY(finish(comm, &received, "receiving"));
-		FP_TRY(finish(comm, &sent, "sending"));
+			FP_TRY(check(comm,
+						 MPI_Isend((const char *)out + done, block_at(out_size, done), MPI_BYTE, to, DATA_TAG,
+								   MPI_COMM_WORLD, &sent),
+						 "sending"));
+		FP_TRY(finish(comm, &received, in_size > LONG ? FOR_DATA : FOR_A_RANK, "receiving"));
+		FP_TRY(finish(comm, &sent, out_size > LONG ? FOR_DATA : FOR_A_RANK, "sending"));
 	}
 cleanup:
 	return status;
@@ -90,13 +118,18 @@ static fp_status mpi_receive(fp_comm *comm, int from, void *bytes, int64_t size)
 static fp_status mpi_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	fp_status status = FP_OK;
+	MPI_Request request;
+	if (size > LONG) { /* until all have come */
+		status = check(comm, MPI_Ibarrier(MPI_COMM_WORLD, &request), "a broadcast");
+		if (status == FP_OK)
+			status = finish(comm, &request, FOR_A_RANK, "a broadcast");
+	}
 	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
-		MPI_Request request;
 		status = check(comm,
 					   MPI_Ibcast((char *)bytes + done, block_at(size, done), MPI_BYTE, from, MPI_COMM_WORLD, &request),
 					   "a broadcast");
 		if (status == FP_OK)
-			status = finish(comm, &request, "a broadcast");
+			status = finish(comm, &request, size > LONG ? FOR_DATA : FOR_A_RANK, "a broadcast");
 	}
 	return status;
 }
@@ -107,7 +140,7 @@ static fp_status reduce(fp_comm *comm, int64_t *value, MPI_Op operation)
 	int64_t mine = *value;
 	fp_status status =
 		check(comm, MPI_Iallreduce(&mine, value, 1, MPI_INT64_T, operation, MPI_COMM_WORLD, &request), "an agreement");
-	return status == FP_OK ? finish(comm, &request, "an agreement") : status;
+	return status == FP_OK ? finish(comm, &request, FOR_A_RANK, "an agreement") : status;
 }
 
 static fp_status mpi_minimum(fp_comm *comm, int64_t *value)
