@@ -230,12 +230,14 @@ static void restart_with_environment(char **words)
 
 /*
  * Returns large blocks to the system as soon as they are freed. glibc raises its threshold for this by itself, after
- * which blocks that stay alive leave large holes in the heap, and a run exceeded --memory.
+ * which blocks that stay alive leave large holes in the heap, and a run exceeded --memory. Small ones are kept: each step
+ * of a fit frees and allocates the same ones again, and pages that come anew cost more than the copies into them.
  */
 static void return_large_blocks(void)
 {
 #ifdef __GLIBC__
 	mallopt(M_MMAP_THRESHOLD, 4 << 20);
+	mallopt(M_TRIM_THRESHOLD, 64 << 20);
 #endif
 }
 
