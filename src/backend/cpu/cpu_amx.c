@@ -12,6 +12,7 @@
 
 #include <cpuid.h>
 #include <immintrin.h>
+#include <omp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,9 +20,10 @@ enum {
 	SIDE = FP_AMX_SIDE,
 	STEP = FP_AMX_STEP,
 	TILE = FP_AMX_TILE,
-	CHUNK = 16,     /* steps of k between two visits of C: two panels of so many steps fill the L1 cache */
 	TASK_ROWS = 16, /* panels of a part of C that one thread computes: it stays in the L2 cache */
 	TASK_COLS = 8,
+	SQUARE = STEP * STEP, /* entries of C in one row and one column panel */
+	TASK = TASK_ROWS * TASK_COLS * SQUARE,
 	TASKS = 4,        /* at least so many parts for each thread, if C has them */
 	BLOCK = 16 << 20, /* entries of an operand that are packed at once; fp_packed_bytes() knows it */
 	LONGEST = 16384,  /* entries of k that are packed at once */
@@ -30,6 +32,8 @@ enum {
 typedef struct amx {
 	uint16_t *left, *right; /* packed operands: high parts, and low ones behind them */
 	int64_t left_size, right_size;
+	float *sums; /* of a task, for each thread */
+	int threads;
 } amx;
 
 /* --- the kernel --------------------------------------------------------------------------------------------------- */
@@ -101,14 +105,15 @@ static inline __mmask16 first(int64_t count)
 	return count >= SIDE ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
-/* C ← α sums + β C for rows × cols of a panel's square. */
+/* C ← α sums + β C for rows × cols of a panel's square; sums: its four tiles, one after the other. */
 FP_AMX static void store_part(const float *sums, float alpha, float beta, float *C, int64_t ldc, int64_t rows,
 							  int64_t cols)
 {
 	for (int64_t i = 0; i < rows && i < STEP; i++)
 		for (int64_t j = 0; j < STEP; j += SIDE) {
 			__mmask16 mask = first(cols - j);
-			__m512 value = _mm512_mul_ps(_mm512_set1_ps(alpha), _mm512_load_ps(sums + i * STEP + j));
+			const float *sum = sums + i / SIDE * (SQUARE / 2) + j * SIDE + i % SIDE * SIDE;
+			__m512 value = _mm512_mul_ps(_mm512_set1_ps(alpha), _mm512_load_ps(sum));
 			if (beta != 0.0f)
 				value = _mm512_fmadd_ps(_mm512_set1_ps(beta), _mm512_maskz_loadu_ps(mask, C + i * ldc + j), value);
 			_mm512_mask_storeu_ps(C + i * ldc + j, mask, value);
@@ -123,21 +128,23 @@ typedef struct packed {
 	float beta;
 	int64_t skip;       /* with `upper`: column j of this piece is wanted in rows up to j + skip */
 	int64_t rows, cols; /* of a task, in panels */
+	float *sums;        /* those of a task, for each thread */
 } packed;
 
-/* The square of C at row panel i and column panel j, over steps [from, from + steps). */
-FP_AMX static void multiply_square(const packed *t, int64_t i, int64_t j, int64_t from, int64_t steps)
+/* The square of C at row panel i and column panel j, one chunk of it. `sums`, square by square, hold the sums between two
+ * chunks: in C itself they would lie in lines that displace each other from the cache. */
+FP_AMX static void multiply_square(const packed *t, int64_t i, int64_t j, fp_amx_chunk now, float *sums)
 {
 	const fp_cpu_product *p = t->product;
-	int64_t all = fp_amx_steps(t->A.k), a = (i * all + from) * 2 * TILE, b = (j * all + from) * 2 * TILE;
+	int64_t a = fp_amx_offset(&t->A, i, now), b = fp_amx_offset(&t->B, j, now);
 	int64_t rows = t->A.count - i * STEP, cols = t->B.count - j * STEP, line = p->ldc * (int64_t)sizeof(float);
-	float *C = t->C + i * STEP * p->ldc + j * STEP, beta = from > 0 ? 1.0f : t->beta;
-	bool direct = rows >= STEP && cols >= STEP && p->alpha == 1.0f && (beta == 0.0f || beta == 1.0f);
-	if (direct && beta == 1.0f) {
-		_tile_loadd(0, C, line);
-		_tile_loadd(1, C + SIDE, line);
-		_tile_loadd(2, C + SIDE * p->ldc, line);
-		_tile_loadd(3, C + SIDE * p->ldc + SIDE, line);
+	float *C = t->C + i * STEP * p->ldc + j * STEP;
+	bool last = now.from + now.steps == fp_amx_steps(t->A.k);
+	if (now.from > 0) {
+		_tile_loadd(0, sums, 64);
+		_tile_loadd(1, sums + SQUARE / 4, 64);
+		_tile_loadd(2, sums + SQUARE / 2, 64);
+		_tile_loadd(3, sums + 3 * SQUARE / 4, 64);
 	} else {
 		_tile_zero(0);
 		_tile_zero(1);
@@ -145,22 +152,22 @@ FP_AMX static void multiply_square(const packed *t, int64_t i, int64_t j, int64_
 		_tile_zero(3);
 	}
 	if (p->split)
-		add_split(t->A.high + a, t->A.low + a, t->B.high + b, t->B.low + b, steps);
+		add_split(t->A.high + a, t->A.low + a, t->B.high + b, t->B.low + b, now.steps);
 	else
-		add_rounded(t->A.high + a, t->B.high + b, steps);
-	if (direct) {
+		add_rounded(t->A.high + a, t->B.high + b, now.steps);
+	if (last && rows >= STEP && cols >= STEP && p->alpha == 1.0f && t->beta == 0.0f) {
 		_tile_stored(0, C, line);
 		_tile_stored(1, C + SIDE, line);
 		_tile_stored(2, C + SIDE * p->ldc, line);
 		_tile_stored(3, C + SIDE * p->ldc + SIDE, line);
-	} else {
-		_Alignas(64) float sums[STEP * STEP];
-		_tile_stored(0, sums, STEP * sizeof(float));
-		_tile_stored(1, sums + SIDE, STEP * sizeof(float));
-		_tile_stored(2, sums + SIDE * STEP, STEP * sizeof(float));
-		_tile_stored(3, sums + SIDE * STEP + SIDE, STEP * sizeof(float));
-		store_part(sums, p->alpha, beta, C, p->ldc, rows, cols);
+		return;
 	}
+	_tile_stored(0, sums, 64);
+	_tile_stored(1, sums + SQUARE / 4, 64);
+	_tile_stored(2, sums + SQUARE / 2, 64);
+	_tile_stored(3, sums + 3 * SQUARE / 4, 64);
+	if (last)
+		store_part(sums, p->alpha, t->beta, C, p->ldc, rows, cols);
 }
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -168,19 +175,48 @@ static int64_t smaller(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-/* One task: a part of C, t->rows × t->cols panels. */
-static void multiply_task(const packed *t, int64_t row, int64_t col)
+/* Asks for part `at` of `parts` of a panel's part of a chunk, so that it is on its way to the L2 cache. */
+static void fetch_part(const fp_amx_operand *o, int64_t panel, fp_amx_chunk chunk, int64_t at, int64_t parts)
 {
-	int64_t rows = smaller(row + t->rows, fp_amx_panels(t->A.count)),
-			cols = smaller(col + t->cols, fp_amx_panels(t->B.count));
-	int64_t steps = fp_amx_steps(t->A.k);
-	for (int64_t from = 0; from < steps; from += CHUNK)
-		for (int64_t j = col; j < cols; j++)
-			for (int64_t i = row; i < rows; i++) {
-				if (t->product->upper && i * STEP > j * STEP + STEP - 1 + t->skip)
+	enum { LINE = 32 }; /* entries */
+	int64_t lines = chunk.steps * (2 * TILE / LINE), from = lines * at / parts, to = lines * (at + 1) / parts;
+	int64_t start = fp_amx_offset(o, panel, chunk);
+	for (int64_t i = from; i < to; i++)
+		__builtin_prefetch(o->high + start + i * LINE, 0, 2);
+	for (int64_t i = from; i < to && o->split; i++)
+		__builtin_prefetch(o->low + start + i * LINE, 0, 2);
+}
+
+/* Asks for the lines of a square of C: writing to a line first reads it. */
+static void fetch_square(const packed *t, int64_t i, int64_t j)
+{
+	int64_t rows = smaller(t->A.count - i * STEP, STEP), cols = t->B.count - j * STEP;
+	const float *C = t->C + i * STEP * t->product->ldc + j * STEP;
+	for (int64_t r = 0; r < rows; r++, C += t->product->ldc) {
+		__builtin_prefetch(C, 1, 2);
+		if (cols > SIDE)
+			__builtin_prefetch(C + SIDE, 1, 2);
+	}
+}
+
+/* One task: a part of C, t->rows × t->cols panels. */
+static void multiply_task(const packed *t, int64_t row, int64_t col, float *sums)
+{
+	int64_t rows = smaller(t->rows, fp_amx_panels(t->A.count) - row),
+			cols = smaller(t->cols, fp_amx_panels(t->B.count) - col);
+	for (int64_t c = 0; c < fp_amx_chunks(t->A.k); c++) {
+		fp_amx_chunk now = fp_amx_chunk_at(t->A.k, c), next = fp_amx_chunk_at(t->A.k, c + 1);
+		for (int64_t j = 0; j < cols; j++)
+			for (int64_t i = 0; i < rows; i++) {
+				if (t->product->upper && (row + i) * STEP > (col + j) * STEP + STEP - 1 + t->skip)
 					break;
-				multiply_square(t, i, j, from, smaller(CHUNK, steps - from));
+				if (next.steps == 0)
+					fetch_square(t, row + i, col + j);
+				fetch_part(&t->A, row + i, next, j, cols);
+				fetch_part(&t->B, col + j, next, i, rows);
+				multiply_square(t, row + i, col + j, now, sums + (j * rows + i) * SQUARE);
 			}
+	}
 }
 
 static int64_t tasks_of(int64_t panels, int64_t size)
@@ -219,7 +255,8 @@ static void multiply_packed(packed *t, bool pack_left, bool pack_right)
 		begin_tiles();
 #pragma omp for schedule(dynamic)
 		for (int64_t task = 0; task < tasks; task++)
-			multiply_task(t, task % down * t->rows, task / down * t->cols);
+			multiply_task(t, task % down * t->rows, task / down * t->cols,
+						  t->sums + omp_get_thread_num() * (int64_t)TASK);
 		end_tiles();
 	}
 }
@@ -250,6 +287,17 @@ static fp_status make_room(fp_context *ctx, uint16_t **out, int64_t *capacity, i
 	return status;
 }
 
+static fp_status make_sums(fp_context *ctx, amx *own, int threads)
+{
+	if (own->threads >= threads)
+		return FP_OK;
+	fp_free(own->sums);
+	own->threads = 0;
+	fp_status status = FP_NEW(ctx, &own->sums, threads * (int64_t)TASK);
+	own->threads = status == FP_OK ? threads : 0;
+	return status;
+}
+
 static fp_status amx_multiply(void *state, fp_context *ctx, const fp_cpu_product *p)
 {
 	amx *own = state;
@@ -260,6 +308,8 @@ static fp_status amx_multiply(void *state, fp_context *ctx, const fp_cpu_product
 				.B = {.stride = p->ldb, .along = p->tb, .right = true, .split = p->split}};
 	FP_TRY(make_room(ctx, &own->left, &own->left_size, m, k, &t.A));
 	FP_TRY(make_room(ctx, &own->right, &own->right_size, n, k, &t.B));
+	FP_TRY(make_sums(ctx, own, p->threads));
+	t.sums = own->sums;
 	for (int64_t at = 0; at < p->k; at += k) {
 		t.A.k = t.B.k = smaller(k, p->k - at);
 		t.beta = at > 0 ? 1.0f : p->beta;
@@ -311,6 +361,7 @@ static void amx_close(void *state)
 	amx *own = state;
 	fp_free(own->left);
 	fp_free(own->right);
+	fp_free(own->sums);
 	fp_free(own);
 }
 
