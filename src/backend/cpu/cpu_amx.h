@@ -15,15 +15,15 @@
 #ifndef FP_BACKEND_CPU_AMX_H
 #define FP_BACKEND_CPU_AMX_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "backend/cpu/cpu_bf16.h"
 
 #define FP_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
 
 enum {
-	FP_AMX_SIDE = 16,                        /* rows of a tile */
-	FP_AMX_STEP = 2 * FP_AMX_SIDE,           /* entries of k in a tile, and rows or columns in a panel */
-	FP_AMX_TILE = FP_AMX_SIDE * FP_AMX_STEP, /* entries of a tile */
+	FP_AMX_SIDE = 16,                          /* rows of a tile */
+	FP_AMX_STEP = 2 * FP_AMX_SIDE,             /* entries of k in a tile, and rows or columns in a panel */
+	FP_AMX_TILE = FP_AMX_SIDE * FP_AMX_STEP,   /* entries of a tile */
+	FP_AMX_SQUARE = FP_AMX_STEP * FP_AMX_STEP, /* entries of C in one row panel and one column panel */
 	FP_AMX_CHUNK = 16, /* the most steps of k in a chunk: two panels of so many steps fill the L1 cache */
 };
 
@@ -72,5 +72,23 @@ static inline int64_t fp_amx_offset(const fp_amx_operand *o, int64_t panel, fp_a
 
 /* Packs the panel of this number. */
 void fp_amx_pack(const fp_amx_operand *o, int64_t panel);
+
+/* A product of packed operands. */
+typedef struct fp_amx_product {
+	const fp_cpu_product *product;
+	fp_amx_operand A, B;
+	float *C; /* of this piece */
+	float beta;
+	int64_t skip;       /* with `upper`: column j of this piece is wanted in rows up to j + skip */
+	int64_t rows, cols; /* of a task, in panels */
+	float *sums;        /* of a task, for each thread */
+} fp_amx_product;
+
+/* A thread calls fp_amx_multiply() between these two. */
+void fp_amx_begin(void);
+void fp_amx_end(void);
+/* One task: the part of C that begins at these panels. sums: a square for each of its squares, or if k has one chunk only,
+ * one for all. */
+void fp_amx_multiply(const fp_amx_product *t, int64_t row, int64_t col, float *sums);
 
 #endif

@@ -37,7 +37,7 @@ void fp_cpu_bf16_close(fp_cpu_bf16 *bf16)
 }
 
 /* Rows: be->use; columns: be->precision. Processors have no tf32; split operands have more bits. */
-fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k)
+fp_cpu_arithmetic fp_cpu_arithmetic_wanted(const fp_backend *be)
 {
 	static const fp_cpu_arithmetic table[FP_USE_COUNT][FP_PRECISION_COUNT] = {
 		/* exact      */ {FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT},
@@ -45,12 +45,13 @@ fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t 
 		/* activation */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_ROUNDED},
 		/* iteration  */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_SPLIT},
 	};
-	enum { NARROWEST = 16 };  /* rounding would cost more than a product with a few rows or columns */
+	return ((const fp_cpu_state *)be->state)->bf16.engine ? table[be->use][be->precision] : FP_CPU_FLOAT;
+}
+
+fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k)
+{
 	const double least = 4e6; /* operations; 25 µs in float */
-	const fp_cpu_bf16 *bf16 = &((const fp_cpu_state *)be->state)->bf16;
-	fp_cpu_arithmetic how = table[be->use][be->precision];
-	if (!bf16->engine || m < NARROWEST || n < NARROWEST || k < NARROWEST ||
-		2.0 * (double)m * (double)n * (double)k < least)
-		return FP_CPU_FLOAT;
-	return how;
+	bool small = m < FP_CPU_NARROWEST || n < FP_CPU_NARROWEST || k < FP_CPU_NARROWEST ||
+				 2.0 * (double)m * (double)n * (double)k < least;
+	return small ? FP_CPU_FLOAT : fp_cpu_arithmetic_wanted(be);
 }
