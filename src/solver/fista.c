@@ -109,7 +109,7 @@ static fp_status take_steps(const fp_problem *problem, const fp_settings *settin
 {
 	fp_backend *be = problem->gram->be;
 	fp_momentum rule = fp_is(settings->momentum, "literal") ? FP_MOMENTUM_LITERAL : FP_MOMENTUM_STANDARD;
-	fp_fista_space *space = &batch->space;
+	const fp_fista_space *space = &batch->space;
 	fp_matrix Y = space->Y, G = space->G;
 	double t = 1;
 	double before = 0;
@@ -145,10 +145,15 @@ static fp_status take_steps(const fp_problem *problem, const fp_settings *settin
 		if (sqrt(*change) < settings->step_tolerance)
 			break;
 	}
-	if (rule == FP_MOMENTUM_LITERAL)
-		FP_TRY(be->memory->copy(be, P, Y));
 cleanup:
 	return status;
+}
+
+static void swap(fp_matrix *a, fp_matrix *b)
+{
+	fp_matrix other = *a;
+	*a = *b;
+	*b = other;
 }
 
 fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, double lambda, double L, fp_batch *batch,
@@ -157,8 +162,9 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	fp_backend *be = problem->gram->be;
 	fp_batch own = {0}, *used = batch ? batch : &own;
 	/* the tangent is that of the literal step's result, Y; rows that are weighted are measured without their weights */
-	bool bounds = batch && fp_is(settings->momentum, "literal") && !settings->restart && !problem->rows_weighted;
-	bool batches = false;
+	bool literal = fp_is(settings->momentum, "literal");
+	bool bounds = batch && literal && !settings->restart && !problem->rows_weighted;
+	bool batches = false, swapped = false;
 	double change = INFINITY;
 	int64_t first = 0;
 	fp_status status;
@@ -169,7 +175,11 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	FP_PRODUCTS_FOR(be, fp_fista_rounds(be) ? FP_USE_ACTIVATION : FP_USE_ITERATION);
 	used->be = be;
 	FP_TRY(space_new(&used->space, be, settings, bounds || fp_fista_rounds(be), P));
-	FP_TRY(be->memory->copy(be, used->space.Y, start));
+	swapped = literal; /* by the literal rule the result is Y, not P: that one is the caller's matrix */
+	if (swapped)
+		swap(&used->space.Y, &P);
+	if (used->space.Y.buffer != start.buffer)
+		FP_TRY(be->memory->copy(be, used->space.Y, start));
 	if (batch)
 		FP_TRY(fp_batch_allows(batch, problem, settings, lambda, L, &batches));
 	bool records = batches && !fp_batch_is_ready(batch);
@@ -178,12 +188,16 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 		first = settings->iterations - 1;
 		*steps += first;
 	}
-	FP_TRY(be->memory->copy(be, P, used->space.Y));
+	/* the literal rule needs P for the change only, which does not matter after the last step */
+	if (!literal || settings->restart || first + 1 < settings->iterations)
+		FP_TRY(be->memory->copy(be, P, used->space.Y));
 	FP_TRY(take_steps(problem, settings, lambda, L, first, records, bounds, used, P, &change, steps));
 	if (records)
 		FP_TRY(fp_batch_finish(batch, problem, settings, start, change, used->space.G));
 cleanup:
 	fp_stage_enter(be->ctx, stage);
+	if (swapped)
+		swap(&used->space.Y, &P);
 	if (!batch)
 		fp_batch_free(&own);
 	return status;

@@ -88,6 +88,8 @@ fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix 
 fp_status fp_problem_difference(const fp_problem *problem, fp_matrix V, fp_matrix D)
 {
 	fp_backend *be = problem->gram->be;
+	if (fp_backend_can(be, FP_CAN_DIFFERENTIATE)) /* in one pass */
+		return be->gradients->difference(be, 1.0F, V, problem->W, D, NULL);
 	fp_status status = be->memory->copy(be, D, V);
 	return status == FP_OK ? be->linear->axpby(be, -1.0F, problem->W, 1.0F, D) : status;
 }

@@ -54,7 +54,10 @@ static void choose_tasks(fp_amx_product *t, int64_t left, int64_t right)
 static void multiply_packed(fp_amx_product *t, bool pack_left, bool pack_right)
 {
 	int64_t left = fp_amx_panels(t->A.count), right = fp_amx_panels(t->B.count);
-	int64_t packing = (pack_left ? left : 0) + (pack_right ? right : 0);
+	/* of a Gram matrix, both operands are the same columns */
+	bool both = pack_left && pack_right && t->A.data == t->B.data && t->A.along == t->B.along &&
+				t->A.stride == t->B.stride && t->A.count == t->B.count;
+	int64_t packing = (pack_left ? left : 0) + (pack_right && !both ? right : 0);
 	choose_tasks(t, left, right);
 	int64_t down = tasks_of(left, t->rows), tasks = down * tasks_of(right, t->cols);
 #pragma omp parallel num_threads(t->product->threads)
@@ -62,7 +65,7 @@ static void multiply_packed(fp_amx_product *t, bool pack_left, bool pack_right)
 #pragma omp for schedule(dynamic)
 		for (int64_t panel = 0; panel < packing; panel++) {
 			bool of_left = pack_left && panel < left;
-			fp_amx_pack(of_left ? &t->A : &t->B, of_left || !pack_left ? panel : panel - left);
+			fp_amx_pack(of_left ? &t->A : &t->B, both ? &t->B : NULL, of_left || !pack_left ? panel : panel - left);
 		}
 		fp_amx_begin();
 #pragma omp for schedule(dynamic)
@@ -164,7 +167,7 @@ static fp_amx_operand packed_at(const float *data, int64_t stride, int64_t count
 	o.high = space;
 	o.low = space + packed_entries(count, k, false);
 	for (int64_t panel = 0; panel < fp_amx_panels(count); panel++)
-		fp_amx_pack(&o, panel);
+		fp_amx_pack(&o, NULL, panel);
 	return o;
 }
 

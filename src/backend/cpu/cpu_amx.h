@@ -70,8 +70,9 @@ static inline int64_t fp_amx_offset(const fp_amx_operand *o, int64_t panel, fp_a
 	return (fp_amx_panels(o->count) * chunk.from + panel * chunk.steps) * 2 * FP_AMX_TILE;
 }
 
-/* Packs the panel of this number. */
-void fp_amx_pack(const fp_amx_operand *o, int64_t panel);
+/* Packs the panel of this number. If `other` is not NULL, it has the same numbers for the other side, and its panel is
+ * packed too, while they are in the cache. */
+void fp_amx_pack(const fp_amx_operand *o, const fp_amx_operand *other, int64_t panel);
 
 /* A product of packed operands. */
 typedef struct fp_amx_product {
