@@ -116,14 +116,6 @@ static fp_status timed_download(fp_backend *be, void *host, fp_dtype dtype, int6
 	TIMED(OTHER, real.memory->download(be, host, dtype, stride, in));
 }
 
-static double processor_seconds(void)
-{
-	struct rusage usage;
-	getrusage(RUSAGE_SELF, &usage);
-	return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-		   1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
 static void print_figures(const fp_model *model, const fp_windows *windows, double peak, double wall, double processor)
 {
 	struct rusage usage;
@@ -192,10 +184,10 @@ static fp_status run(fp_context *ctx, const char *directory, int64_t length, int
 	be->linear = &linear;
 	be->transformer = &transformer;
 	double start = bench_now();
-	double processor = processor_seconds();
+	double processor = bench_processor_now();
 	status = fp_perplexity(&result, model, &windows, 0);
 	double wall = bench_now() - start;
-	processor = processor_seconds() - processor;
+	processor = bench_processor_now() - processor;
 	be->memory = real.memory;
 	be->linear = real.linear;
 	be->transformer = real.transformer;
