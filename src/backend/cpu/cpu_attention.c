@@ -114,15 +114,9 @@ static void softmax_row(const attention_plan *plan, const fp_cpu_loops *loops, a
 		memset(scores + (to - begin), 0, (size_t)(end - to) * sizeof *scores);
 }
 
-/* C ← A op(B) + β C, where A is rows × k and C rows × n. */
-static void multiply(const attention_plan *plan, const attention_scratch *scratch, fp_cpu_product p)
+static void multiply(const attention_plan *plan, const attention_scratch *scratch, fp_cpu_product product)
 {
-	if (plan->engine) {
-		plan->engine->multiply_alone(&p, scratch->space);
-		return;
-	}
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, p.tb ? CblasTrans : CblasNoTrans, (int)p.m, (int)p.n, (int)p.k, 1.0f, p.A,
-				(int)p.lda, p.B, (int)p.ldb, p.beta, p.C, (int)p.ldc);
+	fp_cpu_multiply_alone(plan->engine, &product, scratch->space);
 }
 
 /* scores ← queries·keysᵀ, for `rows` rows and `count` keys */

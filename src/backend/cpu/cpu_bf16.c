@@ -3,6 +3,7 @@
 #include "backend/cpu/cpu_bf16.h"
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_blas.h"
 
 extern const fp_cpu_bf16_engine fp_cpu_amx;
 
@@ -34,6 +35,15 @@ void fp_cpu_bf16_close(fp_cpu_bf16 *bf16)
 	if (bf16->engine)
 		bf16->engine->close(bf16->own);
 	*bf16 = (fp_cpu_bf16){0};
+}
+
+void fp_cpu_multiply_alone(const fp_cpu_bf16_engine *engine, const fp_cpu_product *p, void *space)
+{
+	if (engine)
+		engine->multiply_alone(p, space);
+	else
+		cblas_sgemm(CblasRowMajor, p->ta ? CblasTrans : CblasNoTrans, p->tb ? CblasTrans : CblasNoTrans, (int)p->m,
+					(int)p->n, (int)p->k, p->alpha, p->A, (int)p->lda, p->B, (int)p->ldb, p->beta, p->C, (int)p->ldc);
 }
 
 /* Rows: be->use; columns: be->precision. Processors have no tf32; split operands have more bits. */

@@ -48,6 +48,9 @@ typedef struct fp_cpu_bf16 {
 fp_status fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx);
 void fp_cpu_bf16_close(fp_cpu_bf16 *bf16);
 
+/* A product by the calling thread alone, by the engine or, if that is NULL, by sgemm. space: as for multiply_alone(). */
+void fp_cpu_multiply_alone(const fp_cpu_bf16_engine *engine, const fp_cpu_product *product, void *space);
+
 enum { FP_CPU_NARROWEST = 16 }; /* rounding would cost more than a product with fewer rows or columns */
 
 /* How a product is computed. */
