@@ -2,7 +2,7 @@
 /*
  * bench_forward: compares the speed of the forward pass with that of a large matrix product.
  *
- *     bench_forward MODEL [LENGTH [WINDOWS [THREADS]]]     (2048, 4, all available)
+ *     bench_forward MODEL [LENGTH [WINDOWS [THREADS [PRECISION]]]]     (2048, 4, all available, fp32)
  *
  * Evaluates random tokens exactly as `eval` does: reads and converts weights, runs the layers, computes
  * losses. Wrappers around the backend's operations time each of them.
@@ -116,13 +116,14 @@ static fp_status timed_download(fp_backend *be, void *host, fp_dtype dtype, int6
 	TIMED(OTHER, real.memory->download(be, host, dtype, stride, in));
 }
 
-static void print_figures(const fp_model *model, const fp_windows *windows, double peak, double wall)
+static void print_figures(const fp_model *model, const fp_windows *windows, double peak, double wall, double processor)
 {
 	struct rusage usage;
 	double timed = 0;
 	getrusage(RUSAGE_SELF, &usage);
-	printf("%s: %s, %lld windows of %lld tokens, %s\n", fp_checkpoint_directory(fp_model_checkpoint(model)),
-		   fp_model_architecture(model), (long long)windows->count, (long long)windows->length,
+	printf("%s: %s, %lld windows of %lld tokens, precision %s, %s\n",
+		   fp_checkpoint_directory(fp_model_checkpoint(model)), fp_model_architecture(model), (long long)windows->count,
+		   (long long)windows->length, fp_backend_precision_name(fp_model_backend(model)),
 		   fp_model_backend(model)->description);
 	printf("%-28s %8.1f GFLOP/s\n\n%-28s %8s %6s %10s %14s\n", "sgemm peak", peak * 1e-9, "stage", "seconds", "share",
 		   "GFLOP/s", "share of peak");
@@ -137,10 +138,12 @@ static void print_figures(const fp_model *model, const fp_windows *windows, doub
 	printf("%-28s %8.2f %5.1f%%\n", "everything else", wall - timed, 100 * (wall - timed) / wall);
 	printf("%-28s %8.2f        %10.1f %14.3f\n", "end to end", wall, all / wall * 1e-9, all / wall / peak);
 	printf("%-28s %8.0f tokens/s\n", "", (double)(windows->count * windows->length) / wall);
+	printf("%-28s %8.2f\n", "processor seconds", processor);
 	printf("%-28s %8.2f GiB, file pages included\n", "peak resident memory", (double)usage.ru_maxrss / 1048576.0);
 }
 
-static fp_status run(fp_context *ctx, const char *directory, int64_t length, int64_t count, int threads)
+static fp_status run(fp_context *ctx, const char *directory, int64_t length, int64_t count, int threads,
+					 const char *precision)
 {
 	fp_status status;
 	fp_backend *be = NULL;
@@ -153,6 +156,7 @@ static fp_status run(fp_context *ctx, const char *directory, int64_t length, int
 	FP_TRY(bench_measure_peak(be, &peak));
 	FP_TRY(fp_checkpoint_open(&checkpoint, ctx, directory));
 	FP_TRY(fp_model_open(&model, be, checkpoint));
+	FP_TRY(fp_backend_set_precision(be, precision, fp_model_get_config(model)->hidden));
 	FP_TRY(FP_NEW(ctx, &windows.ids, count * length));
 	uint64_t random = 1;
 	for (int64_t i = 0; i < count * length; i++) {
@@ -180,15 +184,17 @@ static fp_status run(fp_context *ctx, const char *directory, int64_t length, int
 	be->linear = &linear;
 	be->transformer = &transformer;
 	double start = bench_now();
+	double processor = bench_processor_now();
 	status = fp_perplexity(&result, model, &windows, 0);
 	double wall = bench_now() - start;
+	processor = bench_processor_now() - processor;
 	be->memory = real.memory;
 	be->linear = real.linear;
 	be->transformer = real.transformer;
 	if (status != FP_OK)
 		goto cleanup;
 	FP_TRY(bench_measure_peak(be, &peak)); /* again: the machine may have been busy the first time */
-	print_figures(model, &windows, peak, wall);
+	print_figures(model, &windows, peak, wall, processor);
 cleanup:
 	fp_free(windows.ids);
 	fp_model_close(model);
@@ -202,14 +208,14 @@ int main(int argc, char **argv)
 	long long numbers[3] = {2048, 4, 0}; /* length, windows, threads */
 	for (int i = 2; i < argc && i < 5; i++)
 		numbers[i - 2] = atoll(argv[i]);
-	if (argc < 2 || argc > 5 || numbers[0] < 2 || numbers[1] < 1 || numbers[2] < 0) {
-		fprintf(stderr, "usage: bench_forward MODEL [LENGTH [WINDOWS [THREADS]]]\n");
+	if (argc < 2 || argc > 6 || numbers[0] < 2 || numbers[1] < 1 || numbers[2] < 0) {
+		fprintf(stderr, "usage: bench_forward MODEL [LENGTH [WINDOWS [THREADS [PRECISION]]]]\n");
 		return 2;
 	}
 	fp_context *ctx = fp_context_new();
 	if (!ctx)
 		return 4;
-	fp_status status = run(ctx, argv[1], numbers[0], numbers[1], (int)numbers[2]);
+	fp_status status = run(ctx, argv[1], numbers[0], numbers[1], (int)numbers[2], argc > 5 ? argv[5] : "fp32");
 	if (status != FP_OK)
 		fprintf(stderr, "bench_forward: %s\n", fp_context_message(ctx));
 	fp_context_free(ctx);

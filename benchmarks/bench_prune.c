@@ -84,7 +84,8 @@ static fp_status timed_sweep(fp_backend *be, fp_matrix U, const fp_pattern *patt
 		  real.pruning->sparsegpt_sweep(be, U, pattern, grid, block, W, mask));
 }
 
-static void print_figures(const fp_prune_task *task, const fp_prune_result *result, double peak, double wall)
+static void print_figures(const fp_prune_task *task, const fp_prune_result *result, double peak, double wall,
+						  double processor)
 {
 	double products = 0;
 	double named = 0;
@@ -107,7 +108,8 @@ static void print_figures(const fp_prune_task *task, const fp_prune_result *resu
 		printf("\n");
 	}
 	printf("%-14s %8.2f %5.1f%%\n", "other", wall - named, 100 * (wall - named) / wall);
-	printf("%-14s %8.2f, %.1f%% of it in products\n", "end to end", wall, 100 * products / wall);
+	printf("%-14s %8.2f, %.1f%% of it in products; %.2f processor seconds\n", "end to end", wall, 100 * products / wall,
+		   processor);
 	printf("%-14s %8.2f GiB on the host, pages of mapped files included", "peak memory",
 		   (double)fp_peak_memory() / 1073741824.0);
 	if (fp_model_backend(task->model)->peak_bytes > 0)
@@ -179,15 +181,17 @@ static fp_status run(fp_context *ctx, fp_settings *settings, const char *directo
 		.be = be, .ctx = ctx, .model = model, .settings = settings, .windows = windows, .writer = writer};
 	wrap(&timed, be);
 	double start = bench_now();
+	double processor = bench_processor_now();
 	status = fp_prune_model(&result, &task);
 	if (status == FP_OK)
 		status = fp_writer_commit(writer);
 	double wall = bench_now() - start;
+	processor = bench_processor_now() - processor;
 	unwrap(be);
 	if (status != FP_OK)
 		goto cleanup;
 	FP_TRY(bench_measure_peak(be, &peak)); /* again: the machine may have been busy the first time */
-	print_figures(&task, &result, peak, wall);
+	print_figures(&task, &result, peak, wall, processor);
 cleanup:
 	fp_prune_result_free(&result);
 	fp_writer_close(writer);

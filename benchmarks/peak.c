@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "peak.h"
 
+#include <sys/resource.h>
 #include <time.h>
 
 enum { PEAK_SIZE = 3072, PEAK_RUNS = 5 };
@@ -10,6 +11,14 @@ double bench_now(void)
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double bench_processor_now(void)
+{
+	struct rusage usage;
+	getrusage(RUSAGE_SELF, &usage);
+	return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+		   1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 fp_status bench_measure_peak(fp_backend *be, double *peak)

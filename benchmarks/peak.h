@@ -7,6 +7,8 @@
 
 /* Seconds on a monotonic clock. */
 double bench_now(void);
+/* Processor seconds of all threads. */
+double bench_processor_now(void);
 
 /* *peak ← the maximum of *peak and the FLOP/s of a few large single-precision products. Call it again at
  * the end of a run, in case the machine was busy the first time. */

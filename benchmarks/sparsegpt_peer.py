@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times SparseGPT in PyTorch on the operators of one decoder layer, for comparison with this program.
 
-    sparsegpt_peer.py [llama-2-7b|llama-3-8b] [--samples 128] [--length 2048] [--layers 32]
+    sparsegpt_peer.py [llama-2-7b|llama-3-8b|opt-125m] [--samples 128] [--length 2048] [--layers 32] [--device cuda]
 
 Written from the published algorithm (Frantar and Alistarh, 2023), as its authors run it: one Hessian per
 operator, summed in float over the calibration windows one by one; damping of 1% of the mean diagonal; the
@@ -14,15 +14,17 @@ import time
 
 import torch
 
-SHAPES = {"llama-2-7b": (4096, 11008, 4096), "llama-3-8b": (4096, 14336, 1024)}  # hidden, inner, width of keys
+# hidden, inner, width of keys, with a gate
+SHAPES = {"llama-2-7b": (4096, 11008, 4096, True), "llama-3-8b": (4096, 14336, 1024, True), "opt-125m": (768, 3072, 768, False)}
 
 
-def hessian(inputs, samples, length, seed):
+def hessian(inputs, samples, length, seed, device):
     """2/N · Σ xxᵀ in float over random windows."""
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-    H = torch.zeros(inputs, inputs, device="cuda")
+    generator = torch.Generator(device=device).manual_seed(seed)
+    H = torch.zeros(inputs, inputs, device=device)
+    kind = torch.float16 if device == "cuda" else torch.float32  # a CPU's generator is slow in float16
     for _ in range(samples):
-        x = torch.randn(length, inputs, device="cuda", generator=generator, dtype=torch.float16).float()
+        x = torch.randn(length, inputs, device=device, generator=generator, dtype=kind).float()
         H += x.t() @ x
     return H * (2.0 / (samples * length))
 
@@ -59,21 +61,29 @@ def main():
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--threads", type=int, help="of a CPU")
     arguments = parser.parse_args()
+    device = arguments.device
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     torch.backends.cuda.matmul.allow_tf32 = False
-    hidden, inner, keys = SHAPES[arguments.shape]
+    hidden, inner, keys, gated = SHAPES[arguments.shape]
     operators = [("q", hidden, hidden), ("k", keys, hidden), ("v", keys, hidden), ("o", hidden, hidden),
                  ("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)]
-    prune(torch.randn(256, 256, device="cuda"), torch.eye(256, device="cuda"))  # warm-up: loads handles and kernels
+    if not gated:
+        del operators[4]
+    prune(torch.randn(256, 256, device=device), torch.eye(256, device=device))  # warm-up: loads handles and kernels
     total = [0.0, 0.0]
     for seed, (name, outputs, inputs) in enumerate(operators):
-        torch.cuda.synchronize()
+        wait()
         start = time.perf_counter()
-        H = hessian(inputs, arguments.samples, arguments.length, seed)
-        torch.cuda.synchronize()
+        H = hessian(inputs, arguments.samples, arguments.length, seed, device)
+        wait()
         middle = time.perf_counter()
-        W = prune(torch.randn(outputs, inputs, device="cuda"), H)
-        torch.cuda.synchronize()
+        W = prune(torch.randn(outputs, inputs, device=device), H)
+        wait()
         end = time.perf_counter()
         zeros = (W == 0).float().mean().item()
         total[0] += middle - start

@@ -8,10 +8,11 @@
 
 #include "backend/backend.h"
 
-/* What the CPU keeps for packed operands of rounded products: two of 2^24 entries, two BF16 numbers each. */
+/* What the CPU keeps for rounded products: two packed operands of 2^24 entries, two BF16 numbers each, and half a MiB of
+ * sums for each thread. */
 static inline int64_t fp_packed_bytes(const fp_backend *be)
 {
-	return be->asynchronous || be->precision == FP_PRECISION_FP32 ? 0 : (int64_t)128 << 20;
+	return be->asynchronous || be->precision == FP_PRECISION_FP32 ? 0 : ((int64_t)256 + be->threads) << 19;
 }
 
 #define FP_PANEL_BYTES ((int64_t)1 << 30) /* limit for the right operand of a split product */

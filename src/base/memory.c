@@ -41,7 +41,8 @@ bool fp_add_checked(int64_t a, int64_t b, int64_t *out)
 	return true;
 }
 
-fp_status fp_allocate(fp_context *ctx, void **out, int64_t count, int64_t size)
+/* `clear`: the bytes are zero */
+static fp_status allocate(fp_context *ctx, void **out, int64_t count, int64_t size, bool clear)
 {
 	*out = NULL;
 	int64_t bytes;
@@ -57,9 +58,20 @@ fp_status fp_allocate(fp_context *ctx, void **out, int64_t count, int64_t size)
 	if (!pointer)
 		return fp_fail(ctx, FP_ERROR_MEMORY, "out of memory: %.1f MiB more were needed", (double)padded / 1048576.0);
 	prefer_large_pages(pointer, padded);
-	memset(pointer, 0, (size_t)padded);
+	if (clear)
+		memset(pointer, 0, (size_t)padded);
 	*out = pointer;
 	return FP_OK;
+}
+
+fp_status fp_allocate(fp_context *ctx, void **out, int64_t count, int64_t size)
+{
+	return allocate(ctx, out, count, size, true);
+}
+
+fp_status fp_allocate_undefined(fp_context *ctx, void **out, int64_t bytes)
+{
+	return allocate(ctx, out, bytes, 1, false);
 }
 
 fp_status fp_grow(fp_context *ctx, void **array, int64_t *capacity, int64_t count, int64_t size)

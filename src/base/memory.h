@@ -12,6 +12,9 @@
  */
 fp_status fp_allocate(fp_context *ctx, void **out, int64_t count, int64_t size);
 
+/* The same with undefined content: pages that threads write first, they clear at the same time. */
+fp_status fp_allocate_undefined(fp_context *ctx, void **out, int64_t bytes);
+
 /* The same for a typed pointer:  float *x; FP_TRY(FP_NEW(ctx, &x, n)); */
 #define FP_NEW(ctx, out, count) fp_allocate((ctx), (void **)(out), (count), (int64_t)sizeof **(out))
 

@@ -114,6 +114,7 @@ static fp_status score(measurement *m, const int32_t *ids, int64_t count)
 	fp_status status = FP_OK;
 	const fp_text_pass *pruned = &m->pruned, *dense = &m->divergence->dense;
 	int64_t length = pruned->windows->length;
+	FP_PRODUCTS_FOR(m->divergence->be, fp_head_use(m->divergence->be));
 	for (int64_t first = 0; first < count; first += pruned->batch) {
 		int64_t sequences = fp_smaller(pruned->batch, count - first);
 		fp_next_tokens(m->targets, ids + first * length, sequences, length);

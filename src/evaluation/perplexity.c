@@ -26,6 +26,7 @@ static fp_status score(evaluation *e, const int32_t *ids, int64_t count)
 	fp_status status = FP_OK;
 	fp_model *model = e->pass.model;
 	int64_t length = e->pass.windows->length;
+	FP_PRODUCTS_FOR(fp_model_backend(model), fp_head_use(fp_model_backend(model)));
 	for (int64_t first = 0; first < count; first += e->pass.batch) {
 		int64_t sequences = fp_smaller(e->pass.batch, count - first);
 		fp_next_tokens(e->targets, ids + first * length, sequences, length);

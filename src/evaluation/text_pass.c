@@ -80,6 +80,11 @@ cleanup:
 	return status;
 }
 
+fp_use fp_head_use(const fp_backend *be)
+{
+	return be->precision == FP_PRECISION_BF16 || !be->asynchronous ? FP_USE_ACTIVATION : FP_USE_EXACT;
+}
+
 fp_status fp_text_pass_run(fp_text_pass *pass, int64_t first, int64_t count)
 {
 	fp_status status;

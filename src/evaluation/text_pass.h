@@ -33,6 +33,10 @@ fp_status fp_text_pass_run(fp_text_pass *pass, int64_t first, int64_t count);
 fp_matrix fp_text_pass_hidden(const fp_text_pass *pass, int64_t first, int64_t count);
 void fp_text_pass_free(fp_text_pass *pass);
 
+/* What the head's products are for. Logits are what figures are made of, so they are exact; in bf16 they are rounded like
+ * all else, and a CPU's other precisions split them, which leaves 16 bits. */
+fp_use fp_head_use(const fp_backend *be);
+
 /* Adds `windows` to the progress; fails if the run is to be interrupted. */
 fp_status fp_evaluation_step(fp_context *ctx, fp_evaluation_progress *progress, int64_t windows);
 /* targets ← the next token of every token; −1 behind the last one of a window. */

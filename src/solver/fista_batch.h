@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fista_batch.h: FISTA in float with all steps of a round but the last in one product, where λ is so small that only the
+ * fista_batch.h: FISTA on floats with all steps of a round but the last in one product, where λ is so small that only the
  * last shrinkage could matter. fista_delta.h has the same for devices that multiply BF16.
  *
  *     Y ← Y − (Y − W)S + E                (fista_batched_steps.c)
@@ -9,11 +9,21 @@
  * whether they converge early, and gives
  *
  *     E = Y₁ − V₀ + (V₀ − W)S
+ *
+ * Where products round to BF16 they take Y − W, which is small compared with Y. E is then the result of the steps from
+ * Y = W, and absent if R is: the line above would keep the rounding errors of one round for all others.
  */
 #ifndef FP_SOLVER_FISTA_BATCH_H
 #define FP_SOLVER_FISTA_BATCH_H
 
 #include "solver/method.h"
+
+/* Work space of fp_fista(), each m × n. */
+typedef struct fp_fista_space {
+	fp_matrix Y, G;
+	fp_matrix oldY, oldP; /* with restarts */
+	fp_matrix D;          /* Y − W; where products round, and for `least` */
+} fp_fista_space;
 
 /* Of the rounds of one search; starts as {0}. Freed with fp_batch_free(). */
 typedef struct fp_batch {
@@ -22,7 +32,14 @@ typedef struct fp_batch {
 	bool converges;    /* a round reached the tolerance, or came near it: every step counts */
 	fp_matrix S;       /* borrowed from the Gram matrix */
 	fp_matrix E;       /* absent until a round was recorded */
+	fp_fista_space space;
+	/* A lower bound of the squared error of the last result, by the tangent at the point before the last step; −∞: not
+	 * known. Otherwise space.D is the result less W. */
+	double least;
 } fp_batch;
+
+/* Whether the products of FISTA's steps round their operands to BF16. */
+bool fp_fista_rounds(const fp_backend *be);
 
 /* Whether steps are ever batched, for estimates of memory and products too. */
 bool fp_batch_serves(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size);

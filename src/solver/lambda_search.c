@@ -99,6 +99,13 @@ static fp_status measure(search_space *space, fp_matrix V, double *out)
 	return fp_problem_error_for(space->problem, FP_USE_ACTIVATION, V, space->work, out);
 }
 
+/* The share of *total, squared, from which *before does not make λ go up. The bound is compared with a little more: it
+ * is rounded too. */
+static double deciding_share(const fp_settings *settings, double margin)
+{
+	return (1 - settings->rounding_share) * (1 - settings->rounding_share) * (1 + margin);
+}
+
 /* *error ← ‖VX* − T‖ of the start; infinite if the start does not have the pattern */
 static fp_status begin(search_space *space, bool feasible, fp_matrix V, double *error)
 {
@@ -127,7 +134,7 @@ static fp_status try_delta(search_space *space, double lambda, double best, fp_m
 {
 	const fp_settings *settings = space->settings;
 	fp_delta *delta = &space->delta;
-	double share = (1 - settings->rounding_share) * (1 - settings->rounding_share) * (1 + 1e-9);
+	double share = deciding_share(settings, 1e-9);
 	double least;
 	fp_status status;
 	FP_TRY(fp_delta_fista(delta, settings, lambda, space->L, space->product, &least, steps));
@@ -146,22 +153,38 @@ cleanup:
 	return status;
 }
 
+/* try_lambda() in the plain form, by the same bound. */
+static fp_status try_plain(search_space *space, double lambda, double best, fp_matrix V, fp_matrix mask, int64_t *steps,
+						   double *before, double *total)
+{
+	const fp_problem *problem = space->problem;
+	fp_batch *batch = &space->batch;
+	fp_matrix candidate = space->candidate;
+	double share = deciding_share(space->settings, 1e-3);
+	fp_status status;
+	FP_TRY(fp_fista(problem, space->settings, lambda, space->L, batch, V, candidate, steps));
+	bool measured = !(batch->least >= share * best);
+	*before = batch->least;
+	if (measured)
+		FP_TRY(measure(space, candidate, before));
+	FP_TRY(fp_round(problem, candidate, mask));
+	FP_TRY(measure(space, candidate, total));
+	if (!measured && !(batch->least >= share * *total))
+		FP_TRY(fp_problem_error_at(problem, FP_USE_ACTIVATION, batch->space.D, space->work[1], before));
+cleanup:
+	return status;
+}
+
 /* The candidate ← FISTA's result from V for λ, rounded. *before and *total ← ‖VX* − T‖ before and after rounding;
  * *before only as exactly as the rule for λ needs it. */
 static fp_status try_lambda(search_space *space, double lambda, double best, fp_matrix V, fp_matrix mask,
 							int64_t *steps, double *before, double *total)
 {
-	const fp_problem *problem = space->problem;
-	fp_matrix candidate = space->candidate;
 	fp_status status;
-	if (space->delta.used) {
+	if (space->delta.used)
 		FP_TRY(try_delta(space, lambda, best * best, mask, steps, before, total));
-	} else {
-		FP_TRY(fp_fista(problem, space->settings, lambda, space->L, &space->batch, V, candidate, steps));
-		FP_TRY(measure(space, candidate, before));
-		FP_TRY(fp_round(problem, candidate, mask));
-		FP_TRY(measure(space, candidate, total));
-	}
+	else
+		FP_TRY(try_plain(space, lambda, best * best, V, mask, steps, before, total));
 	*before = sqrt(*before);
 	*total = sqrt(*total);
 cleanup:
@@ -222,6 +245,8 @@ fp_solve_memory fp_lambda_search_memory(const fp_backend *be, const fp_settings 
 	double square = (double)(size->inputs * size->inputs), mn = (double)size->entries;
 	double steps = (settings->restart ? 7 : 5) * mn;
 	if (!fp_delta_serves(be, settings)) {
+		bool bounds = fp_is(settings->momentum, "literal") && !settings->restart;
+		steps += bounds || fp_fista_rounds(be) ? mn : 0;
 		double batch = fp_batch_serves(be, settings, size) ? 1 : 0; /* E; S, and four matrices while it is made */
 		return (fp_solve_memory){.kept = batch * square,
 								 .peak =
@@ -253,8 +278,8 @@ fp_solve_products fp_lambda_search_products(const fp_backend *be, const fp_setti
 	double rounds = usual_rounds(settings), steps = (double)settings->iterations;
 	if (!usually_batches(settings))
 		return (fp_solve_products){.operators = rounds * (steps + 2)};
-	/* a round: the batched steps, the last step, the error after rounding and, in float, before it. Once: the steps one by
-	 * one; and for the Gram matrix half a product for each pair of steps */
-	return (fp_solve_products){.operators = rounds * (fp_delta_serves(be, settings) ? 3 : 4) + steps,
-							   .gram = steps / 4};
+	/* a round: the batched steps, the last step and the error after rounding. Once: the steps one by one, where products
+	 * round also from the dense weights; and for the Gram matrix half a product for each pair of steps */
+	bool twice = fp_fista_rounds(be) && !fp_delta_serves(be, settings);
+	return (fp_solve_products){.operators = rounds * 3 + (twice ? 2 : 1) * steps, .gram = steps / 4};
 }

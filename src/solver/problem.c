@@ -85,6 +85,25 @@ fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix 
 						   : status;
 }
 
+fp_status fp_problem_difference(const fp_problem *problem, fp_matrix V, fp_matrix D)
+{
+	fp_backend *be = problem->gram->be;
+	if (fp_backend_can(be, FP_CAN_DIFFERENTIATE)) /* in one pass */
+		return be->gradients->difference(be, 1.0F, V, problem->W, D, NULL);
+	fp_status status = be->memory->copy(be, D, V);
+	return status == FP_OK ? be->linear->axpby(be, -1.0F, problem->W, 1.0F, D) : status;
+}
+
+fp_status fp_problem_gradient_at(const fp_problem *problem, fp_matrix D, fp_matrix G)
+{
+	fp_backend *be = problem->gram->be;
+	bool has_R = !fp_matrix_is_absent(problem->R);
+	fp_status status = has_R ? be->memory->copy(be, G, problem->R) : FP_OK;
+	return status == FP_OK
+			   ? be->linear->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, has_R ? -1.0F : 0.0F, G)
+			   : status;
+}
+
 /* *out ← Σ X∘Y, without the weights of rows that are scaled by their importance */
 static fp_status unweighted_dot(const fp_problem *problem, fp_matrix X, fp_matrix Y, double *out)
 {
@@ -109,16 +128,22 @@ fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix wor
 
 fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix V, fp_matrix work[2], double *out)
 {
+	fp_stage stage = fp_stage_enter(problem->gram->be->ctx, FP_STAGE_ERROR);
+	fp_status status = fp_problem_difference(problem, V, work[0]);
+	if (status == FP_OK)
+		status = fp_problem_error_at(problem, use, work[0], work[1], out);
+	fp_stage_enter(problem->gram->be->ctx, stage);
+	return status;
+}
+
+fp_status fp_problem_error_at(const fp_problem *problem, fp_use use, fp_matrix D, fp_matrix DA, double *out)
+{
 	fp_backend *be = problem->gram->be;
-	fp_matrix D = work[0];
-	fp_matrix DA = work[1];
 	double quadratic;
 	double linear = 0;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ERROR);
 	FP_PRODUCTS_FOR(be, use);
 	fp_status status;
-	FP_TRY(be->memory->copy(be, D, V));
-	FP_TRY(be->linear->axpby(be, -1.0F, problem->W, 1.0F, D));
 	FP_TRY(be->linear->gemm(be, 1.0F, D, FP_PLAIN, problem->gram->A, FP_TRANSPOSED, 0.0F, DA));
 	FP_TRY(unweighted_dot(problem, D, DA, &quadratic));
 	if (!fp_matrix_is_absent(problem->R))

@@ -112,10 +112,16 @@ typedef struct fp_solution {
 
 /* G ← VA − C: half the gradient of the squared error. */
 fp_status fp_problem_gradient(const fp_problem *problem, fp_matrix V, fp_matrix G);
+/* D ← V − W */
+fp_status fp_problem_difference(const fp_problem *problem, fp_matrix V, fp_matrix D);
+/* G ← DA − R, the same half gradient at V = W + D. Operands that are rounded lose a share of the small D, not of W. */
+fp_status fp_problem_gradient_at(const fp_problem *problem, fp_matrix D, fp_matrix G);
 /* *out ← ‖VX* − T‖²_F, never below 0. work: two m × n matrices; on return they hold V − W and (V − W)A. */
 fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix work[2], double *out);
 /* The same, with the product in the precision of `use`. */
 fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix V, fp_matrix work[2], double *out);
+/* The same of V = W + D. DA: m × n, ← that product. */
+fp_status fp_problem_error_at(const fp_problem *problem, fp_use use, fp_matrix D, fp_matrix DA, double *out);
 /* Rounds V to the pattern: the smallest magnitudes become +0.0. mask (m × n, U8) ← 1 where V is kept. */
 fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask);
 

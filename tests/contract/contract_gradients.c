@@ -222,19 +222,20 @@ static void test_column_sums(void **state)
 static void test_difference(void **state)
 {
 	contract *c = *state;
-	for (int i = 0; i < contract_shape_count * 2; i++) {
-		int64_t rows = contract_shapes[i / 2].rows, cols = contract_shapes[i / 2].cols;
+	for (int i = 0; i < contract_shape_count * 4; i++) {
+		int64_t rows = contract_shapes[i / 4].rows, cols = contract_shapes[i / 4].cols;
+		float scale = i % 4 < 2 ? -0.3f : 1.0f;
 		sample Y = sample_normal(c, rows, cols), T = sample_normal(c, rows, cols), D = sample_normal(c, rows, cols);
 		double *want = new_doubles(rows * cols), *bound = new_doubles(rows * cols), squares = 0, got = NAN;
 		for (int64_t k = 0; k < rows * cols; k++) {
 			double off = Y.value[k] - T.value[k];
-			want[k] = (double)-0.3f * off;
+			want[k] = (double)scale * off;
 			bound[k] = 2 * FLOAT_EPSILON * fabs(want[k]);
 			squares += off * off;
 		}
 		sample *out = i % 2 ? &Y : &D;
-		bool counted = i % 4 < 2;
-		assert_ok(c->ctx, c->be->gradients->difference(c->be, -0.3f, Y.view, T.view, out->view, counted ? &got : NULL));
+		bool counted = i % 8 < 4;
+		assert_ok(c->ctx, c->be->gradients->difference(c->be, scale, Y.view, T.view, out->view, counted ? &got : NULL));
 		sample_expect_within(c, out, want, bound, "difference");
 		assert_true(!counted || fabs(got - squares) <= 2 * FLOAT_EPSILON * squares);
 		free(want);

@@ -1,28 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cpu_amx.c: products in BF16 by AMX (cpu_amx.h). The kernel keeps 2 × 2 tiles of C in registers. The order of the sums
- * depends on k only, not on the number of threads.
+ * cpu_amx.c: products in BF16 by AMX (cpu_amx.h), in pieces and tasks of threads. The order of the sums depends on k only,
+ * not on the number of threads.
  */
 #include "backend/cpu/cpu_amx.h"
 
-#include "backend/cpu/cpu_bf16.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
 #include <cpuid.h>
-#include <immintrin.h>
+#include <omp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
-	SIDE = FP_AMX_SIDE,
-	STEP = FP_AMX_STEP,
-	TILE = FP_AMX_TILE,
-	CHUNK = 16,     /* steps of k between two visits of C: two panels of so many steps fill the L1 cache */
 	TASK_ROWS = 16, /* panels of a part of C that one thread computes: it stays in the L2 cache */
 	TASK_COLS = 8,
-	TASKS = 4,        /* at least so many parts for each thread, if C has them */
+	TASK = TASK_ROWS * TASK_COLS * FP_AMX_SQUARE, /* entries of its sums */
+	TASKS = 4,                                    /* at least so many parts for each thread, if C has them */
 	BLOCK = 16 << 20, /* entries of an operand that are packed at once; fp_packed_bytes() knows it */
 	LONGEST = 16384,  /* entries of k that are packed at once */
 };
@@ -30,158 +27,9 @@ enum {
 typedef struct amx {
 	uint16_t *left, *right; /* packed operands: high parts, and low ones behind them */
 	int64_t left_size, right_size;
+	float *sums; /* of a task, for each thread */
+	int threads;
 } amx;
-
-/* --- the kernel --------------------------------------------------------------------------------------------------- */
-
-/* Eight tiles of 16 rows of 64 bytes. The compiler believes that _tile_loadconfig() reads eight bytes only, so that the
- * numbers must not be made on the stack. */
-static const struct {
-	uint8_t palette, start, zero[14];
-	uint16_t bytes[16];
-	uint8_t rows[16];
-} tile_shapes = {
-	.palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE}};
-
-FP_AMX static void begin_tiles(void)
-{
-	_tile_loadconfig(&tile_shapes);
-}
-
-FP_AMX static void end_tiles(void)
-{
-	_tile_release();
-}
-
-/* Tiles 0 to 3, 2 × 2 tiles of C, += the product of two panels over `steps` steps. */
-FP_AMX static inline void add_rounded(const uint16_t *a, const uint16_t *b, int64_t steps)
-{
-	for (int64_t s = 0; s < steps; s++, a += 2 * TILE, b += 2 * TILE) {
-		_tile_loadd(4, a, 64);
-		_tile_loadd(6, b, 64);
-		_tile_loadd(7, b + TILE, 64);
-		_tile_dpbf16ps(0, 4, 6);
-		_tile_dpbf16ps(1, 4, 7);
-		_tile_loadd(5, a + TILE, 64);
-		_tile_dpbf16ps(2, 5, 6);
-		_tile_dpbf16ps(3, 5, 7);
-	}
-}
-
-/* The same of split operands: high·high + low·high + high·low. */
-FP_AMX static inline void add_split(const uint16_t *a, const uint16_t *a_low, const uint16_t *b, const uint16_t *b_low,
-									int64_t steps)
-{
-	for (int64_t at = 0; at < steps * 2 * TILE; at += 2 * TILE) {
-		_tile_loadd(6, b + at, 64);
-		_tile_loadd(7, b + at + TILE, 64);
-		_tile_loadd(4, a_low + at, 64);
-		_tile_dpbf16ps(0, 4, 6);
-		_tile_dpbf16ps(1, 4, 7);
-		_tile_loadd(5, a_low + at + TILE, 64);
-		_tile_dpbf16ps(2, 5, 6);
-		_tile_dpbf16ps(3, 5, 7);
-		_tile_loadd(4, a + at, 64);
-		_tile_dpbf16ps(0, 4, 6);
-		_tile_dpbf16ps(1, 4, 7);
-		_tile_loadd(5, a + at + TILE, 64);
-		_tile_dpbf16ps(2, 5, 6);
-		_tile_dpbf16ps(3, 5, 7);
-		_tile_loadd(6, b_low + at, 64);
-		_tile_dpbf16ps(0, 4, 6);
-		_tile_dpbf16ps(2, 5, 6);
-		_tile_loadd(7, b_low + at + TILE, 64);
-		_tile_dpbf16ps(1, 4, 7);
-		_tile_dpbf16ps(3, 5, 7);
-	}
-}
-
-static inline __mmask16 first(int64_t count)
-{
-	return count >= SIDE ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
-}
-
-/* C ← α sums + β C for rows × cols of a panel's square. */
-FP_AMX static void store_part(const float *sums, float alpha, float beta, float *C, int64_t ldc, int64_t rows,
-							  int64_t cols)
-{
-	for (int64_t i = 0; i < rows && i < STEP; i++)
-		for (int64_t j = 0; j < STEP; j += SIDE) {
-			__mmask16 mask = first(cols - j);
-			__m512 value = _mm512_mul_ps(_mm512_set1_ps(alpha), _mm512_load_ps(sums + i * STEP + j));
-			if (beta != 0.0f)
-				value = _mm512_fmadd_ps(_mm512_set1_ps(beta), _mm512_maskz_loadu_ps(mask, C + i * ldc + j), value);
-			_mm512_mask_storeu_ps(C + i * ldc + j, mask, value);
-		}
-}
-
-/* A product of packed operands. */
-typedef struct packed {
-	const fp_cpu_product *product;
-	fp_amx_operand A, B;
-	float *C; /* of this piece */
-	float beta;
-	int64_t skip;       /* with `upper`: column j of this piece is wanted in rows up to j + skip */
-	int64_t rows, cols; /* of a task, in panels */
-} packed;
-
-/* The square of C at row panel i and column panel j, over steps [from, from + steps). */
-FP_AMX static void multiply_square(const packed *t, int64_t i, int64_t j, int64_t from, int64_t steps)
-{
-	const fp_cpu_product *p = t->product;
-	int64_t all = fp_amx_steps(t->A.k), a = (i * all + from) * 2 * TILE, b = (j * all + from) * 2 * TILE;
-	int64_t rows = t->A.count - i * STEP, cols = t->B.count - j * STEP, line = p->ldc * (int64_t)sizeof(float);
-	float *C = t->C + i * STEP * p->ldc + j * STEP, beta = from > 0 ? 1.0f : t->beta;
-	bool direct = rows >= STEP && cols >= STEP && p->alpha == 1.0f && (beta == 0.0f || beta == 1.0f);
-	if (direct && beta == 1.0f) {
-		_tile_loadd(0, C, line);
-		_tile_loadd(1, C + SIDE, line);
-		_tile_loadd(2, C + SIDE * p->ldc, line);
-		_tile_loadd(3, C + SIDE * p->ldc + SIDE, line);
-	} else {
-		_tile_zero(0);
-		_tile_zero(1);
-		_tile_zero(2);
-		_tile_zero(3);
-	}
-	if (p->split)
-		add_split(t->A.high + a, t->A.low + a, t->B.high + b, t->B.low + b, steps);
-	else
-		add_rounded(t->A.high + a, t->B.high + b, steps);
-	if (direct) {
-		_tile_stored(0, C, line);
-		_tile_stored(1, C + SIDE, line);
-		_tile_stored(2, C + SIDE * p->ldc, line);
-		_tile_stored(3, C + SIDE * p->ldc + SIDE, line);
-	} else {
-		_Alignas(64) float sums[STEP * STEP];
-		_tile_stored(0, sums, STEP * sizeof(float));
-		_tile_stored(1, sums + SIDE, STEP * sizeof(float));
-		_tile_stored(2, sums + SIDE * STEP, STEP * sizeof(float));
-		_tile_stored(3, sums + SIDE * STEP + SIDE, STEP * sizeof(float));
-		store_part(sums, p->alpha, beta, C, p->ldc, rows, cols);
-	}
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-	return a < b ? a : b;
-}
-
-/* One task: a part of C, t->rows × t->cols panels. */
-static void multiply_task(const packed *t, int64_t row, int64_t col)
-{
-	int64_t rows = smaller(row + t->rows, fp_amx_panels(t->A.count)),
-			cols = smaller(col + t->cols, fp_amx_panels(t->B.count));
-	int64_t steps = fp_amx_steps(t->A.k);
-	for (int64_t from = 0; from < steps; from += CHUNK)
-		for (int64_t j = col; j < cols; j++)
-			for (int64_t i = row; i < rows; i++) {
-				if (t->product->upper && i * STEP > j * STEP + STEP - 1 + t->skip)
-					break;
-				multiply_square(t, i, j, from, smaller(CHUNK, steps - from));
-			}
-}
 
 static int64_t tasks_of(int64_t panels, int64_t size)
 {
@@ -189,7 +37,7 @@ static int64_t tasks_of(int64_t panels, int64_t size)
 }
 
 /* Smaller tasks where there are few: which thread computes a square does not change its sums. */
-static void choose_tasks(packed *t, int64_t left, int64_t right)
+static void choose_tasks(fp_amx_product *t, int64_t left, int64_t right)
 {
 	int64_t wanted = t->product->threads > 1 ? TASKS * t->product->threads : 1;
 	t->rows = TASK_ROWS;
@@ -203,10 +51,13 @@ static void choose_tasks(packed *t, int64_t left, int64_t right)
 }
 
 /* Packs what has to be packed, and multiplies. */
-static void multiply_packed(packed *t, bool pack_left, bool pack_right)
+static void multiply_packed(fp_amx_product *t, bool pack_left, bool pack_right)
 {
 	int64_t left = fp_amx_panels(t->A.count), right = fp_amx_panels(t->B.count);
-	int64_t packing = (pack_left ? left : 0) + (pack_right ? right : 0);
+	/* of a Gram matrix, both operands are the same columns */
+	bool both = pack_left && pack_right && t->A.data == t->B.data && t->A.along == t->B.along &&
+				t->A.stride == t->B.stride && t->A.count == t->B.count;
+	int64_t packing = (pack_left ? left : 0) + (pack_right && !both ? right : 0);
 	choose_tasks(t, left, right);
 	int64_t down = tasks_of(left, t->rows), tasks = down * tasks_of(right, t->cols);
 #pragma omp parallel num_threads(t->product->threads)
@@ -214,13 +65,14 @@ static void multiply_packed(packed *t, bool pack_left, bool pack_right)
 #pragma omp for schedule(dynamic)
 		for (int64_t panel = 0; panel < packing; panel++) {
 			bool of_left = pack_left && panel < left;
-			fp_amx_pack(of_left ? &t->A : &t->B, of_left || !pack_left ? panel : panel - left);
+			fp_amx_pack(of_left ? &t->A : &t->B, both ? &t->B : NULL, of_left || !pack_left ? panel : panel - left);
 		}
-		begin_tiles();
+		fp_amx_begin();
 #pragma omp for schedule(dynamic)
 		for (int64_t task = 0; task < tasks; task++)
-			multiply_task(t, task % down * t->rows, task / down * t->cols);
-		end_tiles();
+			fp_amx_multiply(t, task % down * t->rows, task / down * t->cols,
+							t->sums + omp_get_thread_num() * (int64_t)TASK);
+		fp_amx_end();
 	}
 }
 
@@ -229,15 +81,15 @@ static void multiply_packed(packed *t, bool pack_left, bool pack_right)
 /* The number of rows, of `count`, that are packed at once with k entries each. */
 static int64_t piece_of(int64_t count, int64_t k)
 {
-	int64_t size = BLOCK / k / (TASK_ROWS * STEP) * (TASK_ROWS * STEP);
-	return smaller(size, count);
+	int64_t size = BLOCK / k / (TASK_ROWS * FP_AMX_STEP) * (TASK_ROWS * FP_AMX_STEP);
+	return fp_smaller(size, count);
 }
 
 /* Room for an operand of count × k entries. */
 static fp_status make_room(fp_context *ctx, uint16_t **out, int64_t *capacity, int64_t count, int64_t k,
 						   fp_amx_operand *o)
 {
-	int64_t entries = fp_amx_panels(count) * fp_amx_steps(k) * 2 * TILE, size = o->split ? 2 * entries : entries;
+	int64_t entries = fp_amx_panels(count) * fp_amx_steps(k) * 2 * FP_AMX_TILE, size = o->split ? 2 * entries : entries;
 	fp_status status = FP_OK;
 	if (*capacity < size) {
 		fp_free(*out);
@@ -250,24 +102,37 @@ static fp_status make_room(fp_context *ctx, uint16_t **out, int64_t *capacity, i
 	return status;
 }
 
+static fp_status make_sums(fp_context *ctx, amx *own, int threads)
+{
+	if (own->threads >= threads)
+		return FP_OK;
+	fp_free(own->sums);
+	own->threads = 0;
+	fp_status status = FP_NEW(ctx, &own->sums, threads * (int64_t)TASK);
+	own->threads = status == FP_OK ? threads : 0;
+	return status;
+}
+
 static fp_status amx_multiply(void *state, fp_context *ctx, const fp_cpu_product *p)
 {
 	amx *own = state;
 	fp_status status = FP_OK;
-	int64_t k = smaller(p->k, LONGEST), m = piece_of(p->m, k), n = piece_of(p->n, k);
-	packed t = {.product = p,
-				.A = {.stride = p->lda, .along = !p->ta, .split = p->split},
-				.B = {.stride = p->ldb, .along = p->tb, .right = true, .split = p->split}};
+	int64_t k = fp_smaller(p->k, LONGEST), m = piece_of(p->m, k), n = piece_of(p->n, k);
+	fp_amx_product t = {.product = p,
+						.A = {.stride = p->lda, .along = !p->ta, .split = p->split},
+						.B = {.stride = p->ldb, .along = p->tb, .right = true, .split = p->split}};
 	FP_TRY(make_room(ctx, &own->left, &own->left_size, m, k, &t.A));
 	FP_TRY(make_room(ctx, &own->right, &own->right_size, n, k, &t.B));
+	FP_TRY(make_sums(ctx, own, p->threads));
+	t.sums = own->sums;
 	for (int64_t at = 0; at < p->k; at += k) {
-		t.A.k = t.B.k = smaller(k, p->k - at);
+		t.A.k = t.B.k = fp_smaller(k, p->k - at);
 		t.beta = at > 0 ? 1.0f : p->beta;
 		for (int64_t j = 0; j < p->n; j += n) {
-			t.B.count = smaller(n, p->n - j);
+			t.B.count = fp_smaller(n, p->n - j);
 			t.B.data = p->B + (p->tb ? j * p->ldb + at : at * p->ldb + j);
 			for (int64_t i = 0; i < p->m; i += m) {
-				t.A.count = smaller(m, p->m - i);
+				t.A.count = fp_smaller(m, p->m - i);
 				t.A.data = p->A + (p->ta ? at * p->lda + i : i * p->lda + at);
 				t.C = p->C + i * p->ldc + j;
 				t.skip = j - i;
@@ -277,6 +142,48 @@ static fp_status amx_multiply(void *state, fp_context *ctx, const fp_cpu_product
 	}
 cleanup:
 	return status;
+}
+
+/* --- products of one thread --------------------------------------------------------------------------------------- */
+
+static int64_t packed_entries(int64_t count, int64_t k, bool split)
+{
+	return (split ? 2 : 1) * fp_amx_panels(count) * fp_amx_steps(k) * 2 * FP_AMX_TILE;
+}
+
+static int64_t amx_space(const fp_cpu_product *p)
+{
+	int64_t squares = fp_amx_chunks(p->k) > 1 ? fp_amx_panels(p->m) * fp_amx_panels(p->n) : 1;
+	int64_t entries = packed_entries(p->m, p->k, p->split) + packed_entries(p->n, p->k, p->split);
+	return entries * (int64_t)sizeof(uint16_t) + squares * FP_AMX_SQUARE * (int64_t)sizeof(float);
+}
+
+/* The operand, packed into `space`. */
+static fp_amx_operand packed_at(const float *data, int64_t stride, int64_t count, int64_t k, bool along, bool right,
+								bool split, uint16_t *space)
+{
+	fp_amx_operand o = {.data = data, .stride = stride, .count = count, .k = k, .along = along, .right = right};
+	o.split = split;
+	o.high = space;
+	o.low = space + packed_entries(count, k, false);
+	for (int64_t panel = 0; panel < fp_amx_panels(count); panel++)
+		fp_amx_pack(&o, NULL, panel);
+	return o;
+}
+
+static void amx_multiply_alone(const fp_cpu_product *p, void *space)
+{
+	uint16_t *left = space, *right = left + packed_entries(p->m, p->k, p->split);
+	fp_amx_product t = {.product = p,
+						.A = packed_at(p->A, p->lda, p->m, p->k, !p->ta, false, p->split, left),
+						.B = packed_at(p->B, p->ldb, p->n, p->k, p->tb, true, p->split, right),
+						.C = p->C,
+						.beta = p->beta,
+						.rows = fp_amx_panels(p->m),
+						.cols = fp_amx_panels(p->n)};
+	fp_amx_begin();
+	fp_amx_multiply(&t, 0, 0, (float *)(void *)(right + packed_entries(p->n, p->k, p->split)));
+	fp_amx_end();
 }
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
@@ -311,6 +218,7 @@ static void amx_close(void *state)
 	amx *own = state;
 	fp_free(own->left);
 	fp_free(own->right);
+	fp_free(own->sums);
 	fp_free(own);
 }
 
@@ -319,6 +227,8 @@ const fp_cpu_bf16_engine fp_cpu_amx = {
 	.open = amx_open,
 	.close = amx_close,
 	.multiply = amx_multiply,
+	.space = amx_space,
+	.multiply_alone = amx_multiply_alone,
 };
 
 #endif

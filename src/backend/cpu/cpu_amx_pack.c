@@ -110,14 +110,23 @@ FP_AMX static void pack_tile(const fp_amx_operand *o, int64_t at, int64_t step, 
 		_mm512_store_si512(low + i * FP_AMX_STEP, rest[i]);
 }
 
-void fp_amx_pack(const fp_amx_operand *o, int64_t panel)
+static void pack_step(const fp_amx_operand *o, int64_t panel, int64_t step, int64_t to)
 {
-	int64_t steps = fp_amx_steps(o->k), from = panel * steps * 2 * FP_AMX_TILE;
-	for (int64_t s = 0; s < steps; s++)
-		for (int half = 0; half < 2; half++) {
-			int64_t to = from + (2 * s + half) * FP_AMX_TILE;
-			pack_tile(o, panel * FP_AMX_STEP + half * FP_AMX_SIDE, s, o->high + to, o->split ? o->low + to : NULL);
+	for (int half = 0; half < 2; half++, to += FP_AMX_TILE)
+		pack_tile(o, panel * FP_AMX_STEP + half * FP_AMX_SIDE, step, o->high + to, o->split ? o->low + to : NULL);
+}
+
+void fp_amx_pack(const fp_amx_operand *o, const fp_amx_operand *other, int64_t panel)
+{
+	for (int64_t c = 0; c < fp_amx_chunks(o->k); c++) {
+		fp_amx_chunk chunk = fp_amx_chunk_at(o->k, c);
+		int64_t to = fp_amx_offset(o, panel, chunk);
+		for (int64_t s = 0; s < chunk.steps; s++, to += 2 * FP_AMX_TILE) {
+			pack_step(o, panel, chunk.from + s, to);
+			if (other)
+				pack_step(other, panel, chunk.from + s, to);
 		}
+	}
 }
 
 #endif

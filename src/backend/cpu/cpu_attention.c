@@ -12,7 +12,7 @@
  * running maximum, the running sum of exponentials and the running output, which are rescaled whenever the maximum
  * grows (Milakov and Gimelshein, 2018). A thread therefore holds rows × KEY_BLOCK scores, whatever the length is.
  *
- * Items run in parallel and each calls sgemm. BLAS is called inside a parallel region nowhere else. Here it is safe
+ * Items run in parallel and each calls sgemm, or where products are rounded the engine for BF16 (cpu_bf16.h). BLAS is called inside a parallel region nowhere else. Here it is safe
  * because the build requires the OpenMP form of OpenBLAS (cmake/Dependencies.cmake), which asks omp_in_parallel() and
  * then uses the calling thread only. The products are too small to share between threads.
  */
@@ -37,10 +37,12 @@ enum {
 typedef struct attention_plan {
 	const fp_attention_shape *shape;
 	fp_matrix Q, K, V, out;
-	int64_t group;   /* heads of Q that share one of K and V */
-	int64_t queries; /* positions in one block of queries */
-	int64_t blocks;  /* of queries in a sequence */
-	int64_t rows;    /* group × queries, the rows of a full block */
+	int64_t group;                    /* heads of Q that share one of K and V */
+	int64_t queries;                  /* positions in one block of queries */
+	int64_t blocks;                   /* of queries in a sequence */
+	int64_t rows;                     /* group × queries, the rows of a full block */
+	const fp_cpu_bf16_engine *engine; /* of products that are rounded; NULL: in float */
+	bool split;
 } attention_plan;
 
 /* Memory of one thread. */
@@ -50,6 +52,7 @@ typedef struct attention_scratch {
 	float *output;  /* rows × head_dim */
 	float *maximum; /* rows */
 	double *sum;    /* rows */
+	uint8_t *space; /* of the engine's products */
 } attention_scratch;
 
 /* Rows are stacked head by head: row h·count + i is query first + i of head h of the group. */
@@ -111,6 +114,62 @@ static void softmax_row(const attention_plan *plan, const fp_cpu_loops *loops, a
 		memset(scores + (to - begin), 0, (size_t)(end - to) * sizeof *scores);
 }
 
+static void multiply(const attention_plan *plan, const attention_scratch *scratch, fp_cpu_product product)
+{
+	fp_cpu_multiply_alone(plan->engine, &product, scratch->space);
+}
+
+/* scores ← queries·keysᵀ, for `rows` rows and `count` keys */
+static fp_cpu_product scores_product(const attention_plan *plan, const attention_scratch *scratch, int64_t rows,
+									 const float *keys, int64_t count)
+{
+	int64_t d = plan->shape->head_dim;
+	return (fp_cpu_product){.m = rows,
+							.n = count,
+							.k = d,
+							.A = scratch->queries,
+							.lda = d,
+							.B = keys,
+							.ldb = plan->K.stride,
+							.tb = true,
+							.C = scratch->scores,
+							.ldc = KEY_BLOCK,
+							.alpha = 1,
+							.split = plan->split,
+							.threads = 1};
+}
+
+/* output ← output + scores·values */
+static fp_cpu_product output_product(const attention_plan *plan, const attention_scratch *scratch, int64_t rows,
+									 const float *values, int64_t count)
+{
+	int64_t d = plan->shape->head_dim;
+	return (fp_cpu_product){.m = rows,
+							.n = d,
+							.k = count,
+							.A = scratch->scores,
+							.lda = KEY_BLOCK,
+							.B = values,
+							.ldb = plan->V.stride,
+							.C = scratch->output,
+							.ldc = d,
+							.alpha = 1,
+							.beta = 1,
+							.split = plan->split,
+							.threads = 1};
+}
+
+/* Bytes of work space of a thread's products, whole cache lines. */
+static int64_t space_of(const attention_plan *plan)
+{
+	attention_scratch none = {0};
+	if (!plan->engine)
+		return 0;
+	fp_cpu_product scores = scores_product(plan, &none, plan->rows, NULL, KEY_BLOCK);
+	fp_cpu_product output = output_product(plan, &none, plan->rows, NULL, KEY_BLOCK);
+	return (fp_larger(plan->engine->space(&scores), plan->engine->space(&output)) + 127) / 64 * 64;
+}
+
 /* `first`: the block's first query, counted from the sequence's first one. */
 static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, attention_scratch *scratch,
 						 int64_t sequence, int64_t kv_head, int64_t first)
@@ -132,15 +191,13 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 		int64_t end = fp_smaller(begin + KEY_BLOCK, last);
 		const float *k = fp_cpu_floats(plan->K) + (start + begin) * plan->K.stride + kv_head * d;
 		const float *v = fp_cpu_floats(plan->V) + (start + begin) * plan->V.stride + kv_head * d;
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)(end - begin), (int)d, 1.0f,
-					scratch->queries, (int)d, k, (int)plan->K.stride, 0.0f, scratch->scores, KEY_BLOCK);
+		multiply(plan, scratch, scores_product(plan, scratch, rows, k, end - begin));
 		for (int64_t r = 0; r < rows && !fp_attention_is_plain(shape); r++)
 			fp_cpu_shape_scores(scratch->scores + r * KEY_BLOCK, end - begin, shape->soft_cap,
 								key_bias(shape, kv_head * plan->group + r / count, begin), NULL);
 		for (int64_t r = 0; r < rows; r++)
 			softmax_row(plan, loops, scratch, r, first + r % count, begin, end);
-		cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)d, (int)(end - begin), 1.0f,
-					scratch->scores, KEY_BLOCK, v, (int)plan->V.stride, 1.0f, scratch->output, (int)d);
+		multiply(plan, scratch, output_product(plan, scratch, rows, v, end - begin));
 	}
 	for (int64_t h = 0; h < plan->group; h++) {
 		float *out = fp_cpu_floats(plan->out) + row * plan->out.stride + (kv_head * plan->group + h) * d;
@@ -160,14 +217,19 @@ static void attend(const attention_plan *plan, const fp_cpu_loops *loops, attent
 	attend_block(plan, loops, scratch, pair / heads, pair % heads, block * plan->queries);
 }
 
-static attention_plan plan_of(const fp_attention_shape *shape, fp_matrix Q, fp_matrix K, fp_matrix V, fp_matrix out)
+static attention_plan plan_of(const fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
+							  fp_matrix V, fp_matrix out)
 {
+	fp_cpu_arithmetic how = fp_cpu_arithmetic_wanted(be);
 	attention_plan plan = {.shape = shape, .Q = Q, .K = K, .V = V, .out = out};
 	plan.group = shape->heads / shape->kv_heads;
 	bool is_long = ROWS_LONG / plan.group * LONG_BLOCKS <= shape->length;
 	plan.queries = fp_larger(1, fp_smaller((is_long ? ROWS_LONG : ROWS_SHORT) / plan.group, shape->length));
 	plan.blocks = (shape->length + plan.queries - 1) / plan.queries;
 	plan.rows = plan.group * plan.queries;
+	if (how != FP_CPU_FLOAT && plan.rows >= FP_CPU_NARROWEST && shape->head_dim >= FP_CPU_NARROWEST)
+		plan.engine = ((const fp_cpu_state *)be->state)->bf16.engine;
+	plan.split = how == FP_CPU_SPLIT;
 	return plan;
 }
 
@@ -185,7 +247,7 @@ fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_m
 	FP_REQUIRE(be, fp_cpu_is_key_bias(shape));
 	if (tokens == 0 || shape->heads == 0)
 		return FP_OK;
-	attention_plan plan = plan_of(shape, Q, K, V, out);
+	attention_plan plan = plan_of(be, shape, Q, K, V, out);
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
 	int64_t items = shape->sequences * shape->kv_heads * plan.blocks;
 	int threads = (int)fp_smaller(be->threads, items);
@@ -194,6 +256,9 @@ fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_m
 	fp_status status;
 	float *memory = NULL;
 	double *sums = NULL;
+	uint8_t *spaces = NULL;
+	int64_t space = space_of(&plan);
+	FP_TRY(FP_NEW(be->ctx, &spaces, space * threads));
 	FP_TRY(FP_NEW(be->ctx, &memory, floats * threads));
 	FP_TRY(FP_NEW(be->ctx, &sums, plan.rows * threads));
 	int before = fp_cpu_blas_begin(threads);
@@ -205,6 +270,7 @@ fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_m
 		scratch.scores = scratch.output + plan.rows * shape->head_dim;
 		scratch.maximum = scratch.scores + plan.rows * KEY_BLOCK;
 		scratch.sum = sums + plan.rows * omp_get_thread_num();
+		scratch.space = spaces + space * omp_get_thread_num();
 #pragma omp for schedule(dynamic)
 		for (int64_t item = 0; item < items; item++)
 			attend(&plan, loops, &scratch, item);
@@ -212,6 +278,7 @@ fp_status fp_cpu_attention(fp_backend *be, const fp_attention_shape *shape, fp_m
 	fp_cpu_blas_end(before);
 
 cleanup:
+	fp_free(spaces);
 	fp_free(sums);
 	fp_free(memory);
 	return status;

@@ -13,7 +13,7 @@
  * and dV and the order of their sums does not depend on the number of threads. The item loops over blocks of queries
  * and makes two passes over the blocks of keys for each: the first finds the maximum and the sum of each row's
  * exponentials, the second the gradients. The second pass computes the scores again, unless all keys fit into one
- * block. As in cpu_attention.c, sgemm uses the calling thread only.
+ * block. As in cpu_attention.c, products use the calling thread only, and may be rounded.
  *
  * A soft cap multiplies dS by its derivative; the keys' bias changes P only.
  */
@@ -33,9 +33,11 @@ enum {
 typedef struct backward_plan {
 	const fp_attention_shape *shape;
 	fp_matrix Q, K, V, out, dout, dQ, dK, dV;
-	int64_t group;   /* heads of Q that share one of K and V */
-	int64_t queries; /* positions in one block of queries */
-	int64_t rows;    /* group × queries */
+	int64_t group;                    /* heads of Q that share one of K and V */
+	int64_t queries;                  /* positions in one block of queries */
+	int64_t rows;                     /* group × queries */
+	const fp_cpu_bf16_engine *engine; /* of products that are rounded; NULL: in float */
+	bool split;
 } backward_plan;
 
 /* Memory of one thread. Rows are stacked head by head: row h·count + i is query first + i of head h of the group. */
@@ -46,6 +48,7 @@ typedef struct backward_scratch {
 	float *maximum;                   /* rows */
 	float *centre;                    /* rows: rowsum(dO∘O) */
 	double *sum;                      /* rows */
+	uint8_t *space;                   /* of the engine's products */
 } backward_scratch;
 
 /* The current block of queries and block of keys. */
@@ -78,14 +81,63 @@ static void gather(const backward_plan *plan, const fp_cpu_loops *loops, const b
 	memset(scratch->dqueries, 0, (size_t)(block->rows * d) * sizeof *scratch->dqueries);
 }
 
+static void multiply(const backward_plan *plan, const backward_scratch *scratch, fp_cpu_product product)
+{
+	product.split = plan->split;
+	product.threads = 1;
+	fp_cpu_multiply_alone(plan->engine, &product, scratch->space);
+}
+
+/* Bytes of work space for the largest products: rows × keys, and keys × d or rows × d over the other one. */
+static int64_t space_of(const backward_plan *plan)
+{
+	int64_t d = plan->shape->head_dim, rows = plan->rows, most = 0;
+	fp_cpu_product all[] = {
+		{.m = rows, .n = KEY_BLOCK, .k = d}, {.m = KEY_BLOCK, .n = d, .k = rows}, {.m = rows, .n = d, .k = KEY_BLOCK}};
+	for (int i = 0; i < 3 && plan->engine; i++) {
+		all[i].split = plan->split;
+		most = fp_larger(most, plan->engine->space(&all[i]));
+	}
+	return (most + 127) / 64 * 64;
+}
+
 /* out ← left Kᵀ or left Vᵀ for the keys of the block */
-static void against_keys(const backward_plan *plan, const backward_block *block, const float *left, fp_matrix keys,
-						 float *out)
+static void against_keys(const backward_plan *plan, const backward_block *block, const backward_scratch *scratch,
+						 const float *left, fp_matrix keys, float *out)
 {
 	int64_t d = plan->shape->head_dim;
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)block->rows, (int)(block->end - block->begin), (int)d,
-				1.0f, left, (int)d, head_at(keys, block, block->begin, block->kv_head, d), (int)keys.stride, 0.0f, out,
-				KEY_BLOCK);
+	multiply(plan, scratch,
+			 (fp_cpu_product){.m = block->rows,
+							  .n = block->end - block->begin,
+							  .k = d,
+							  .A = left,
+							  .lda = d,
+							  .B = head_at(keys, block, block->begin, block->kv_head, d),
+							  .ldb = keys.stride,
+							  .tb = true,
+							  .C = out,
+							  .ldc = KEY_BLOCK,
+							  .alpha = 1});
+}
+
+/* gradient ← gradient + weightsᵀ·left for the keys of the block */
+static void add_to_keys(const backward_plan *plan, const backward_block *block, const backward_scratch *scratch,
+						const float *weights, const float *left, fp_matrix gradient)
+{
+	int64_t d = plan->shape->head_dim;
+	multiply(plan, scratch,
+			 (fp_cpu_product){.m = block->end - block->begin,
+							  .n = d,
+							  .k = block->rows,
+							  .A = weights,
+							  .lda = KEY_BLOCK,
+							  .ta = true,
+							  .B = left,
+							  .ldb = d,
+							  .C = head_at(gradient, block, block->begin, block->kv_head, d),
+							  .ldc = gradient.stride,
+							  .alpha = 1,
+							  .beta = 1});
 }
 
 /* weights ← the scores */
@@ -93,7 +145,7 @@ static void score_keys(const backward_plan *plan, const backward_block *block, b
 {
 	const fp_attention_shape *shape = plan->shape;
 	fp_matrix bias = shape->key_bias;
-	against_keys(plan, block, scratch->queries, plan->K, scratch->weights);
+	against_keys(plan, block, scratch, scratch->queries, plan->K, scratch->weights);
 	if (fp_attention_is_plain(shape))
 		return;
 	for (int64_t r = 0; r < block->rows; r++) {
@@ -157,20 +209,25 @@ static void softmax_block(const backward_plan *plan, const fp_cpu_loops *loops, 
 static void add_gradients(const backward_plan *plan, const fp_cpu_loops *loops, const backward_block *block,
 						  backward_scratch *scratch, bool scores_are_ready)
 {
-	int d = (int)plan->shape->head_dim, rows = (int)block->rows, keys = (int)(block->end - block->begin);
+	int64_t d = plan->shape->head_dim;
 	if (!scores_are_ready)
 		score_keys(plan, block, scratch);
-	against_keys(plan, block, scratch->dout, plan->V, scratch->dscores);
+	against_keys(plan, block, scratch, scratch->dout, plan->V, scratch->dscores);
 	softmax_block(plan, loops, block, scratch);
-	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, d, rows, 1.0f, scratch->weights, KEY_BLOCK,
-				scratch->dout, d, 1.0f, head_at(plan->dV, block, block->begin, block->kv_head, d),
-				(int)plan->dV.stride);
-	cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, keys, d, rows, 1.0f, scratch->dscores, KEY_BLOCK,
-				scratch->queries, d, 1.0f, head_at(plan->dK, block, block->begin, block->kv_head, d),
-				(int)plan->dK.stride);
-	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, keys, plan->shape->scale, scratch->dscores,
-				KEY_BLOCK, head_at(plan->K, block, block->begin, block->kv_head, d), (int)plan->K.stride, 1.0f,
-				scratch->dqueries, d);
+	add_to_keys(plan, block, scratch, scratch->weights, scratch->dout, plan->dV);
+	add_to_keys(plan, block, scratch, scratch->dscores, scratch->queries, plan->dK);
+	multiply(plan, scratch,
+			 (fp_cpu_product){.m = block->rows,
+							  .n = d,
+							  .k = block->end - block->begin,
+							  .A = scratch->dscores,
+							  .lda = KEY_BLOCK,
+							  .B = head_at(plan->K, block, block->begin, block->kv_head, d),
+							  .ldb = plan->K.stride,
+							  .C = scratch->dqueries,
+							  .ldc = d,
+							  .alpha = plan->shape->scale,
+							  .beta = 1});
 }
 
 static void backward_item(const backward_plan *plan, const fp_cpu_loops *loops, backward_scratch *scratch, int64_t item)
@@ -226,18 +283,25 @@ fp_status fp_cpu_attention_backward(fp_backend *be, const fp_attention_shape *sh
 	fp_status status;
 	float *memory = NULL;
 	double *sums = NULL;
+	uint8_t *spaces = NULL;
 	FP_TRY(check_shapes(be, shape, &plan));
 	if (Q.rows == 0 || shape->heads == 0)
 		return FP_OK;
 	plan.group = shape->heads / shape->kv_heads;
 	plan.queries = fp_smaller(fp_larger(1, ROW_TARGET / plan.group), shape->length);
 	plan.rows = plan.group * plan.queries;
+	fp_cpu_arithmetic how = fp_cpu_arithmetic_wanted(be);
+	if (how != FP_CPU_FLOAT && plan.rows >= FP_CPU_NARROWEST && shape->head_dim >= FP_CPU_NARROWEST)
+		plan.engine = ((const fp_cpu_state *)be->state)->bf16.engine;
+	plan.split = how == FP_CPU_SPLIT;
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
 	int64_t items = shape->sequences * shape->kv_heads, d = shape->head_dim;
 	int threads = (int)fp_smaller(be->threads, items);
 	bool capped = shape->soft_cap > 0;
 	int64_t floats = plan.rows * (3 * d + (capped ? 3 : 2) * KEY_BLOCK + 2);
 	floats = (floats + 31) / 16 * 16; /* the next thread's share starts on another cache line */
+	int64_t space = space_of(&plan);
+	FP_TRY(FP_NEW(be->ctx, &spaces, space * threads));
 	FP_TRY(FP_NEW(be->ctx, &memory, floats * threads));
 	FP_TRY(FP_NEW(be->ctx, &sums, plan.rows * threads));
 	int before = fp_cpu_blas_begin(threads);
@@ -245,6 +309,7 @@ fp_status fp_cpu_attention_backward(fp_backend *be, const fp_attention_shape *sh
 	{
 		float *own = memory + floats * omp_get_thread_num();
 		backward_scratch scratch = {.queries = own, .sum = sums + plan.rows * omp_get_thread_num()};
+		scratch.space = spaces + space * omp_get_thread_num();
 		scratch.dout = scratch.queries + plan.rows * d;
 		scratch.dqueries = scratch.dout + plan.rows * d;
 		scratch.weights = scratch.dqueries + plan.rows * d;
@@ -259,6 +324,7 @@ fp_status fp_cpu_attention_backward(fp_backend *be, const fp_attention_shape *sh
 	fp_cpu_blas_end(before);
 
 cleanup:
+	fp_free(spaces);
 	fp_free(sums);
 	fp_free(memory);
 	return status;

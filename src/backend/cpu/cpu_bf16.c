@@ -3,6 +3,7 @@
 #include "backend/cpu/cpu_bf16.h"
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_blas.h"
 
 extern const fp_cpu_bf16_engine fp_cpu_amx;
 
@@ -36,8 +37,17 @@ void fp_cpu_bf16_close(fp_cpu_bf16 *bf16)
 	*bf16 = (fp_cpu_bf16){0};
 }
 
+void fp_cpu_multiply_alone(const fp_cpu_bf16_engine *engine, const fp_cpu_product *p, void *space)
+{
+	if (engine)
+		engine->multiply_alone(p, space);
+	else
+		cblas_sgemm(CblasRowMajor, p->ta ? CblasTrans : CblasNoTrans, p->tb ? CblasTrans : CblasNoTrans, (int)p->m,
+					(int)p->n, (int)p->k, p->alpha, p->A, (int)p->lda, p->B, (int)p->ldb, p->beta, p->C, (int)p->ldc);
+}
+
 /* Rows: be->use; columns: be->precision. Processors have no tf32; split operands have more bits. */
-fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k)
+fp_cpu_arithmetic fp_cpu_arithmetic_wanted(const fp_backend *be)
 {
 	static const fp_cpu_arithmetic table[FP_USE_COUNT][FP_PRECISION_COUNT] = {
 		/* exact      */ {FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT},
@@ -45,12 +55,13 @@ fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t 
 		/* activation */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_ROUNDED},
 		/* iteration  */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_SPLIT},
 	};
-	enum { NARROWEST = 16 };  /* rounding would cost more than a product with a few rows or columns */
+	return ((const fp_cpu_state *)be->state)->bf16.engine ? table[be->use][be->precision] : FP_CPU_FLOAT;
+}
+
+fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k)
+{
 	const double least = 4e6; /* operations; 25 µs in float */
-	const fp_cpu_bf16 *bf16 = &((const fp_cpu_state *)be->state)->bf16;
-	fp_cpu_arithmetic how = table[be->use][be->precision];
-	if (!bf16->engine || m < NARROWEST || n < NARROWEST || k < NARROWEST ||
-		2.0 * (double)m * (double)n * (double)k < least)
-		return FP_CPU_FLOAT;
-	return how;
+	bool small = m < FP_CPU_NARROWEST || n < FP_CPU_NARROWEST || k < FP_CPU_NARROWEST ||
+				 2.0 * (double)m * (double)n * (double)k < least;
+	return small ? FP_CPU_FLOAT : fp_cpu_arithmetic_wanted(be);
 }

@@ -29,6 +29,10 @@ typedef struct fp_cpu_bf16_engine {
 	fp_status (*open)(void **own, fp_context *ctx);
 	void (*close)(void *own);
 	fp_status (*multiply)(void *own, fp_context *ctx, const fp_cpu_product *product);
+	/* The same by the calling thread alone, which may be one of a parallel region, for small products. space: space()
+	 * bytes, aligned to 64. */
+	void (*multiply_alone)(const fp_cpu_product *product, void *space);
+	int64_t (*space)(const fp_cpu_product *product);
 } fp_cpu_bf16_engine;
 
 /* All engines of this build, the best first; ends with NULL. */
@@ -44,9 +48,16 @@ typedef struct fp_cpu_bf16 {
 fp_status fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx);
 void fp_cpu_bf16_close(fp_cpu_bf16 *bf16);
 
+/* A product by the calling thread alone, by the engine or, if that is NULL, by sgemm. space: as for multiply_alone(). */
+void fp_cpu_multiply_alone(const fp_cpu_bf16_engine *engine, const fp_cpu_product *product, void *space);
+
+enum { FP_CPU_NARROWEST = 16 }; /* rounding would cost more than a product with fewer rows or columns */
+
 /* How a product is computed. */
 typedef enum fp_cpu_arithmetic { FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_ROUNDED } fp_cpu_arithmetic;
 
+/* The arithmetic that be->use and be->precision ask for, where there is an engine. */
+fp_cpu_arithmetic fp_cpu_arithmetic_wanted(const fp_backend *be);
 /* The arithmetic of a product of this shape, by be->use and be->precision. */
 fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k);
 

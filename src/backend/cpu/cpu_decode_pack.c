@@ -166,9 +166,11 @@ static fp_status allocate_parts(const packing *p)
 	int64_t entries = p->blocks * FP_CPU_BLOCK * p->pieces * FP_CPU_PIECE;
 	int64_t values = held->form == FP_HELD_DENSE ? entries : held->form == FP_HELD_MASK ? held->nonzeros : entries / 2;
 	FP_TRY(fp_matrix_new(p->be, &held->values, 1, values * p->size + FP_CPU_SLACK, FP_U8));
+	FP_TRY(p->be->memory->fill(p->be, held->values, 0.0F)); /* entries that a form leaves out are zero */
 	held->bytes = values * p->size;
 	if (held->form != FP_HELD_DENSE) {
 		FP_TRY(fp_matrix_new(p->be, &held->positions, 1, entries / 8, FP_U8));
+		FP_TRY(p->be->memory->fill(p->be, held->positions, 0.0F));
 		held->bytes += entries / 8;
 	}
 	if (held->form == FP_HELD_MASK) {

@@ -173,9 +173,11 @@ fp_status fp_cpu_difference(fp_backend *be, float scale, fp_matrix Y, fp_matrix 
 	for (int64_t s = 0; s < FP_CPU_SUMS; s++) {
 		for (int64_t t = tiles.count * s / FP_CPU_SUMS; t < tiles.count * (s + 1) / FP_CPU_SUMS; t++) {
 			fp_cpu_tile tile = fp_cpu_tile_at(&tiles, t);
-			sums[s] += loops->difference(fp_cpu_floats(D) + tile.row * D.stride + tile.col,
-										 fp_cpu_floats(Y) + tile.row * Y.stride + tile.col,
-										 fp_cpu_floats(T) + tile.row * T.stride + tile.col, tile.size, scale);
+			const float *y = fp_cpu_tile_floats(Y, tile), *target = fp_cpu_tile_floats(T, tile);
+			if (!squares && scale == 1.0f)
+				loops->subtract(fp_cpu_tile_floats(D, tile), y, target, tile.size);
+			else
+				sums[s] += loops->difference(fp_cpu_tile_floats(D, tile), y, target, tile.size, scale);
 		}
 	}
 	if (squares) {

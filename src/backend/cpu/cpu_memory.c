@@ -13,7 +13,7 @@ fp_status fp_cpu_allocate(fp_backend *be, fp_buffer **out, int64_t bytes)
 	fp_buffer *buffer = NULL;
 	*out = NULL;
 	FP_TRY(FP_NEW(be->ctx, &buffer, 1));
-	FP_TRY(fp_allocate(be->ctx, &buffer->data, bytes, 1));
+	FP_TRY(fp_allocate_undefined(be->ctx, &buffer->data, bytes));
 	buffer->bytes = bytes;
 	*out = buffer;
 	return FP_OK;

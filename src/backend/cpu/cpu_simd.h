@@ -28,6 +28,7 @@ typedef struct fp_cpu_loops {
 	double (*sum)(const float *x, int64_t n);
 	double (*squares)(const float *x, int64_t n, double centre); /* Σ (x − centre)² */
 	double (*dot)(const float *x, const float *y, int64_t n);
+	void (*subtract)(float *d, const float *x, const float *y, int64_t n); /* d ← x − y */
 	bool (*finite)(const float *x, int64_t n);
 
 	/* --- transformer */

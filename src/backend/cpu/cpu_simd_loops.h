@@ -476,6 +476,13 @@ TARGET static void LOOP(softmax_backward)(float *ds, const float *p, int64_t n, 
 		ds[i] = p[i] * (ds[i] - centre);
 }
 
+TARGET static void LOOP(subtract)(float *d, const float *x, const float *y, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		d[i] = x[i] - y[i];
+}
+
 TARGET static double LOOP(difference)(float *d, const float *y, const float *t, int64_t n, float scale)
 {
 	double total = 0;
@@ -538,6 +545,7 @@ static const fp_cpu_loops LOOP(table) = {
 	.activate_gated_backward = LOOP(activate_gated_backward),
 	.softmax_backward = LOOP(softmax_backward),
 	.difference = LOOP(difference),
+	.subtract = LOOP(subtract),
 	.adam = LOOP(adam),
 };
 

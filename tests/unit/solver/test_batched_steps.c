@@ -90,6 +90,24 @@ static double *run_rounds(solver_fixture *f, double lambda, fp_batch *batch, int
 	return fixture_doubles(f, f->V);
 }
 
+/* The bound by the tangent holds, and space.D is the result less W. */
+static void check_bound(solver_fixture *f, fp_batch *batch)
+{
+	fp_matrix work[2];
+	double error;
+	for (int i = 0; i < 2; i++)
+		assert_ok(f->ctx, fp_matrix_new(f->be, &work[i], f->V.rows, f->V.cols, FP_F32));
+	assert_ok(f->ctx, fp_problem_error(&f->problem, f->V, work, &error));
+	if (!(batch->least <= error * (1 + 1e-4) && batch->least >= 0.5 * error))
+		fail_msg("the bound of the error %g is %g", error, batch->least);
+	double *want = fixture_doubles(f, work[0]), *got = fixture_doubles(f, batch->space.D);
+	assert_true(distance_of(got, want, f->m * f->n) == 0);
+	free(want);
+	free(got);
+	fp_matrix_free(f->be, &work[0]);
+	fp_matrix_free(f->be, &work[1]);
+}
+
 /* Rounds in float with batched steps equal rounds with single ones, and are batched only where λ allows. */
 static void check_rounds(double lambda, const char *tolerance, bool batched, uint64_t seed)
 {
@@ -103,6 +121,8 @@ static void check_rounds(double lambda, const char *tolerance, bool batched, uin
 	double *want = run_rounds(&f, lambda, NULL, &single), *got = run_rounds(&f, lambda, &batch, &steps);
 	assert_int_equal(steps, single);
 	assert_true(fp_batch_is_ready(&batch) == batched);
+	if (batched)
+		check_bound(&f, &batch);
 	double off = 0, size = 0;
 	for (int64_t k = 0; k < 6 * 24; k++) {
 		off += (got[k] - want[k]) * (got[k] - want[k]);
@@ -127,6 +147,45 @@ static void rounds_equal_rounds_of_single_steps(void **unused)
 	}
 }
 
+/* In bf16 the differences from the dense weights are rounded: the results are near those in float, compared with the
+ * difference, with a target of its own (R) and without. */
+static void bf16_rounds_differences_only(void **unused)
+{
+	(void)unused;
+	for (int drifts = 0; drifts < 2; drifts++) {
+		solver_fixture f;
+		int64_t steps;
+		make_fixture(&f, 160, 256, 900, drifts ? 0.3 : 0, 5, "50%");
+		if (!fp_backend_can(f.be, FP_CAN_ROUND)) {
+			free_fixture(&f);
+			skip_because("this processor has no unit for products in BF16");
+		}
+		if (!drifts)
+			f.problem.R = (fp_matrix){0};
+		fixture_set(&f, "momentum=literal");
+		fixture_set(&f, "iterations=20");
+		fixture_set(&f, "step_tolerance=0");
+		double *results[3];
+		for (int i = 0; i < 3; i++) { /* float; bf16 one by one and batched */
+			fp_batch batch = {0};
+			f.be->precision = i == 0 ? FP_PRECISION_FP32 : FP_PRECISION_BF16;
+			results[i] = run_rounds(&f, 0, i == 2 ? &batch : NULL, &steps);
+			if (i == 2)
+				check_bound(&f, &batch);
+			fp_batch_free(&batch);
+		}
+		double size = distance_of(results[0], f.W, f.m * f.n);
+		for (int i = 1; i < 3; i++) {
+			double off = distance_of(results[i], results[0], f.m * f.n);
+			print_message("%s: off by %.2e of the difference from W\n", i == 1 ? "single" : "batched", off / size);
+			assert_true(off > 0 && off < 0.02 * size);
+		}
+		for (int i = 0; i < 3; i++)
+			free(results[i]);
+		free_fixture(&f);
+	}
+}
+
 /* If all inputs are zero, L = 0 and there is no step length. */
 static void zero_inputs_are_an_error(void **unused)
 {
@@ -139,10 +198,12 @@ static void zero_inputs_are_an_error(void **unused)
 	free_fixture(&f);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(equal_single_steps),
 									   cmocka_unit_test(rounds_equal_rounds_of_single_steps),
 									   cmocka_unit_test(zero_inputs_are_an_error)};
+	const struct CMUnitTest bf16[] = {cmocka_unit_test(bf16_rounds_differences_only)};
+	TEST_PART(bf16);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
