@@ -5,7 +5,8 @@ the Python files and the demo's models. It uses the standard library only.
     pip install ./python                       for this machine, with its libraries
     pip wheel --no-deps -C portable=1 ./python for others: everything but an old glibc is inside
 
-The environment variable FISTAPRUNER_BUILD names a build folder that is packed as it is.
+The environment variable FISTAPRUNER_BUILD names a build folder that is packed as it is. FISTAPRUNER_NVCC12
+names a compiler of CUDA 12: a portable wheel then has a second CUDA module, which it makes.
 """
 import base64
 import hashlib
@@ -46,6 +47,8 @@ def _metadata():
             f"License: Apache-2.0\nRequires-Python: {_project('requires-python')}\nRequires-Dist: numpy\n"
             "Provides-Extra: cuda\nRequires-Dist: nvidia-cublas>=13,<14; extra == 'cuda'\n"
             "Requires-Dist: nvidia-cusolver>=12,<13; extra == 'cuda'\n"
+            "Provides-Extra: cuda12\nRequires-Dist: nvidia-cublas-cu12; extra == 'cuda12'\n"
+            "Requires-Dist: nvidia-cusolver-cu12; extra == 'cuda12'\n"
             "Description-Content-Type: text/markdown\n\n" + (HERE / "README.md").read_text())
 
 
@@ -69,6 +72,10 @@ def _build_folder(config_settings):
     preset = "wheel" if (config_settings or {}).get("portable") else "program"
     _run("cmake", "--preset", preset)
     _run("cmake", "--build", "--preset", preset)
+    older = os.environ.get("FISTAPRUNER_NVCC12")
+    if preset == "wheel" and older:
+        _run("cmake", "--preset", "wheel-cuda12", f"-DCMAKE_CUDA_COMPILER={older}")
+        _run("cmake", "--build", "--preset", "wheel-cuda12")
     return ROOT / "build" / preset
 
 

@@ -10,6 +10,13 @@ SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1
 # What NVIDIA's Python packages provide and the CUDA module alone needs, if it is used at all.
 CUDA = re.compile(r"lib(cublas|cusolver)\.so\.\d+")
 CUDA_MODULE = "lib/libfistapruner_cuda.so"
+CUDA12_MODULE = "lib/libfistapruner_cuda12.so"  # for machines with a driver or libraries of CUDA 12
+
+
+def _same_build(program, module):
+    """Whether a module belongs to the program, which would refuse it otherwise."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"build ([0-9a-f]+)", version).group(1).encode() in module.read_bytes()
 
 
 def native_files(build, root):
@@ -18,6 +25,7 @@ def native_files(build, root):
     for inside, places in {"bin/fistapruner": ["bin/fistapruner", "fistapruner"],
                            "lib/libfistapruner.so.0": ["lib/libfistapruner.so.0", "src/libfistapruner.so.0"],
                            CUDA_MODULE: [CUDA_MODULE, "libfistapruner_cuda.so"],
+                           CUDA12_MODULE: [CUDA12_MODULE, f"../wheel-cuda12/{CUDA12_MODULE}"] if build.name == "wheel" else [],
                            "lib/libfistapruner_mpi.so": ["libfistapruner_mpi.so"]}.items():
         for place in places:
             if (build / place).is_file():
@@ -26,6 +34,8 @@ def native_files(build, root):
     for inside in ("bin/fistapruner", "lib/libfistapruner.so.0"):
         if inside not in found:
             raise SystemExit(f"fistapruner: there is no {pathlib.Path(inside).name} in {build}; build the preset program or wheel there")
+    if CUDA12_MODULE in found and not _same_build(found["bin/fistapruner"], found[CUDA12_MODULE]):
+        raise SystemExit(f"fistapruner: {found[CUDA12_MODULE]} is of another build; build the preset wheel-cuda12 again or remove it")
     models = root / "models"
     for path in [models / "calibration.jsonl", models / "evaluation.jsonl", *sorted(models.glob("*-demo/*"))]:
         found[f"share/fistapruner/models/{path.relative_to(models).as_posix()}"] = path
@@ -41,7 +51,7 @@ def platform_tag(native):
             continue
         text = subprocess.run(["readelf", "-dVW", str(path)], capture_output=True, text=True, check=True).stdout
         needed = set(re.findall(r"Shared library: \[([^\]]+)\]", text)) - SYSTEM - {"libfistapruner.so.0"}
-        if inside == CUDA_MODULE:
+        if inside in (CUDA_MODULE, CUDA12_MODULE):
             needed = {name for name in needed if not CUDA.fullmatch(name)}
         if needed:
             return re.sub("[-.]", "_", sysconfig.get_platform()), False
@@ -74,7 +84,7 @@ def licences(cuda):
     if cuda:
         parts += [("LLVM's libunwind: Apache-2.0 with LLVM Exceptions", _zig("lib/libunwind/LICENSE.TXT")),
                   ("NVIDIA's CUDA runtime (libcudart_static.a): NVIDIA's licence",
-                   "Part of libfistapruner_cuda.so, as attachment A of NVIDIA's licence for the CUDA Toolkit allows:\n"
+                   "Part of libfistapruner_cuda.so and libfistapruner_cuda12.so, as attachment A of NVIDIA's licence for the CUDA Toolkit allows:\n"
                    "https://docs.nvidia.com/cuda/eula/\n")]
     rule = "=" * 80 + "\n"
     return ("This wheel contains, linked into its library, its program and its CUDA module:\n\n" +

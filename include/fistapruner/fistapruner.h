@@ -13,6 +13,7 @@
 #include <fistapruner/context.h>
 #include <fistapruner/settings.h>
 #include <fistapruner/status.h>
+#include <fistapruner/tasks.h>
 
 #ifdef __cplusplus
 extern "C" {

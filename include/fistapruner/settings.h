@@ -35,7 +35,7 @@ extern "C" {
 	X(CHOICE, quantize, "none", 0, 0, "none|int4|int4-g32|int4-asym|int4-asym-g32|int8|fp8", "pc",                     \
 	  "store the pruned operators in fewer bits, as compressed-tensors: 4-bit whole numbers with a scale for each "    \
 	  "128 or 32 entries of a row (asym: and a zero point), or 8-bit whole numbers or floats with a scale for each "   \
-	  "row; zeros stay zeros, and --pattern 0% prunes nothing")                                                        \
+	  "row; zeros stay zeros, and --pattern 0% prunes nothing and keeps the zeros of MODEL")                           \
 	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p",                                                             \
 	  "pruning method; fista runs what --preset says, the others run with their authors' defaults")                    \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \

@@ -59,10 +59,14 @@ class MethodInfo(Structure):
     _fields_ = [("name", c_char_p), ("title", c_char_p), ("description", c_char_p)]
 
 
+class TaskInfo(Structure):
+    _fields_ = [("name", c_char_p), ("file", c_char_p), ("source", c_char_p)]
+
+
 STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_compare_request": CompareRequest,
               "fp_generate_request": GenerateRequest,
               "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo,
-              "fp_preset_info": PresetInfo, "fp_method_info": MethodInfo}
+              "fp_preset_info": PresetInfo, "fp_method_info": MethodInfo, "fp_task_info": TaskInfo}
 
 # name: (result, arguments). A text that the caller frees is declared as a void pointer, because
 # ctypes converts c_char_p to bytes and loses the address.
@@ -85,6 +89,7 @@ FUNCTIONS = {
     "fp_settings_get": (c_int, [c_void_p, c_void_p, c_char_p, c_char_p, c_size_t]),
     "fp_setting_at": (POINTER(SettingInfo), [c_size_t]),
     "fp_method_at": (POINTER(MethodInfo), [c_size_t]),
+    "fp_task_at": (POINTER(TaskInfo), [c_size_t]),
     "fp_preset_at": (POINTER(PresetInfo), [c_size_t]),
     "fp_preset_value": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p, c_char_p, c_size_t]),
     "fp_method_title": (c_char_p, [c_char_p, c_char_p]),

@@ -9,9 +9,32 @@
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
+#include <errno.h>
 #include <fistapruner/fistapruner.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
+
+static const fp_task_info task_infos[] = {
+#define TASK_INFO(name, file, source) {#name, file, source},
+	FP_TASK_LIST(TASK_INFO)
+#undef TASK_INFO
+};
+
+const fp_task_info *fp_task_at(size_t index)
+{
+	return index < sizeof task_infos / sizeof task_infos[0] ? &task_infos[index] : NULL;
+}
+
+/* NULL: there is no such task. `name` may end with '='. */
+static const fp_task_info *find_info(const char *name)
+{
+	const fp_task_info *info;
+	for (size_t i = 0; (info = fp_task_at(i)); i++)
+		if (strlen(info->name) == strcspn(name, "=") && strncmp(info->name, name, strlen(info->name)) == 0)
+			return info;
+	return NULL;
+}
 
 typedef struct sample_sink {
 	fp_context *ctx;
@@ -23,6 +46,10 @@ typedef struct sample_sink {
 static fp_status split(fp_context *ctx, const char *task, char **name, const char **path)
 {
 	const char *equals = strchr(task, '=');
+	const fp_task_info *info = find_info(task);
+	if (info && (!equals || !equals[1]))
+		return fp_fail(ctx, FP_ERROR_USAGE, "task '%s' needs its file, as --task %s=%s (%s)", info->name, info->name,
+					   info->file, info->source);
 	if (!equals || equals == task || !equals[1])
 		return fp_fail(ctx, FP_ERROR_USAGE, "task '%s': must be NAME=FILE, such as arc_easy=ARC-Easy-Test.jsonl", task);
 	fp_status status = fp_copy_text(ctx, name, task);
@@ -76,7 +103,17 @@ static json_t *result_document(const fp_task_result *result, const char *path)
 	return document;
 }
 
-/* Checks names before the model is read, so that a typing error is reported at once. */
+static fp_status check_file(fp_context *ctx, const char *name, const char *path)
+{
+	const fp_task_info *info = find_info(name);
+	struct stat found;
+	if (stat(path, &found) == 0)
+		return FP_OK;
+	return fp_fail(ctx, FP_ERROR_INPUT, "%s: cannot be opened: %s; task '%s' reads %s (%s)", path, strerror(errno),
+				   name, info->file, info->source);
+}
+
+/* Checks names and files before the model is read, so that a typing error is reported at once. */
 static fp_status check_tasks(fp_context *ctx, const fp_tasks_request *request)
 {
 	fp_status status = FP_OK;
@@ -87,6 +124,7 @@ static fp_status check_tasks(fp_context *ctx, const fp_tasks_request *request)
 	for (int i = 0; i < request->task_count; i++) {
 		FP_TRY(split(ctx, request->tasks[i], &name, &path));
 		FP_TRY(fp_task_check(ctx, name));
+		FP_TRY(check_file(ctx, name, path));
 		fp_free(name);
 		name = NULL;
 	}

@@ -11,8 +11,8 @@
 #define FP_BACKEND_MODULE_ENTRY "fp_backend_module_open"
 typedef fp_status (*fp_backend_module_function)(fp_backend **out, fp_context *ctx, const char *device, int threads);
 
-/* Opens the CUDA backend from its module (base/module_file.h says where it may be). device: what follows "cuda:", or
- * NULL. */
+/* Opens the CUDA backend from its module (base/module_file.h says where it may be). There may be two, one of CUDA 12: that
+ * one is taken if the driver, or the libraries that are found, are of CUDA 12. device: what follows "cuda:", or NULL. */
 fp_status fp_cuda_module_open(fp_backend **out, fp_context *ctx, const char *device, int threads);
 
 #endif

@@ -11,6 +11,12 @@ typedef struct fp_pattern {
 	double sparsity;     /* unstructured: ⌊sparsity · entries⌋ zeros; for N:M it is 1 − N/M */
 } fp_pattern;
 
+/* False for 0% and N:N: no weight becomes a zero, and those that are zeros stay so. */
+static inline bool fp_pattern_prunes(const fp_pattern *pattern)
+{
+	return pattern->group > 0 ? pattern->kept < pattern->group : pattern->sparsity > 0;
+}
+
 /* How many of `entries` an unstructured pattern prunes: ⌊sparsity · entries⌋, the product taken in double. */
 int64_t fp_pattern_zeros(const fp_pattern *pattern, int64_t entries);
 
@@ -55,7 +61,8 @@ typedef struct fp_pruning_operations {
 	fp_status (*mask_smallest)(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 	/* The same for an unstructured pattern with ⌊sparsity·cols⌋ zeros in each row. */
 	fp_status (*mask_rows)(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
-	fp_status (*apply_mask)(fp_backend *be, fp_matrix mask, fp_matrix X); /* X ← X where mask, else +0.0 */
+	fp_status (*mask_nonzero)(fp_backend *be, fp_matrix X, fp_matrix mask); /* mask ← 0 where X is ±0, 1 elsewhere */
+	fp_status (*apply_mask)(fp_backend *be, fp_matrix mask, fp_matrix X);   /* X ← X where mask, else +0.0 */
 	/* *out ← the number of entries where two masks differ */
 	fp_status (*mask_distance)(fp_backend *be, fp_matrix a, fp_matrix b, int64_t *out);
 	/* One step of the support search (solver/support_admm.c) after its product G = V − W. S holds Z where the mask is
@@ -77,7 +84,8 @@ typedef struct fp_pruning_operations {
 	 * A row stops for good where ⟨r,z⟩ ≤ enough, ⟨p,q⟩ ≤ 0 or α > longest. With q absent: the first direction, p ← z. */
 	fp_status (*cg_step)(fp_backend *be, const fp_cg *cg, fp_matrix q);
 	/* SparseGPT's sweep: W (in place) and its mask, from U of inverse_factor(), in blocks of `block` columns; a group
-	 * of N:M may not cross a block. mask is written. With a grid (NULL: none), entries that are kept are rounded to it
+	 * of N:M may not cross a block. mask is written; with a pattern that prunes nothing it is read instead, and entries
+	 * where it is 0 become +0.0. With a grid (NULL: none), entries that are kept are rounded to it
 	 * when the sweep reaches them, and the errors of that are passed on too. */
 	fp_status (*sparsegpt_sweep)(fp_backend *be, fp_matrix U, const fp_pattern *pattern, const fp_grid *grid,
 								 int64_t block, fp_matrix W, fp_matrix mask);

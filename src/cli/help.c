@@ -59,6 +59,22 @@ static void print_methods(FILE *out)
 	}
 }
 
+/* A command that evaluates tasks: where their files come from. */
+static bool takes_tasks(const fp_cli_command *command)
+{
+	return strcmp(command->name, "eval") == 0;
+}
+
+static void print_tasks(FILE *out)
+{
+	const fp_task_info *task;
+	fputs("\nTasks and their files:\n", out);
+	for (size_t i = 0; (task = fp_task_at(i)); i++) {
+		fprintf(out, "  %s=%s\n%6s", task->name, task->file, "");
+		fp_cli_print_wrapped(out, 6, task->source);
+	}
+}
+
 static void print_line(void *data, const char *line)
 {
 	fprintf(data, "  %s\n", line);
@@ -91,6 +107,8 @@ void fp_cli_help(FILE *out, const fp_cli_command *command)
 			fputs("\nSettings in which the presets differ:\n", out);
 			fp_cli_preset_table(print_line, out);
 		}
+		if (takes_tasks(command))
+			print_tasks(out);
 		print_exit_codes(out, command);
 		return;
 	}
@@ -149,6 +167,18 @@ static void print_roff_line(void *data, const char *line)
 	fputc('\n', data);
 }
 
+static void print_roff_tasks(FILE *out)
+{
+	const fp_task_info *task;
+	fputs(".SS Tasks and their files\n", out);
+	for (size_t i = 0; (task = fp_task_at(i)); i++) {
+		fprintf(out, ".TP\n\\fB%s\\fR=\\fI", task->name);
+		print_roff(out, task->file);
+		fputs("\\fR\n", out);
+		print_roff_line(out, task->source);
+	}
+}
+
 static void print_roff_methods(FILE *out)
 {
 	const fp_method_info *method;
@@ -198,6 +228,8 @@ void fp_cli_manual(FILE *out)
 			fputs(".SS Solver settings for \\-\\-set\n", out);
 			fp_cli_each_solver_setting(print_roff_row, out);
 		}
+		if (takes_tasks(row))
+			print_roff_tasks(out);
 	}
 	fputs(".SH EXIT STATUS\n", out);
 	for (size_t i = 0; i < EXIT_CODE_COUNT; i++)

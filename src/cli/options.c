@@ -296,7 +296,9 @@ static fp_status parse_flag(fp_cli_options *options, fp_context *ctx, int count,
 	if (!value && *at + 1 < count)
 		value = words[++*at];
 	if (!value)
-		return fp_cli_error(FP_ERROR_USAGE, "%s needs a value: %s %s", word, word, value_word);
+		return fp_cli_error(
+			FP_ERROR_USAGE, "%s needs a value: %s %s%s", word, word, value_word,
+			flag && flag->kind == FLAG_TASK ? "; 'fistapruner eval --help' says where the files come from" : "");
 	if (flag)
 		return store(options, ctx, flag, value);
 	fp_status status = fp_settings_set(options->settings, ctx, setting->name, value);

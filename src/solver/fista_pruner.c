@@ -5,7 +5,8 @@
  *     paper        a warm start, then the λ search around FISTA
  *     fast, best   from the dense weights: the support search, then the refit; no FISTA
  *
- * Each step can also be turned on or off by --set.
+ * Each step can also be turned on or off by --set. With a pattern that prunes nothing the support is that of the dense
+ * weights, and there is no search for it.
  */
 #include "solver/method.h"
 #include "solver/steps.h"
@@ -76,13 +77,13 @@ static fp_status solve_steps(const fp_problem *problem, const fp_settings *setti
 							 fp_solution *solution)
 {
 	bool feasible = starts_feasible(settings);
-	bool convex = settings->iterations > 0;
+	bool convex = settings->iterations > 0, prunes = fp_pattern_prunes(&problem->pattern);
 	fp_status status = FP_OK;
 	if (convex)
 		FP_TRY(fp_lambda_search(problem, settings, feasible, V, mask, solution));
-	if (searches(settings))
+	if (searches(settings) && prunes)
 		return search(problem, settings, convex || feasible, V, mask, solution);
-	if (!convex && !feasible)
+	if ((!convex && !feasible) || !prunes)
 		FP_TRY(fp_round(problem, V, mask));
 	FP_TRY(fp_refit(problem, settings->refit_steps, mask, V));
 cleanup:

@@ -92,6 +92,8 @@ fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_ma
 	*solution = (fp_solution){0};
 	FP_TRY(fp_matrix_new(be, &mask, V.rows, V.cols, FP_U8));
 	FP_TRY(fp_method_of(settings)->solve(problem, settings, V, mask, solution));
+	if (!fp_pattern_prunes(&problem->pattern)) /* many methods compute zeros again, and round */
+		FP_TRY(fp_round(problem, V, mask));
 	solution->damping = fp_matrix_is_absent(problem->gram->factor) ? 0 : problem->gram->factor_damping;
 	FP_TRY(measure(problem, V, solution));
 cleanup:

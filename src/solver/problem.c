@@ -159,7 +159,8 @@ fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask)
 {
 	fp_backend *be = problem->gram->be;
 	fp_stage stage = fp_stage_enter(be->ctx, FP_STAGE_ROUNDING);
-	fp_status status = be->pruning->mask_smallest(be, V, &problem->pattern, mask);
+	fp_status status = fp_pattern_prunes(&problem->pattern) ? be->pruning->mask_smallest(be, V, &problem->pattern, mask)
+															: be->pruning->mask_nonzero(be, problem->W, mask);
 	if (status == FP_OK)
 		status = be->pruning->apply_mask(be, mask, V);
 	fp_stage_enter(be->ctx, stage);

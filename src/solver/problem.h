@@ -122,10 +122,11 @@ fp_status fp_problem_error(const fp_problem *problem, fp_matrix V, fp_matrix wor
 fp_status fp_problem_error_for(const fp_problem *problem, fp_use use, fp_matrix V, fp_matrix work[2], double *out);
 /* The same of V = W + D. DA: m × n, ← that product. */
 fp_status fp_problem_error_at(const fp_problem *problem, fp_use use, fp_matrix D, fp_matrix DA, double *out);
-/* Rounds V to the pattern: the smallest magnitudes become +0.0. mask (m × n, U8) ← 1 where V is kept. */
+/* Rounds V to the pattern: the smallest magnitudes become +0.0 or, if the pattern prunes nothing, those that are zeros of
+ * W. mask (m × n, U8) ← 1 where V is kept. */
 fp_status fp_round(const fp_problem *problem, fp_matrix V, fp_matrix mask);
 
-/* V ← the pruned operator, by settings->method (method.c). */
+/* V ← the pruned operator, by settings->method (method.c). With a pattern that prunes nothing the zeros of W stay zeros. */
 fp_status fp_solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_solution *solution);
 
 #endif

@@ -86,6 +86,8 @@ fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, f
 	FP_TRY(fp_matrix_new(be, &alive, 1, V.cols, FP_F32));
 	FP_TRY(damping_vectors(gram, 0, added, alive));
 	FP_TRY(be->linear->scale_columns(be, alive, problem->W, V));
+	if (!fp_pattern_prunes(&problem->pattern))
+		FP_TRY(be->pruning->mask_nonzero(be, problem->W, mask));
 	if (problem->pattern.group > 0) /* a group must not cross a block boundary */
 		block = (block + problem->pattern.group - 1) / problem->pattern.group * problem->pattern.group;
 	FP_TRY(be->pruning->sparsegpt_sweep(be, gram->factor, &problem->pattern, problem->grid, block, V, mask));

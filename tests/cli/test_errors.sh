@@ -29,7 +29,10 @@ expect 2 "needs a model" eval
 expect 2 "needs a text or a task: --text FILE" eval good
 expect 2 "one at a time" eval good --text plain.txt --task rte=plain.txt
 expect 2 "no task 'arc_esay'.*arc_easy, arc_challenge" eval good --task arc_esay=plain.txt
-expect 2 "NAME=FILE" eval good --task arc_easy
+expect 2 "task 'arc_easy' needs its file, as --task arc_easy=ARC-Easy-Test.jsonl .JSON lines, .*https://allenai.org/data/arc" \
+	eval good --task arc_easy
+expect 2 "task 'rte' needs its file.*dev.tsv .table with tabs" eval good --task rte=
+expect 2 "NAME=FILE; .* says where the files come from" eval good --task
 expect 2 "only with --task" eval good --text plain.txt --samples-file samples.jsonl
 expect 2 "reference.*only with --text" eval good --task arc_easy=plain.txt --reference good
 expect 3 "vocabulary of 258 .*reference.*259" eval good --text plain.txt --sequence-length 32 --reference large-vocabulary
@@ -37,7 +40,7 @@ expect 3 "different tokenizers.*plain.txt.*token 0 " eval good --text plain.txt 
 expect 3 "tokenizer" eval good --text plain.txt --sequence-length 32 --reference no-tokenizer
 expect 3 "no-such-model" eval good --text plain.txt --reference no-such-model
 expect 3 "line 1: not valid JSON" eval good --task arc_easy=plain.txt
-expect 3 "missing.jsonl" eval good --task arc_easy=missing.jsonl
+expect 3 "missing.jsonl.*task 'arc_easy' reads ARC-Easy-Test.jsonl" eval good --task arc_easy=missing.jsonl
 expect 2 "unexpected argument 'good'" inspect good good
 expect 2 "whole number" eval good --text plain.txt --sequence-length eight
 expect 2 "one of documents" eval good --text plain.txt --protocol none

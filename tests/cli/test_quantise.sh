@@ -146,6 +146,45 @@ expect_json "d['as_2_4'] == 0 and d['by_mask'] == 0" pack int4 -o int4-packed
 expect 0 "" prune "$demo/opt-demo" -o all --method magnitude --pattern 0% --quantize int8 --threads 1
 expect_json "d['kl'] < 0.001" eval all --text text.txt --sequence-length 64 --threads 1 --reference "$demo/opt-demo"
 
+# a checkpoint that is already sparse: its zeros stay zeros, whatever rounds the others, and survive pack and unpack
+expect 0 "" prune "$demo/llama-demo" -o sparse-quantised --method magnitude --pattern 2:4 --threads 1
+text="--calibration $demo/calibration.jsonl --samples 4 --sequence-length 64 --threads 1"
+for format in $formats; do
+	for flags in "--preset fast" "--preset fast --set quantizer=nearest" "--method sparsegpt"; do
+		kept=kept-$format$(echo "$flags" | tr -d ' =-')
+		# shellcheck disable=SC2086
+		expect 0 "" prune sparse-quantised -o "$kept-quantised" $text $flags --pattern 0% --quantize "$format"
+		plain "$kept"
+	done
+done
+# shellcheck disable=SC2086
+expect 0 "" prune sparse-quantised -o kept-best-quantised $text --preset best --set fit_steps=4 --pattern 0% --quantize int8
+plain kept-best
+expect_json "d['as_2_4'] == 42" pack kept-best-quantised -o kept-packed
+expect 0 "" unpack kept-packed -o kept-unpacked-quantised
+plain kept-unpacked
+python3 - sparse-quantised kept-*-plain <<'PYTHON' || complain "zeros of a sparse input are lost"
+import json, struct, sys
+
+def zeros(folder):
+    with open(folder + "/model.safetensors", "rb") as file:
+        data = file.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    out = {}
+    for name, tensor in json.loads(data[8:8 + size]).items():
+        if "_proj" in name:
+            begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+            words = struct.unpack(f"<{(end - begin) // 2}H", data[begin:end])
+            out[name] = {i for i, word in enumerate(words) if word == 0}
+    return out
+
+sparse = zeros(sys.argv[1])
+assert len(sparse) == 42 and len(sys.argv) == 22
+for folder in sys.argv[2:]:
+    own = zeros(folder)
+    assert all(sparse[name] <= own[name] for name in sparse), folder
+PYTHON
+
 # what is left alone has its bytes and is named in the config; the page says what zeros are worth
 # shellcheck disable=SC2086
 expect 0 "" prune "$demo/llama-demo" -o some $run --quantize int4 --only "layers.1.*(gate|up)_proj" --report page.html

@@ -21,6 +21,32 @@ prune() {
 		--device cpu "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
+# Layers that depend on each other: ranks share the windows and the solves.
+models=$source/models
+same_bytes() {
+	name=$1
+	counts=$2
+	shift 2
+	rm -rf alone
+	prune "$models/$name" 1 alone "$@" || complain "one rank fails: $name $*"
+	for ranks in $counts; do
+		rm -rf shared
+		prune "$models/$name" "$ranks" shared "$@" || complain "$ranks ranks fail: $name $*"
+		diff -r alone shared >/dev/null || complain "$ranks ranks give other bytes than one: $name $*"
+		[ -e .shared.partial ] && complain "the working folder of $ranks ranks stays: $name $*"
+	done
+}
+
+if part shared; then
+	models=$source/../shared/models
+	[ -d "$models/stories15M" ] || skip "there are no shared models"
+	text=$source/../shared/data/tinystories-calibration.jsonl
+	for name in stories15M opt-stories-26m; do
+		same_bytes $name "2 3 4" --method sparsegpt --pattern 2:4 --samples 32 --sequence-length 256
+	done
+	finish
+fi
+
 for model in "$source/models/llama-demo" "$source/models/opt-demo"; do
 	for flags in "--correction intra" "--preset best --set fit_steps=4 --correction intra" \
 		"--correction none --preset paper --set iterations=4" "--layers 2-4 --correction intra" "--correction intra --quantize int4"; do
@@ -44,20 +70,6 @@ assert d['ranks'] == $ranks and [o['name'] for o in d['operators']] == lines, d[
 	done
 done
 
-# Layers that depend on each other: ranks share the windows and the solves.
-same_bytes() {
-	name=$1
-	counts=$2
-	shift 2
-	rm -rf alone
-	prune "$source/models/$name" 1 alone "$@" || complain "one rank fails: $name $*"
-	for ranks in $counts; do
-		rm -rf shared
-		prune "$source/models/$name" "$ranks" shared "$@" || complain "$ranks ranks fail: $name $*"
-		diff -r alone shared >/dev/null || complain "$ranks ranks give other bytes than one: $name $*"
-		[ -e .shared.partial ] && complain "the working folder of $ranks ranks stays: $name $*"
-	done
-}
 same_bytes llama-demo "2 3 4" --set basis_steps=8
 same_bytes llama-demo "2 3" --preset best --pattern 2:4 --set basis_steps=8 --set fit_steps=4
 same_bytes llama-demo "2 4" --method sparsegpt

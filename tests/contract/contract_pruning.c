@@ -198,6 +198,26 @@ static void test_mask_with_nan(void **state)
 	sample_free(c, &mask);
 }
 
+static void test_mask_nonzero(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols;
+		double *values = new_doubles(rows * cols), *want = new_doubles(rows * cols);
+		for (int64_t k = 0; k < rows * cols; k++) {
+			values[k] = k % 3 == 0 ? 0.0 : k % 7 == 0 ? -0.0 : k % 5 == 0 ? -1e-44 : (double)random_normal(&c->seed);
+			want[k] = values[k] != 0;
+		}
+		sample X = sample_from(c, rows, cols, values), mask = sample_mask(c, rows, cols);
+		assert_ok(c->ctx, c->be->pruning->mask_nonzero(c->be, X.view, mask.view));
+		sample_expect(c, &mask, want, 0, 0, "mask_nonzero");
+		free(values);
+		free(want);
+		sample_free(c, &X);
+		sample_free(c, &mask);
+	}
+}
+
 static void test_apply_and_distance(void **state)
 {
 	contract *c = *state;
@@ -435,5 +455,5 @@ static void test_cg_step(void **state)
 
 CONTRACT_TESTS(pruning, cmocka_unit_test(test_fista_step), cmocka_unit_test(test_mask_unstructured),
 			   cmocka_unit_test(test_mask_groups), cmocka_unit_test(test_mask_with_nan),
-			   cmocka_unit_test(test_apply_and_distance), cmocka_unit_test(test_support_step),
-			   cmocka_unit_test(test_cg_step));
+			   cmocka_unit_test(test_mask_nonzero), cmocka_unit_test(test_apply_and_distance),
+			   cmocka_unit_test(test_support_step), cmocka_unit_test(test_cg_step));

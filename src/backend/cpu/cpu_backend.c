@@ -71,6 +71,7 @@ static const fp_pruning_operations cpu_pruning = {
 	.fista_step = fp_cpu_fista_step,
 	.mask_smallest = fp_cpu_mask_smallest,
 	.mask_rows = fp_cpu_mask_rows,
+	.mask_nonzero = fp_cpu_mask_nonzero,
 	.apply_mask = fp_cpu_apply_mask,
 	.mask_distance = fp_cpu_mask_distance,
 	.support_step = fp_cpu_support_step,

@@ -175,6 +175,7 @@ fp_status fp_cpu_fista_step(fp_backend *be, fp_momentum rule, float step, float 
 							fp_matrix Y, fp_matrix P, double *change);
 fp_status fp_cpu_mask_smallest(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
 fp_status fp_cpu_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *pattern, fp_matrix mask);
+fp_status fp_cpu_mask_nonzero(fp_backend *be, fp_matrix X, fp_matrix mask);
 fp_status fp_cpu_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X);
 fp_status fp_cpu_cg_step(fp_backend *be, const fp_cg *cg, fp_matrix q);
 fp_status fp_cpu_support_step(fp_backend *be, const fp_support_rule *rule, fp_matrix G, fp_matrix S, fp_matrix mask,

@@ -65,6 +65,19 @@ fp_status fp_cpu_mask_rows(fp_backend *be, fp_matrix score, const fp_pattern *pa
 	return FP_OK;
 }
 
+fp_status fp_cpu_mask_nonzero(fp_backend *be, fp_matrix X, fp_matrix mask)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_u8(mask) && fp_cpu_same_shape(X, mask));
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < X.rows; i++) {
+		const float *x = fp_cpu_floats(X) + i * X.stride;
+		uint8_t *m = fp_cpu_bytes(mask) + i * mask.stride;
+		for (int64_t j = 0; j < X.cols; j++)
+			m[j] = x[j] != 0.0F;
+	}
+	return FP_OK;
+}
+
 fp_status fp_cpu_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_u8(mask) && fp_cpu_same_shape(X, mask));

@@ -11,7 +11,7 @@
  *
  * Unstructured: the mask is chosen by W²/U[i,i]² over all rows of the block. Block [a, b) prunes
  * ⌊s·rows·b⌋ − ⌊s·rows·a⌋ entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen when
- * the sweep reaches it, by the weights at that time.
+ * the sweep reaches it, by the weights at that time. A pattern that prunes nothing: the mask is given.
  *
  * With a grid the entries that are kept are rounded, and e = (W[r, i] − rounded) / U[i, i] for them.
  */
@@ -26,6 +26,7 @@ typedef struct sweep_block {
 	fp_matrix U, W, mask; /* the whole matrices */
 	int64_t begin, count; /* columns of the block */
 	const fp_pattern *pattern;
+	int64_t group;       /* the pattern's, or 0 if the mask of the block is known */
 	const fp_grid *grid; /* NULL: none */
 	float *errors;       /* rows × count */
 } sweep_block;
@@ -67,7 +68,7 @@ static void sweep_row(const sweep_block *b, const fp_cpu_loops *loops, int64_t r
 	uint8_t *mask = fp_cpu_bytes(b->mask) + row * b->mask.stride + b->begin;
 	float *errors = b->errors + row * b->count;
 	for (int64_t i = 0; i < b->count; i++) {
-		if (b->pattern->group > 0 && i % b->pattern->group == 0)
+		if (b->group > 0 && i % b->group == 0)
 			choose_group(b, w, i, mask);
 		const float value = mask[i] ? kept_value(b, row, b->begin + i, w[i]) : 0.0f;
 		errors[i] = 0.0f;
@@ -107,16 +108,17 @@ fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *
 	if (block > W.cols)
 		block = W.cols;
 	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	const bool chooses = fp_pattern_prunes(pattern), by_block = chooses && pattern->group == 0;
 	fp_status status;
 	fp_buffer errors = {.bytes = W.rows * block * (int64_t)sizeof(float)};
 	float *scores = NULL;
 	FP_TRY(fp_allocate(be->ctx, &errors.data, errors.bytes, 1));
-	if (pattern->group == 0)
+	if (by_block)
 		FP_TRY(FP_NEW(be->ctx, &scores, W.rows * block));
 	for (int64_t begin = 0; begin < W.cols; begin += block) {
 		int64_t count = W.cols - begin < block ? W.cols - begin : block;
-		sweep_block b = {U, W, mask, begin, count, pattern, grid, errors.data};
-		if (pattern->group == 0)
+		sweep_block b = {U, W, mask, begin, count, pattern, chooses ? pattern->group : 0, grid, errors.data};
+		if (by_block)
 			FP_TRY(choose_block(be, &b, scores));
 #pragma omp parallel for num_threads(be->threads) if (W.rows * count >= FP_CPU_PARALLEL_FROM)
 		for (int64_t r = 0; r < W.rows; r++)

@@ -135,6 +135,7 @@ static fp_pruning_operations make_pruning(void)
 	ops.fista_step = fp_cuda_fista_step;
 	ops.mask_smallest = fp_cuda_mask_smallest;
 	ops.mask_rows = fp_cuda_mask_rows;
+	ops.mask_nonzero = fp_cuda_mask_nonzero;
 	ops.apply_mask = fp_cuda_apply_mask;
 	ops.mask_distance = fp_cuda_mask_distance;
 	ops.support_step = fp_cuda_support_step;

@@ -307,6 +307,7 @@ fp_status fp_cuda_rotate(fp_backend *be, fp_pairing pairing, fp_matrix cosine, f
 						 fp_matrix X);
 fp_status fp_cuda_soft_cap(fp_backend *be, float cap, fp_matrix X);
 fp_status fp_cuda_soft_cap_backward(fp_backend *be, float cap, fp_matrix Y, fp_matrix dX);
+fp_status fp_cuda_mask_nonzero(fp_backend *be, fp_matrix X, fp_matrix mask);
 fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X);
 /* cuda_gather.cu */
 fp_status fp_cuda_gather_rows(fp_backend *be, const int32_t *rows, fp_matrix scale, fp_matrix X, fp_matrix Y);

@@ -104,6 +104,16 @@ fp_status fp_cuda_add_bias(fp_backend *be, fp_matrix bias, fp_matrix X)
 	return fp_cuda_by_type(X, [&](auto *x) { return add_bias_as(be, fp_cuda_floats(bias), X, x); });
 }
 
+fp_status fp_cuda_mask_nonzero(fp_backend *be, fp_matrix X, fp_matrix mask)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_u8(mask) && fp_cuda_same_shape(X, mask));
+	uint8_t *m = fp_cuda_bytes(mask);
+	const float *x = fp_cuda_floats(X);
+	int64_t xs = X.stride, ms = mask.stride;
+	return fp_cuda_map(be, X.rows, X.cols, fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(mask),
+					   [=] __device__(int64_t i, int64_t j) { m[i * ms + j] = x[i * xs + j] != 0.0f; });
+}
+
 fp_status fp_cuda_apply_mask(fp_backend *be, fp_matrix mask, fp_matrix X)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_u8(mask) && fp_cuda_same_shape(X, mask));

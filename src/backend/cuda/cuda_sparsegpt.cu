@@ -10,7 +10,7 @@
  *
  * Unstructured: the block's mask is chosen over all rows by W²/U[i,i]². Block [a, b) prunes ⌊s·rows·b⌋ − ⌊s·rows·a⌋
  * entries, so that the matrix has exactly ⌊s·rows·cols⌋ zeros. N:M: each group is chosen from the updated weights when
- * the sweep reaches it. A wide block is processed in strips, which changes only the order of sums.
+ * the sweep reaches it. A pattern that prunes nothing: the mask is given. A wide block is processed in strips, which changes only the order of sums.
  *
  * With a grid the entries that are kept are rounded, and e = (W[r,i] − rounded) / U[i,i] for them.
  */
@@ -120,7 +120,7 @@ static fp_status sweep_strip(fp_backend *be, fp_matrix U, const fp_pattern *patt
 			   mask.stride,
 			   (int)count,
 			   (int)pattern->kept,
-			   (int)pattern->group,
+			   fp_pattern_prunes(pattern) ? (int)pattern->group : 0,
 			   grid ? fp_cuda_grid_of(grid) : fp_cuda_grid{},
 			   begin,
 			   grid ? W.cols / grid->scale.cols : 1};
@@ -160,13 +160,14 @@ fp_status fp_cuda_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern 
 	int64_t width = strip_width(pattern, block);
 	fp_cuda_scratch errors, scores;
 	FP_OR_RETURN(errors.take(be, W.rows * width * (int64_t)sizeof(float)));
-	if (pattern->group == 0)
+	const bool by_block = pattern->group == 0 && fp_pattern_prunes(pattern);
+	if (by_block)
 		FP_OR_RETURN(scores.take(be, W.rows * block * (int64_t)sizeof(float)));
 	fp_matrix E = {errors.buffer, 0, W.rows, width, width, FP_F32};
 	FP_CUDA(be, cudaFuncSetAttribute(strip_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WARPS * MAX_GROUP * 5));
 	for (int64_t begin = 0; begin < W.cols; begin += block) {
 		int64_t end = W.cols - begin < block ? W.cols : begin + block;
-		if (pattern->group == 0)
+		if (by_block)
 			FP_OR_RETURN(choose_block(be, U, pattern, begin, end - begin, W, mask, scores.as<float>()));
 		for (int64_t at = begin; at < end; at += width)
 			FP_OR_RETURN(sweep_strip(be, U, pattern, grid, at, fp_smaller(width, end - at), W, mask, E));

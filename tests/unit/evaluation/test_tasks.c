@@ -6,7 +6,9 @@
 #include "evaluation/loglikelihood.h"
 #include "evaluation/loglikelihood_plan.h"
 #include "evaluation/tasks.h"
+#include "evaluation/tasks_examples.h"
 
+#include <fistapruner/tasks.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -223,13 +225,25 @@ static void test_long_choice(void **state)
 	close_subject(&s);
 }
 
+/* The public list has the tasks that are read, in the same order, and says of each where it comes from. */
+static void test_list(void **unused)
+{
+	(void)unused;
+	char names[512], listed[512] = "";
+	const fp_task_info *task;
+	for (size_t i = 0; (task = fp_task_at(i)); i++) {
+		snprintf(listed + strlen(listed), sizeof listed - strlen(listed), "%s%s", i ? ", " : "", task->name);
+		assert_true(strlen(task->file) > 0 && (strstr(task->source, "https://") || strstr(task->source, "your own")));
+	}
+	fp_task_names(names, sizeof names);
+	assert_string_equal(listed, names);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_harness),
-		cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_wrong_files),
-		cmocka_unit_test(test_long_choice),
+		cmocka_unit_test(test_harness),     cmocka_unit_test(test_plan), cmocka_unit_test(test_wrong_files),
+		cmocka_unit_test(test_long_choice), cmocka_unit_test(test_list),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,10 +166,53 @@ static void sparsegpt_rounds_in_its_sweep(void **unused)
 	free_fixture(&f);
 }
 
+/* Weights that have zeros already and a pattern that prunes nothing: every method leaves the zeros, also where errors of
+ * earlier operators are to be corrected, and `fast` reaches the least squares of the other weights. */
+static void zeros_of_the_input_stay(void **unused)
+{
+	(void)unused;
+	static const char *const methods[] = {"preset=fast", "preset=paper", "method=sparsegpt", "method=admm",
+										  "method=alps", "method=wanda", "method=magnitude"};
+	static const char *const patterns[] = {"0%", "4:4"};
+	for (int i = 0; i < 14; i++) {
+		solver_fixture dense, f;
+		fp_grid grid;
+		fp_solution solution;
+		make_fixture(&dense, M, N, 300, 0.3, 23, "0%");
+		for (int64_t j = 0; j < M * N; j++)
+			dense.W[j] = j * 7 % 13 < 6 ? 0 : dense.W[j];
+		make_fixture_from(&f, M, N, 300, dense.W, dense.X, dense.Xstar, patterns[i % 2]);
+		f.problem.gram = &f.gram;
+		fixture_set(&f, methods[i / 2]);
+		fixture_set(&f, "ridge=0");
+		assert_ok(f.ctx, fp_settings_resolve(f.settings, f.ctx, "llama"));
+		assert_ok(f.ctx, fp_grid_new(&grid, f.be, fp_grid_format_named("int4-asym-g32"), FP_BF16, M, N));
+		assert_ok(f.ctx, fp_grid_fit(f.be, f.dW, &grid));
+		f.problem.grid = fp_quantiser_of(f.settings) == FP_QUANTISER_OWN ? &grid : NULL;
+		assert_ok(f.ctx, fp_solve(&f.problem, f.settings, f.V, &solution));
+		double *got = fixture_doubles(&f, f.V);
+		for (int64_t j = 0; j < M * N; j++)
+			assert_true(f.W[j] != 0 || (got[j] == 0 && !signbit(got[j])));
+		if (i < 2) {
+			unsigned char mask[M * N];
+			double want[M * N];
+			for (int64_t j = 0; j < M * N; j++)
+				mask[j] = f.W[j] != 0;
+			verify_least_squares(want, f.A, f.C, mask, M, N);
+			assert_true(distance_of(got, want, M * N) < 1e-3 * largest_of(want, M * N));
+		}
+		free(got);
+		fp_grid_free(f.be, &grid);
+		free_fixture(&f);
+		free_fixture(&dense);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(descent_is_better_than_the_nearest), cmocka_unit_test(descent_ends_at_a_minimum),
-		cmocka_unit_test(empty_groups_and_dead_inputs), cmocka_unit_test(sparsegpt_rounds_in_its_sweep)};
+		cmocka_unit_test(empty_groups_and_dead_inputs), cmocka_unit_test(sparsegpt_rounds_in_its_sweep),
+		cmocka_unit_test(zeros_of_the_input_stay)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
