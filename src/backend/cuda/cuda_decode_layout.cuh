@@ -14,15 +14,15 @@
  * it needs next comes next in memory, in parts whose sizes are multiples of 16 bytes. A row is
  *
  *     dense    its entries, zeros behind the last
- *     mask     for each chunk: the number of granules of a lane and of strays, 4 bytes each, in 16; for each granule the
- *              lanes' gaps, then their values; the strays.
+ *     mask     for each chunk: 16 bytes that begin with the number of granules of each lane and the number of strays, 4
+ *              bytes each; for each granule the lanes' gaps, then their values; the strays.
  *              A granule is GRANULE columns of a lane: their values, and for each the number of columns of the lane that
  *              lie between it and the one before, in four bits. Positions as gaps take four bits for a nonzero, the bits
- *              of a mask two at 50%, but a lane finds all of a granule's columns in a few instructions. All lanes have as
- *              many granules. A lane with too few nonzeros has zeros among them, as where a gap would be larger than 15;
- *              the last ones of a lane with too many are strays: place of x in the chunk and value, which any lane may
- *              multiply. The number of granules is the one that takes the fewest bytes. The chunks are equally wide, as
- *              far as multiples of 128 can be.
+ *              of a mask two at 50%, but a lane finds all of a granule's columns in a few instructions. All lanes have
+ *              the same number of granules, the one that takes the fewest bytes. A lane with too few nonzeros stores
+ *              some zeros too, as it does where a gap would be larger than 15. If a lane has too many, its last ones are
+ *              strays: values with their places in the chunk's x, which any lane may multiply. The chunks are equally
+ *              wide, as far as multiples of 128 can be.
  *              offsets: where each row begins, in units of 16 bytes, and the end
  *     2:4      for each 1024 columns (two steps): the lanes' positions, 16 bits for each step, and the values, 8 of a
  *              lane in 16 bytes; an odd last step has no second values
@@ -82,11 +82,7 @@ static inline bool decode_is_zero(const char *entry, int64_t size)
 /* --- mask -------------------------------------------------------------------------------------------------------- */
 
 /* Columns of every chunk but the last, which has the rest. */
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-	static inline int
-	decode_mask_chunk(int cols)
+__host__ __device__ static inline int decode_mask_chunk(int cols)
 {
 	int chunks = (cols + DECODE_CHUNK - 1) / DECODE_CHUNK;
 	return chunks < 2 ? DECODE_CHUNK : ((cols + chunks - 1) / chunks + 127) / 128 * 128;

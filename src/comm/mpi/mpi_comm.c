@@ -53,15 +53,12 @@ static fp_status finish(fp_comm *comm, MPI_Request *request, waiting waits, cons
 	}
 }
 
-/* Waits until `other` has come to the same transfer; `own` and `its` say who sends. */
-static fp_status meet(fp_comm *comm, int other, int own, int its)
+/* Tells `other` that this rank has come to their transfer, and asks it to tell that too; the tags say who sends. */
+static fp_status announce(fp_comm *comm, int other, int own, int its, MPI_Request requests[2])
 {
-	MPI_Request sent = MPI_REQUEST_NULL, received = MPI_REQUEST_NULL;
 	fp_status status;
-	FP_TRY(check(comm, MPI_Irecv(NULL, 0, MPI_BYTE, other, its, MPI_COMM_WORLD, &received), "receiving"));
-	FP_TRY(check(comm, MPI_Isend(NULL, 0, MPI_BYTE, other, own, MPI_COMM_WORLD, &sent), "sending"));
-	FP_TRY(finish(comm, &sent, FOR_A_RANK, "sending"));
-	FP_TRY(finish(comm, &received, FOR_A_RANK, "receiving"));
+	FP_TRY(check(comm, MPI_Irecv(NULL, 0, MPI_BYTE, other, its, MPI_COMM_WORLD, &requests[0]), "receiving"));
+	FP_TRY(check(comm, MPI_Isend(NULL, 0, MPI_BYTE, other, own, MPI_COMM_WORLD, &requests[1]), "sending"));
 cleanup:
 	return status;
 }
@@ -75,18 +72,16 @@ static int block_at(int64_t size, int64_t done)
 static fp_status mpi_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
 							  int64_t in_size)
 {
-	MPI_Request sent = MPI_REQUEST_NULL, received = MPI_REQUEST_NULL; /* of which MPI_Test() says that they are done */
-	MPI_Request told = MPI_REQUEST_NULL;
+	/* of a request that is null MPI_Test() says that it is done */
+	MPI_Request sent = MPI_REQUEST_NULL, received = MPI_REQUEST_NULL;
+	MPI_Request here[4] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};
 	fp_status status = FP_OK;
-	if (in_size > LONG) /* before this rank waits for the next one: all may stand in a circle */
-		FP_TRY(check(comm, MPI_Isend(NULL, 0, MPI_BYTE, from, RECEIVER_TAG, MPI_COMM_WORLD, &told), "sending"));
 	if (out_size > LONG)
-		FP_TRY(meet(comm, to, SENDER_TAG, RECEIVER_TAG));
-	if (in_size > LONG) {
-		FP_TRY(check(comm, MPI_Irecv(NULL, 0, MPI_BYTE, from, SENDER_TAG, MPI_COMM_WORLD, &received), "receiving"));
-		FP_TRY(finish(comm, &received, FOR_A_RANK, "receiving"));
-		FP_TRY(finish(comm, &told, FOR_A_RANK, "sending"));
-	}
+		FP_TRY(announce(comm, to, SENDER_TAG, RECEIVER_TAG, here));
+	if (in_size > LONG)
+		FP_TRY(announce(comm, from, RECEIVER_TAG, SENDER_TAG, here + 2));
+	for (int i = 0; i < 4; i++)
+		FP_TRY(finish(comm, &here[i], FOR_A_RANK, "waiting for a rank"));
 	for (int64_t done = 0; done < out_size || done < in_size; done += BLOCK) {
 		if (done < in_size)
 			FP_TRY(check(comm,
