@@ -51,7 +51,8 @@ typedef enum fp_capability {
 	FP_CAN_UPLOAD_ASYNC = 1 << 2,    /* be->transfer->upload_async */
 	FP_CAN_DOWNLOAD_ASYNC = 1 << 3,  /* the rest of be->transfer */
 	FP_CAN_DIFFERENTIATE = 1 << 4,   /* be->gradients */
-	FP_CAN_ROUND = 1 << 5,           /* products of relaxed uses follow `precision`; several times as fast as float */
+	FP_CAN_ROUND = 1 << 5,           /* products in bf16 are faster than in float: `precision` may be bf16 */
+	FP_CAN_SPLIT = 1 << 6,           /* so are those of operands with 11 to 16 bits: bf16x3 and tf32 */
 } fp_capability;
 
 struct fp_backend {

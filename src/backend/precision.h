@@ -3,8 +3,8 @@
  * precision.h: how exact the products (gemm, gram, attention) must be.
  *
  * Products are exact, as good as float arithmetic, unless a piece of code declares with FP_PRODUCTS_FOR() what its
- * products are for. The setting `precision` decides what a relaxed use gets. Without FP_CAN_ROUND, as on a CPU that has
- * no unit for BF16 matrices, everything is computed in float.
+ * products are for. The setting `precision` decides what a relaxed use gets. Without FP_CAN_ROUND, as on a CPU
+ * without instructions for BF16, everything is computed in float.
  */
 #ifndef FP_BACKEND_PRECISION_H
 #define FP_BACKEND_PRECISION_H
@@ -49,8 +49,8 @@ void fp_use_end(fp_use_scope *scope);
 	fp_use_scope use_scope_##line __attribute__((cleanup(fp_use_end), unused)) = fp_use_begin(be, use)
 
 /* By the word of the setting. "auto" is the fastest precision that was measured to leave perplexity unchanged on this
- * backend, for a model with hidden states of `width` numbers. A backend without FP_CAN_ROUND gets fp32, and a warning if
- * another one was asked for. */
+ * backend, for a model with hidden states of `width` numbers. A backend that cannot round or split operands
+ * (FP_CAN_ROUND, FP_CAN_SPLIT) gets fp32, and a warning if another one was asked for. */
 fp_status fp_backend_set_precision(fp_backend *be, const char *word, int64_t width);
 /* The same for measurements: "auto" leaves the first four digits of a perplexity unchanged. */
 fp_status fp_backend_set_figure_precision(fp_backend *be, const char *word, int64_t width);

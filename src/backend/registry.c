@@ -56,13 +56,26 @@ fp_status fp_backend_open(fp_backend **out, fp_context *ctx, const char *name, i
 	return fp_fail(ctx, FP_ERROR_USAGE, "unknown device '%s'; there are: auto, cpu, cuda, cuda:NUMBER", name);
 }
 
+static bool can_compute(const fp_backend *be, fp_precision precision)
+{
+	switch (precision) {
+	case FP_PRECISION_BF16X3:
+	case FP_PRECISION_TF32:
+		return fp_backend_can(be, FP_CAN_SPLIT);
+	case FP_PRECISION_BF16:
+		return fp_backend_can(be, FP_CAN_ROUND);
+	default:
+		return true;
+	}
+}
+
 /* The precision that `auto` means: `wide` for wide models, whose time goes into products (measurements are in
  * docs/performance.md), else float. A narrow model would gain nothing, and in float a GPU prunes it as a CPU does;
  * rounding alone would change the result of a search that has not converged. */
 static fp_precision automatic_precision(const fp_backend *be, int64_t width, fp_precision wide)
 {
 	enum { NARROW = 512 };
-	return fp_backend_can(be, FP_CAN_ROUND) && width > NARROW ? wide : FP_PRECISION_FP32;
+	return can_compute(be, wide) && width > NARROW ? wide : FP_PRECISION_FP32;
 }
 
 static const struct {
@@ -92,9 +105,9 @@ static fp_status set_precision(fp_backend *be, const char *word, int64_t width, 
 		if (strcmp(precision_words[i].word, word) != 0)
 			continue;
 		be->precision = precision_words[i].precision;
-		if (be->precision != FP_PRECISION_FP32 && !fp_backend_can(be, FP_CAN_ROUND)) {
-			fp_log(be->ctx, FP_LOG_WARNING,
-				   "precision %s: this processor has no unit for it (AMX); products are computed in fp32", word);
+		if (!can_compute(be, be->precision)) {
+			fp_log(be->ctx, FP_LOG_WARNING, "precision %s: this processor has no %s; products are computed in fp32",
+				   word, be->precision == FP_PRECISION_BF16 ? "AMX or AVX512-BF16" : "AMX");
 			be->precision = FP_PRECISION_FP32;
 		}
 		return FP_OK;

@@ -364,14 +364,14 @@ static void test_bf16_operands(void **state)
 static void test_precision_words(void **state)
 {
 	contract *c = *state;
-	bool rounds = fp_backend_can(c->be, FP_CAN_ROUND);
+	bool rounds = fp_backend_can(c->be, FP_CAN_ROUND), splits = fp_backend_can(c->be, FP_CAN_SPLIT);
 	assert_ok(c->ctx, fp_backend_set_precision(c->be, "tf32", 4096));
-	assert_int_equal(c->be->precision, rounds ? FP_PRECISION_TF32 : FP_PRECISION_FP32);
+	assert_int_equal(c->be->precision, splits ? FP_PRECISION_TF32 : FP_PRECISION_FP32);
 	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto", 4096));
 	assert_int_equal(c->be->precision, rounds ? FP_PRECISION_BF16 : FP_PRECISION_FP32);
 	assert_string_equal(fp_backend_precision_name(c->be), rounds ? "bf16" : "fp32");
 	assert_ok(c->ctx, fp_backend_set_figure_precision(c->be, "auto", 4096));
-	assert_int_equal(c->be->precision, rounds ? FP_PRECISION_TF32 : FP_PRECISION_FP32);
+	assert_int_equal(c->be->precision, splits ? FP_PRECISION_TF32 : FP_PRECISION_FP32);
 	assert_ok(c->ctx, fp_backend_set_precision(c->be, "auto", 512));
 	assert_int_equal(c->be->precision, FP_PRECISION_FP32);
 	assert_fails(c->ctx, FP_ERROR_USAGE, "bf16x3", fp_backend_set_precision(c->be, "fp8", 4096));

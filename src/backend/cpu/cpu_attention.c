@@ -167,7 +167,8 @@ static int64_t space_of(const attention_plan *plan)
 		return 0;
 	fp_cpu_product scores = scores_product(plan, &none, plan->rows, NULL, KEY_BLOCK);
 	fp_cpu_product output = output_product(plan, &none, plan->rows, NULL, KEY_BLOCK);
-	return (fp_larger(plan->engine->space(&scores), plan->engine->space(&output)) + 127) / 64 * 64;
+	return (fp_larger(plan->engine->space(plan->engine, &scores), plan->engine->space(plan->engine, &output)) + 127) /
+		   64 * 64;
 }
 
 /* `first`: the block's first query, counted from the sequence's first one. */

@@ -96,7 +96,7 @@ static int64_t space_of(const backward_plan *plan)
 		{.m = rows, .n = KEY_BLOCK, .k = d}, {.m = KEY_BLOCK, .n = d, .k = rows}, {.m = rows, .n = d, .k = KEY_BLOCK}};
 	for (int i = 0; i < 3 && plan->engine; i++) {
 		all[i].split = plan->split;
-		most = fp_larger(most, plan->engine->space(&all[i]));
+		most = fp_larger(most, plan->engine->space(plan->engine, &all[i]));
 	}
 	return (most + 127) / 64 * 64;
 }

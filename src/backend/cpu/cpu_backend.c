@@ -118,7 +118,7 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	FP_TRY(FP_NEW(ctx, &state, 1));
 	state->loops = fp_cpu_loops_best();
 	state->decode = fp_cpu_decode_loops_best();
-	FP_TRY(fp_cpu_bf16_open(&state->bf16, ctx));
+	fp_cpu_bf16_open(&state->bf16, ctx);
 	be->name = "cpu";
 	be->close = cpu_close;
 	be->memory = &cpu_memory;
@@ -128,7 +128,9 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	be->grid = &cpu_grid;
 	be->decode = &cpu_decode;
 	be->gradients = &cpu_gradients;
-	be->capabilities = FP_CAN_DIFFERENTIATE | (state->bf16.engine ? FP_CAN_ROUND : 0);
+	be->capabilities = FP_CAN_DIFFERENTIATE;
+	if (state->bf16.engine)
+		be->capabilities |= FP_CAN_ROUND | (state->bf16.engine->splits ? FP_CAN_SPLIT : 0);
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : fp_usable_processors();

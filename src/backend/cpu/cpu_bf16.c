@@ -4,49 +4,50 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/cpu_blas.h"
+#include "base/memory.h"
 
-extern const fp_cpu_bf16_engine fp_cpu_amx;
+extern const fp_cpu_bf16_engine fp_cpu_amx, fp_cpu_avx512_bf16;
 
 const fp_cpu_bf16_engine *const fp_cpu_bf16_engines[] = {
 #if defined(__x86_64__) && defined(__linux__)
 	&fp_cpu_amx,
+	&fp_cpu_avx512_bf16,
 #endif
 	NULL,
 };
 
-fp_status fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx)
+void fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx)
 {
 	*out = (fp_cpu_bf16){0};
-	for (int i = 0; fp_cpu_bf16_engines[i]; i++) {
+	for (int i = 0; fp_cpu_bf16_engines[i] && !out->engine; i++) {
 		const fp_cpu_bf16_engine *engine = fp_cpu_bf16_engines[i];
-		fp_status status = engine->open(&out->own, ctx);
-		if (status == FP_OK)
+		const char *missing = engine->missing();
+		if (missing)
+			fp_log(ctx, FP_LOG_DEBUG, "products in bf16: not by %s: %s", engine->name, missing);
+		else
 			out->engine = engine;
-		if (status != FP_ERROR_DEVICE)
-			return status;
-		fp_log(ctx, FP_LOG_DEBUG, "products in bf16: not by %s: %s", engine->name, fp_context_message(ctx));
-		fp_clear_message(ctx);
 	}
-	return FP_OK;
 }
 
 void fp_cpu_bf16_close(fp_cpu_bf16 *bf16)
 {
-	if (bf16->engine)
-		bf16->engine->close(bf16->own);
+	fp_free(bf16->left);
+	fp_free(bf16->right);
+	fp_free(bf16->sums);
 	*bf16 = (fp_cpu_bf16){0};
 }
 
 void fp_cpu_multiply_alone(const fp_cpu_bf16_engine *engine, const fp_cpu_product *p, void *space)
 {
 	if (engine)
-		engine->multiply_alone(p, space);
+		engine->multiply_alone(engine, p, space);
 	else
 		cblas_sgemm(CblasRowMajor, p->ta ? CblasTrans : CblasNoTrans, p->tb ? CblasTrans : CblasNoTrans, (int)p->m,
 					(int)p->n, (int)p->k, p->alpha, p->A, (int)p->lda, p->B, (int)p->ldb, p->beta, p->C, (int)p->ldc);
 }
 
-/* Rows: be->use; columns: be->precision. Processors have no tf32; split operands have more bits. */
+/* Rows: be->use; columns: be->precision. Processors have no tf32; split operands have more bits, and
+ * where an engine is not faster with them, float has more still. */
 fp_cpu_arithmetic fp_cpu_arithmetic_wanted(const fp_backend *be)
 {
 	static const fp_cpu_arithmetic table[FP_USE_COUNT][FP_PRECISION_COUNT] = {
@@ -55,7 +56,9 @@ fp_cpu_arithmetic fp_cpu_arithmetic_wanted(const fp_backend *be)
 		/* activation */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_ROUNDED},
 		/* iteration  */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_SPLIT},
 	};
-	return ((const fp_cpu_state *)be->state)->bf16.engine ? table[be->use][be->precision] : FP_CPU_FLOAT;
+	const fp_cpu_bf16_engine *engine = ((const fp_cpu_state *)be->state)->bf16.engine;
+	fp_cpu_arithmetic wanted = table[be->use][be->precision];
+	return engine && (engine->splits || wanted != FP_CPU_SPLIT) ? wanted : FP_CPU_FLOAT;
 }
 
 fp_cpu_arithmetic fp_cpu_arithmetic_of(const fp_backend *be, int64_t m, int64_t n, int64_t k)

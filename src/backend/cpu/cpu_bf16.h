@@ -2,8 +2,9 @@
 /*
  * cpu_bf16.h: products of float matrices whose operands are rounded to BF16 while they are packed, with sums in float.
  *
- * An engine is one way to compute them. The backend takes the first of the table that the processor can use. It does not
- * measure: every rank and every later run must choose the same.
+ * An engine is one way to compute them. Those of x86 differ in the instructions that multiply; packing and the division
+ * into tasks are the same (cpu_bf16_multiply.c). The backend takes the first engine of the table that the processor can use. It does not measure:
+ * every rank and every later run must choose the same.
  */
 #ifndef FP_BACKEND_CPU_BF16_H
 #define FP_BACKEND_CPU_BF16_H
@@ -23,29 +24,37 @@ typedef struct fp_cpu_product {
 	int threads;
 } fp_cpu_product;
 
-typedef struct fp_cpu_bf16_engine {
+typedef struct fp_cpu_bf16 fp_cpu_bf16;
+typedef struct fp_cpu_bf16_engine fp_cpu_bf16_engine;
+
+struct fp_cpu_bf16_engine {
 	const char *name; /* "AMX" */
-	/* *own ← what the engine keeps between products. FP_ERROR_DEVICE where the processor lacks something. */
-	fp_status (*open)(void **own, fp_context *ctx);
-	void (*close)(void *own);
-	fp_status (*multiply)(void *own, fp_context *ctx, const fp_cpu_product *product);
+	/* What the processor or the system lacks for it; NULL: nothing. */
+	const char *(*missing)(void);
+	double speed; /* of products of rounded operands, in times of float's */
+	bool splits;  /* it multiplies split operands too, faster than float */
+	fp_status (*multiply)(fp_cpu_bf16 *opened, fp_context *ctx, const fp_cpu_product *product);
 	/* The same by the calling thread alone, which may be one of a parallel region, for small products. space: space()
 	 * bytes, aligned to 64. */
-	void (*multiply_alone)(const fp_cpu_product *product, void *space);
-	int64_t (*space)(const fp_cpu_product *product);
-} fp_cpu_bf16_engine;
+	void (*multiply_alone)(const fp_cpu_bf16_engine *engine, const fp_cpu_product *product, void *space);
+	int64_t (*space)(const fp_cpu_bf16_engine *engine, const fp_cpu_product *product);
+	const struct fp_bf16_kernel *kernel; /* of those three (cpu_bf16_tiles.h) */
+};
 
 /* All engines of this build, the best first; ends with NULL. */
 extern const fp_cpu_bf16_engine *const fp_cpu_bf16_engines[];
 
-/* An engine that was opened; all zero: there is none. */
-typedef struct fp_cpu_bf16 {
+/* An engine that was opened, and the memory that it keeps between products; all zero: there is none. */
+struct fp_cpu_bf16 {
 	const fp_cpu_bf16_engine *engine;
-	void *own;
-} fp_cpu_bf16;
+	uint16_t *left, *right; /* packed operands */
+	int64_t left_size, right_size;
+	float *sums; /* of a task, for each thread */
+	int threads; /* that there are sums for */
+};
 
 /* Opens the first engine that this processor can use, if any; the log says why others are not used. */
-fp_status fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx);
+void fp_cpu_bf16_open(fp_cpu_bf16 *out, fp_context *ctx);
 void fp_cpu_bf16_close(fp_cpu_bf16 *bf16);
 
 /* A product by the calling thread alone, by the engine or, if that is NULL, by sgemm. space: as for multiply_alone(). */

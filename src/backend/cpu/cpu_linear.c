@@ -57,11 +57,11 @@ static int threads_for(const fp_backend *be, double operations)
 /* A product by the engine for BF16. */
 static fp_status multiply_rounded(fp_backend *be, fp_cpu_arithmetic how, fp_cpu_product *product)
 {
-	const fp_cpu_bf16 *bf16 = &((const fp_cpu_state *)be->state)->bf16;
+	fp_cpu_bf16 *bf16 = &((fp_cpu_state *)be->state)->bf16;
 	double operations = 2.0 * (double)product->m * (double)product->n * (double)product->k;
 	product->split = how == FP_CPU_SPLIT;
-	product->threads = threads_for(be, operations / 4); /* it is about four times as fast as float */
-	return bf16->engine->multiply(bf16->own, be->ctx, product);
+	product->threads = threads_for(be, operations / bf16->engine->speed);
+	return bf16->engine->multiply(bf16, be->ctx, product);
 }
 
 static fp_status multiply(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,

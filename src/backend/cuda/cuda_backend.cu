@@ -342,7 +342,7 @@ extern "C" __attribute__((visibility("default"))) fp_status fp_backend_module_op
 	be->transfer = &cuda_transfer;
 	be->gradients = &cuda_gradients;
 	be->capabilities = FP_CAN_MULTIPLY_NARROW | FP_CAN_STEP_DELTA | FP_CAN_UPLOAD_ASYNC | FP_CAN_DOWNLOAD_ASYNC |
-					   FP_CAN_DIFFERENTIATE | FP_CAN_ROUND;
+					   FP_CAN_DIFFERENTIATE | FP_CAN_ROUND | FP_CAN_SPLIT;
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : fp_usable_processors();

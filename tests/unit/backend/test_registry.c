@@ -70,7 +70,7 @@ static void test_table_is_full(void **state)
 			assert_non_null(slots[i]);
 	}
 	/* the CPU's matrices are floats, and its results are already on the host; its products may be rounded */
-	assert_int_equal(be->capabilities & ~(unsigned)FP_CAN_ROUND, FP_CAN_DIFFERENTIATE);
+	assert_int_equal(be->capabilities & ~(unsigned)(FP_CAN_ROUND | FP_CAN_SPLIT), FP_CAN_DIFFERENTIATE);
 	assert_null(be->delta);
 	assert_null(be->transfer);
 	fp_backend_close(be);
@@ -86,7 +86,7 @@ static void test_precision(void **state)
 	fp_backend *be;
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	fp_context_set_log(ctx, remember_log, log, FP_LOG_INFO);
-	be->capabilities &= ~(unsigned)FP_CAN_ROUND;
+	be->capabilities &= ~(unsigned)(FP_CAN_ROUND | FP_CAN_SPLIT);
 	assert_ok(ctx, fp_backend_set_precision(be, "auto", 4096));
 	assert_ok(ctx, fp_backend_set_precision(be, "fp32", 4096));
 	assert_string_equal(log, "");
@@ -100,6 +100,10 @@ static void test_precision(void **state)
 	assert_int_equal(be->precision, FP_PRECISION_BF16);
 	assert_ok(ctx, fp_backend_set_precision(be, "auto", 4096));
 	assert_string_equal(log, "");
+	assert_ok(ctx, fp_backend_set_precision(be, "tf32", 4096)); /* no use where split operands are slower than float */
+	assert_int_equal(be->precision, FP_PRECISION_FP32);
+	assert_non_null(strstr(log, "precision tf32: "));
+	be->capabilities |= FP_CAN_SPLIT;
 	assert_ok(ctx, fp_backend_set_figure_precision(be, "auto", 4096));
 	assert_non_null(strstr(log, "precision auto: chose tf32"));
 	fp_backend_close(be);

@@ -158,7 +158,7 @@ static void bf16_rounds_differences_only(void **unused)
 		make_fixture(&f, 160, 256, 900, drifts ? 0.3 : 0, 5, "50%");
 		if (!fp_backend_can(f.be, FP_CAN_ROUND)) {
 			free_fixture(&f);
-			skip_because("this processor has no unit for products in BF16");
+			skip_because("this processor has no instructions for products in BF16");
 		}
 		if (!drifts)
 			f.problem.R = (fp_matrix){0};
