@@ -2,8 +2,9 @@
 /*
  * bench_kernels: compares each operation of a backend with a large matrix product.
  *
- *     bench_kernels [BACKEND [THREADS [FILTER]]]     (cpu, all available, every operation)
+ *     bench_kernels [BACKEND [THREADS [FILTER [PRECISION]]]]     (cpu, all available, every operation, fp32)
  *
+ * PRECISION is that of products, as in a forward pass; the peak is that of products in float.
  * Prints the best of several runs. Compute-bound operations: GFLOP/s and the fraction of the sgemm peak
  * measured in the same run. Memory-bound operations: GB/s of the bytes they must read and write; compare
  * with the row "copy".
@@ -35,7 +36,7 @@ typedef struct kernel {
 	fp_status (*run)(bench *b, shape s);
 	double (*flops)(shape s); /* NULL: counts bytes */
 	double (*bytes)(shape s);
-	shape shapes[8]; /* ends with a == 0 */
+	shape shapes[11]; /* ends with a == 0 */
 } kernel;
 
 static fp_status make(bench *b, int i, int64_t rows, int64_t cols)
@@ -342,7 +343,10 @@ static const kernel kernels[] = {
 	  {2048, 256, 2048, 0, 0},
 	  {2048, 2048, 2048, 0, 0},
 	  {2048, 5632, 2048, 0, 0},
-	  {256, 288, 288, 0, 0}}},
+	  {256, 288, 288, 0, 0},
+	  {3072, 3072, 3072, 0, 0},
+	  {8192, 768, 768, 0, 0},
+	  {768, 3072, 3072, 0, 0}}},
 	{"gram",
 	 "%lld tokens × %lld",
 	 prepare_gram,
@@ -465,10 +469,12 @@ int main(int argc, char **argv)
 	FP_TRY(fp_backend_open(&b.be, ctx, argc > 1 ? argv[1] : "cpu", argc > 2 ? atoi(argv[2]) : 0));
 	FP_TRY(bench_measure_peak(b.be, &b.peak));
 	printf("%s\nsgemm peak: %.1f GFLOP/s\n\n", b.be->description, 1e-9 * b.peak);
+	FP_TRY(fp_backend_set_precision(b.be, argc > 4 ? argv[4] : "fp32", INT32_MAX));
+	b.be->use = FP_USE_ACTIVATION;
 	for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) {
 		if (!strstr(kernels[k].name, b.filter))
 			continue;
-		for (const shape *s = kernels[k].shapes; s < kernels[k].shapes + 8 && s->a > 0; s++)
+		for (const shape *s = kernels[k].shapes; s < kernels[k].shapes + 11 && s->a > 0; s++)
 			FP_TRY(run_case(&b, &kernels[k], *s));
 	}
 
