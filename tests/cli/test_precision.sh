@@ -23,7 +23,7 @@ for precision in bf16x3 bf16; do
 	if [ -e "$work/in-float-$precision" ]; then
 		[ "$kl" = "$exact" ] || complain "float gives $exact, but $kl when $precision was asked for"
 	else
-		# rounding changes the bytes, and the divergence by little: 0.2% and 0.4% were measured
+		# rounding changes the bytes, and the divergence by little: 0.2% to 0.9% were measured
 		cmp -s "$work/$precision/model.safetensors" "$work/fp32/model.safetensors" && complain "$precision does not round"
 		python3 -c "import sys; sys.exit(not abs(float('$kl') / float('$exact') - 1) < 0.03)" ||
 			complain "$precision: a divergence of $kl, but $exact in float"
