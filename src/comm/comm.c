@@ -49,16 +49,12 @@ static fp_status single_receive(fp_comm *comm, int from, void *bytes, int64_t si
 	return no_other_rank(comm);
 }
 
-static fp_status single_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
-								 int64_t in_size)
+static fp_status single_exchange(fp_comm *comm, const fp_parcel *out, const fp_parcel *in)
 {
-	(void)to;
+	(void)comm;
 	(void)out;
-	(void)out_size;
-	(void)from;
 	(void)in;
-	(void)in_size;
-	return no_other_rank(comm);
+	return FP_OK;
 }
 
 static fp_status single_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)

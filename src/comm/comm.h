@@ -14,14 +14,18 @@
 
 typedef struct fp_comm fp_comm;
 
+typedef struct fp_parcel {
+	void *bytes;
+	int64_t size; /* 0: there is none */
+} fp_parcel;
+
 typedef struct fp_comm_operations {
 	/* failed: do not wait for the other ranks */
 	void (*close)(fp_comm *comm, bool failed);
 	fp_status (*send)(fp_comm *comm, int to, const void *bytes, int64_t size);
 	fp_status (*receive)(fp_comm *comm, int from, void *bytes, int64_t size);
-	/* sends to one rank and receives from another at the same time */
-	fp_status (*exchange)(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
-						  int64_t in_size);
+	/* to and from all other ranks at the same time; parcels by rank, of less than 2 GiB each, the own one is not used */
+	fp_status (*exchange)(fp_comm *comm, const fp_parcel *out, const fp_parcel *in);
 	fp_status (*broadcast)(fp_comm *comm, int from, void *bytes, int64_t size); /* to all others */
 	/* over all ranks, for every rank */
 	fp_status (*minimum)(fp_comm *comm, int64_t *value);

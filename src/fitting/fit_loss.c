@@ -352,7 +352,8 @@ cleanup:
 	return status;
 }
 
-fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, fp_layer_matrices *gradients)
+fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, const fp_kept_entries *kept,
+								fp_layer_matrices *gradients)
 {
 	const fp_fit_task *task = f->task;
 	int64_t windows = fp_fit_batch(task->settings, task->windows, task->length);
@@ -372,7 +373,7 @@ fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, fp_layer_
 		FP_TRY(part_gradients(f, layer, count, scale, register_of(&sums, which)));
 		FP_TRY(fp_part_sum_end(&sum));
 	}
-	FP_TRY(fp_part_sum_scatter(&sum));
+	FP_TRY(fp_part_sum_scatter(&sum, kept));
 cleanup:
 	fp_part_sum_close(&sum);
 	return status;

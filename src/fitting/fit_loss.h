@@ -18,6 +18,7 @@
 #include "base/mersenne.h"
 #include "fitting/fit_metric.h"
 #include "fitting/layer_fit.h"
+#include "sharing/kept_entries.h"
 #include "sharing/part_sum.h"
 
 typedef struct fp_fit_loss { /* freed with fp_fit_loss_free() */
@@ -47,7 +48,8 @@ int64_t fp_fit_loss_bytes(const fp_model *model, int64_t tokens, bool metric, bo
 /* *loss ← of a layer on the held-out windows; *squared_error ← its first term alone, which is never negative. */
 fp_status fp_fit_loss_measure(fp_fit_loss *f, const fp_layer *layer, double *loss, double *squared_error);
 /* gradients ← of the loss of a layer on the next batch of the other windows: this rank's rows (fp_row_slice()), without
- * those of frozen operators. */
-fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, fp_layer_matrices *gradients);
+ * those of frozen operators. kept: if not NULL, the entries of weights and biases that need one. */
+fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, const fp_kept_entries *kept,
+								fp_layer_matrices *gradients);
 
 #endif

@@ -130,6 +130,7 @@ void fp_fit_optimiser_free(fp_fit_optimiser *optimiser)
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_layer_matrices_free(o->task->be, all[i]);
 	fp_addends_free(&o->moving);
+	fp_kept_entries_free(&o->kept);
 	fp_free(o->rate);
 	*o = (fp_fit_optimiser){0};
 }
@@ -170,12 +171,37 @@ cleanup:
 	return status;
 }
 
+/* Zeros of weights stay, those of biases may not. A device would have to copy every row by itself. */
+static fp_status find_kept(fp_fit_optimiser *o)
+{
+	fp_backend *be = o->task->be;
+	fp_status status = FP_OK;
+	fp_kept_entries_free(&o->kept);
+	if (fp_share_ranks(&o->share) == 1 || be->asynchronous)
+		return FP_OK;
+	for (int i = 0; i < o->weights.count; i++) {
+		if (is_frozen(o, i))
+			continue;
+		FP_TRY(fp_kept_entries_add(&o->kept, be, o->weights.weight[i], false));
+		FP_TRY(fp_kept_entries_add(&o->kept, be, o->weights.bias[i], true));
+	}
+cleanup:
+	return status;
+}
+
+const fp_kept_entries *fp_fit_optimiser_kept(const fp_fit_optimiser *o)
+{
+	return o->kept.count > 0 ? &o->kept : NULL;
+}
+
 fp_status fp_fit_optimiser_start(fp_fit_optimiser *o, double factor)
 {
 	fp_status status = FP_OK;
-	for (int i = 0; i < o->weights.count && status == FP_OK; i++)
+	for (int i = 0; i < o->weights.count; i++)
 		if (!fp_matrix_is_absent(o->weights.weight[i]))
-			status = start_operator(o, i, factor);
+			FP_TRY(start_operator(o, i, factor));
+	FP_TRY(find_kept(o));
+cleanup:
 	return status;
 }
 
@@ -206,7 +232,7 @@ static fp_status collect(const fp_fit_optimiser *o)
 	fp_status status = FP_OK;
 	if (fp_share_ranks(&o->share) == 1)
 		return FP_OK;
-	FP_TRY(fp_row_slices_collect(&o->moving, &o->share, be));
+	FP_TRY(fp_row_slices_collect(&o->moving, fp_fit_optimiser_kept(o), &o->share, be));
 	for (int i = 0; i < o->weights.count; i++)
 		if (!fp_matrix_is_absent(o->narrow.weight[i]))
 			FP_TRY(be->memory->copy(be, o->narrow.weight[i], o->weights.weight[i]));

@@ -11,6 +11,7 @@
 #define FP_FITTING_FIT_OPTIMISER_H
 
 #include "fitting/layer_fit.h"
+#include "sharing/kept_entries.h"
 #include "sharing/part_sum.h"
 
 typedef struct fp_fit_optimiser { /* freed with fp_fit_optimiser_free() */
@@ -22,6 +23,7 @@ typedef struct fp_fit_optimiser { /* freed with fp_fit_optimiser_free() */
 	fp_layer_matrices gradients;    /* the caller sets this rank's rows (fp_row_slice()) before each step */
 	fp_layer_matrices mean, square; /* of this rank's rows */
 	fp_addends moving;              /* weights and biases that are not frozen */
+	fp_kept_entries kept;           /* of these, from the start on; empty: ranks send all entries */
 	double *rate;                   /* of each operator, before the schedule */
 } fp_fit_optimiser;
 
@@ -33,6 +35,8 @@ int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registe
 
 /* Starts from the weights of the task's layer, with all rates multiplied by `factor`. */
 fp_status fp_fit_optimiser_start(fp_fit_optimiser *o, double factor);
+/* What ranks send of gradients and weights; NULL: all. */
+const fp_kept_entries *fp_fit_optimiser_kept(const fp_fit_optimiser *o);
 /* Step number `step` of `steps`, from 0. */
 fp_status fp_fit_optimiser_step(fp_fit_optimiser *o, int64_t step, int64_t steps);
 /* rounded ← weights */

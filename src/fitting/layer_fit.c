@@ -79,7 +79,7 @@ static fp_status take_steps(const fp_fit_task *task, fp_fit_loss *loss, fp_fit_o
 	for (int64_t step = 0; step < steps; step++) {
 		double now, squared_error;
 		FP_TRY(fp_check_interrupt(task->ctx));
-		FP_TRY(fp_fit_loss_gradients(loss, &working, &optimiser->gradients));
+		FP_TRY(fp_fit_loss_gradients(loss, &working, fp_fit_optimiser_kept(optimiser), &optimiser->gradients));
 		FP_TRY(fp_fit_optimiser_step(optimiser, step, steps));
 		bool evaluation = is_evaluation(step + 1, steps);
 		if (!evaluation && !is_early_look(step + 1, steps))

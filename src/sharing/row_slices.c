@@ -15,27 +15,33 @@ fp_matrix fp_row_slice(const fp_share *share, int rank, fp_matrix m)
 /* Some rows of each matrix: a part of one rank's slice. */
 typedef struct rows {
 	const fp_share *share;
+	const fp_kept_entries *kept; /* NULL: all entries travel */
 	int rank, block, blocks;
 } rows;
 
-static fp_matrix rows_of(const rows *r, fp_matrix m)
+/* *first ← where they begin */
+static fp_matrix rows_of(const rows *r, fp_matrix m, int64_t *first)
 {
 	fp_matrix slice = fp_row_slice(r->share, r->rank, m);
-	int64_t first = slice.rows * r->block / r->blocks;
-	return fp_matrix_rows(slice, first, slice.rows * (r->block + 1) / r->blocks - first);
+	int64_t skipped = slice.rows * r->block / r->blocks;
+	*first = m.rows * r->rank / fp_share_ranks(r->share) + skipped;
+	return fp_matrix_rows(slice, skipped, slice.rows * (r->block + 1) / r->blocks - skipped);
+}
+
+/* The entries of matrix number i that travel. */
+static int64_t entries_in(const rows *r, const fp_addends *list, int64_t i)
+{
+	int64_t first;
+	fp_matrix some = rows_of(r, list->matrices[i], &first);
+	return r->kept ? fp_kept_count(&r->kept->list[i], first, some.rows) : fp_matrix_size(some);
 }
 
 static int64_t entries_of(const rows *r, const fp_addends *list)
 {
 	int64_t entries = 0;
 	for (int64_t i = 0; i < list->matrix_count; i++)
-		entries += fp_matrix_size(rows_of(r, list->matrices[i]));
+		entries += entries_in(r, list, i);
 	return entries;
-}
-
-static int64_t bytes_of(const rows *r, const fp_addends *list)
-{
-	return entries_of(r, list) * (int64_t)sizeof(float);
 }
 
 static int block_count(const fp_addends *list)
@@ -46,18 +52,27 @@ static int block_count(const fp_addends *list)
 	return (int)fp_larger((bytes + BLOCK_BYTES - 1) / BLOCK_BYTES, 1);
 }
 
-/* Between matrices and host memory. */
+/* Between some rows of a matrix and host memory. */
+static fp_status copy_matrix(const rows *r, const fp_addends *list, int64_t i, fp_backend *be, float *host, bool out)
+{
+	int64_t first;
+	fp_matrix some = rows_of(r, list->matrices[i], &first);
+	FP_REQUIRE(be, some.dtype == FP_F32);
+	if (some.rows == 0)
+		return FP_OK;
+	if (r->kept)
+		return out ? fp_kept_pack(&r->kept->list[i], be, first, some, host)
+				   : fp_kept_unpack(&r->kept->list[i], be, first, host, some);
+	return out ? be->memory->download(be, host, FP_F32, some.cols, some)
+			   : be->memory->upload(be, some, host, FP_F32, some.cols);
+}
+
 static fp_status copy_rows(const rows *r, const fp_addends *list, fp_backend *be, float *host, bool out)
 {
 	fp_status status = FP_OK;
 	for (int64_t i = 0; i < list->matrix_count; i++) {
-		fp_matrix some = rows_of(r, list->matrices[i]);
-		FP_REQUIRE(be, some.dtype == FP_F32);
-		if (some.rows == 0)
-			continue;
-		FP_TRY(out ? be->memory->download(be, host, FP_F32, some.cols, some)
-				   : be->memory->upload(be, some, host, FP_F32, some.cols));
-		host += fp_matrix_size(some);
+		FP_TRY(copy_matrix(r, list, i, be, host, out));
+		host += entries_in(r, list, i);
 	}
 	FP_TRY(be->memory->synchronize(be)); /* before `host` is read or overwritten */
 cleanup:
@@ -67,10 +82,10 @@ cleanup:
 /* Between matrices and a vector on the device. */
 static fp_status copy_on_device(const rows *r, const fp_addends *list, fp_backend *be, fp_matrix vector, bool out)
 {
-	int64_t at = 0;
+	int64_t at = 0, first;
 	fp_status status = FP_OK;
 	for (int64_t i = 0; i < list->matrix_count; i++) {
-		fp_matrix some = rows_of(r, list->matrices[i]);
+		fp_matrix some = rows_of(r, list->matrices[i], &first);
 		if (some.rows == 0)
 			continue;
 		fp_matrix piece = fp_matrix_reshape(fp_matrix_cols(vector, at, fp_matrix_size(some)), some.rows, some.cols);
@@ -81,30 +96,109 @@ cleanup:
 	return status;
 }
 
-fp_status fp_row_slices_collect(const fp_addends *list, const fp_share *share, fp_backend *be)
+/* Space for so many floats; never NULL. */
+static fp_status take_floats(fp_backend *be, float **out, int64_t count)
 {
-	int ranks = fp_share_ranks(share), me = fp_share_rank(share), blocks = block_count(list);
-	float *out = NULL, *in = NULL;
-	fp_status status = FP_OK;
-	for (int block = 0; block < blocks && ranks > 1; block++) {
-		rows own = {share, me, block, blocks};
-		FP_TRY(FP_NEW(be->ctx, &out, entries_of(&own, list) + 1));
-		FP_TRY(copy_rows(&own, list, be, out, true));
-		for (int way = 1; way < ranks; way++) {
-			rows other = {share, (me + ranks - way) % ranks, block, blocks};
-			FP_TRY(FP_NEW(be->ctx, &in, entries_of(&other, list) + 1));
-			FP_TRY(fp_share_exchange(share, (me + way) % ranks, out, bytes_of(&own, list), other.rank, in,
-									 bytes_of(&other, list)));
-			FP_TRY(copy_rows(&other, list, be, in, false));
-			fp_free(in);
-			in = NULL;
-		}
-		fp_free(out);
-		out = NULL;
+	void *bytes = NULL;
+	fp_status status = fp_allocate_undefined(be->ctx, &bytes, (count + 1) * (int64_t)sizeof **out);
+	*out = bytes;
+	return status;
+}
+
+/* The same by way of the host where only some entries travel. */
+static fp_status copy_vector(const rows *r, const fp_addends *list, fp_backend *be, fp_matrix vector, bool out)
+{
+	float *host = NULL;
+	fp_status status;
+	if (!r->kept)
+		return copy_on_device(r, list, be, vector, out);
+	FP_TRY(take_floats(be, &host, vector.cols));
+	if (out)
+		FP_TRY(copy_rows(r, list, be, host, true));
+	FP_TRY(out ? be->memory->upload(be, vector, host, FP_F32, vector.cols)
+			   : be->memory->download(be, host, FP_F32, vector.cols, vector));
+	FP_TRY(be->memory->synchronize(be));
+	if (!out)
+		FP_TRY(copy_rows(r, list, be, host, false));
+cleanup:
+	fp_free(host);
+	return status;
+}
+
+/* What goes to each rank and comes from it. */
+typedef struct parcels {
+	fp_parcel *out, *in;
+	int ranks;
+} parcels;
+
+static fp_status parcels_new(parcels *p, fp_backend *be, const fp_share *share)
+{
+	fp_status status;
+	*p = (parcels){.ranks = fp_share_ranks(share)};
+	FP_TRY(FP_NEW(be->ctx, &p->out, p->ranks));
+	FP_TRY(FP_NEW(be->ctx, &p->in, p->ranks));
+cleanup:
+	return status;
+}
+
+static void parcels_free(parcels *p)
+{
+	for (int i = 0; i < p->ranks && p->out && p->in; i++) {
+		fp_free(p->out[i].bytes);
+		fp_free(p->in[i].bytes);
+	}
+	fp_free(p->out);
+	fp_free(p->in);
+	*p = (parcels){0};
+}
+
+/* Space for so many floats. */
+static fp_status make_parcel(fp_parcel *out, fp_backend *be, int64_t floats)
+{
+	out->size = floats * (int64_t)sizeof(float);
+	return fp_allocate_undefined(be->ctx, &out->bytes, out->size + 1);
+}
+
+/* One block of the rows of every rank. */
+static fp_status collect_block(const fp_addends *list, rows own, fp_backend *be)
+{
+	int ranks = fp_share_ranks(own.share);
+	parcels p;
+	fp_parcel mine = {0};
+	fp_status status;
+	FP_TRY(parcels_new(&p, be, own.share));
+	FP_TRY(make_parcel(&mine, be, entries_of(&own, list)));
+	FP_TRY(copy_rows(&own, list, be, mine.bytes, true));
+	for (int rank = 0; rank < ranks; rank++) {
+		rows other = own;
+		other.rank = rank;
+		if (rank == own.rank)
+			continue;
+		p.out[rank] = mine;
+		FP_TRY(make_parcel(&p.in[rank], be, entries_of(&other, list)));
+	}
+	FP_TRY(fp_share_exchange(own.share, p.out, p.in));
+	for (int rank = 0; rank < ranks; rank++) {
+		rows other = own;
+		other.rank = rank;
+		if (rank != own.rank)
+			FP_TRY(copy_rows(&other, list, be, p.in[rank].bytes, false));
 	}
 cleanup:
-	fp_free(in);
-	fp_free(out);
+	for (int rank = 0; rank < p.ranks && p.out; rank++)
+		p.out[rank].bytes = NULL; /* all are `mine` */
+	parcels_free(&p);
+	fp_free(mine.bytes);
+	return status;
+}
+
+fp_status fp_row_slices_collect(const fp_addends *list, const fp_kept_entries *kept, const fp_share *share,
+								fp_backend *be)
+{
+	int blocks = block_count(list);
+	fp_status status = FP_OK;
+	for (int block = 0; block < blocks && fp_share_ranks(share) > 1 && status == FP_OK; block++)
+		status = collect_block(list, (rows){share, kept, fp_share_rank(share), block, blocks}, be);
 	return status;
 }
 
@@ -138,7 +232,7 @@ typedef struct gathering {
 	fp_share whole;
 	fp_part_sum tree; /* over all parts: this rank's rows, as a vector */
 	fp_matrix vectors[FP_PARTS + 1];
-	float **in; /* what came, by rank */
+	parcels parcels;
 } gathering;
 
 static fp_status make_vector(void *data, int which, fp_addends *out)
@@ -152,36 +246,38 @@ cleanup:
 	return status;
 }
 
+/* The pieces of another rank's rows, one after the other. */
+static fp_status pack_pieces(const gathering *g, int rank, fp_parcel *out)
+{
+	const fp_part_sum *sum = g->sum;
+	rows theirs = g->own;
+	theirs.rank = rank;
+	int64_t entries = entries_of(&theirs, &sum->registers[0]), at = 0;
+	fp_status status;
+	FP_TRY(make_parcel(out, sum->be, pieces_of(sum, g->own.rank).filled * entries));
+	for (int i = 0; i < sum->depth; i++)
+		if (sum->stack[i].which >= 0) {
+			FP_TRY(copy_rows(&theirs, &sum->registers[sum->stack[i].which], sum->be, (float *)out->bytes + at, true));
+			at += entries;
+		}
+cleanup:
+	return status;
+}
+
 /* Sends the rows of others to them, and receives this rank's. */
 static fp_status exchange_rows(gathering *g)
 {
 	const fp_part_sum *sum = g->sum;
-	const fp_share *share = sum->share;
-	const fp_addends *list = &sum->registers[0];
-	fp_context *ctx = sum->be->ctx;
-	int ranks = fp_share_ranks(share), me = fp_share_rank(share);
-	int64_t own = entries_of(&g->own, list);
-	float *out = NULL;
+	int64_t own = entries_of(&g->own, &sum->registers[0]);
 	fp_status status = FP_OK;
-	for (int way = 1; way < ranks; way++) {
-		rows theirs = {share, (me + way) % ranks, g->own.block, g->own.blocks};
-		int from = (me + ranks - way) % ranks;
-		int64_t entries = entries_of(&theirs, list), sent = 0, received = pieces_of(sum, from).filled * own;
-		FP_TRY(FP_NEW(ctx, &out, pieces_of(sum, me).filled * entries + 1));
-		for (int i = 0; i < sum->depth; i++)
-			if (sum->stack[i].which >= 0) {
-				FP_TRY(copy_rows(&theirs, &sum->registers[sum->stack[i].which], sum->be, out + sent, true));
-				sent += entries;
-			}
-		if (received > 0)
-			FP_TRY(FP_NEW(ctx, &g->in[from], received));
-		FP_TRY(fp_share_exchange(share, theirs.rank, out, sent * (int64_t)sizeof *out, from,
-								 received > 0 ? g->in[from] : NULL, received * (int64_t)sizeof *out));
-		fp_free(out);
-		out = NULL;
+	for (int rank = 0; rank < g->parcels.ranks; rank++) {
+		if (rank == g->own.rank)
+			continue;
+		FP_TRY(pack_pieces(g, rank, &g->parcels.out[rank]));
+		FP_TRY(make_parcel(&g->parcels.in[rank], sum->be, pieces_of(sum, rank).filled * own));
 	}
+	FP_TRY(fp_share_exchange(sum->share, g->parcels.out, g->parcels.in));
 cleanup:
-	fp_free(out);
 	return status;
 }
 
@@ -199,10 +295,10 @@ static fp_status add_pieces(gathering *g, int rank)
 		if (piece.which >= 0) {
 			FP_TRY(fp_part_sum_take_register(&g->tree, &piece.which));
 			if (mine)
-				FP_TRY(
-					copy_on_device(&g->own, &sum->registers[sum->stack[i].which], be, g->vectors[piece.which], true));
+				FP_TRY(copy_vector(&g->own, &sum->registers[sum->stack[i].which], be, g->vectors[piece.which], true));
 			else
-				FP_TRY(be->memory->upload(be, g->vectors[piece.which], g->in[rank] + at, FP_F32, own));
+				FP_TRY(be->memory->upload(be, g->vectors[piece.which], (const float *)g->parcels.in[rank].bytes + at,
+										  FP_F32, own));
 			at += own;
 		}
 		FP_TRY(fp_part_sum_push(&g->tree, piece));
@@ -212,13 +308,13 @@ cleanup:
 }
 
 /* One block of this rank's rows. */
-static fp_status gather_block(fp_part_sum *sum, int block, int blocks)
+static fp_status gather_block(fp_part_sum *sum, const fp_kept_entries *kept, int block, int blocks)
 {
 	const fp_share *share = sum->share;
 	fp_backend *be = sum->be;
-	gathering g = {.sum = sum, .own = {share, fp_share_rank(share), block, blocks}, .whole = *share};
+	gathering g = {.sum = sum, .own = {share, kept, fp_share_rank(share), block, blocks}, .whole = *share};
 	fp_status status;
-	FP_TRY(FP_NEW(be->ctx, &g.in, fp_share_ranks(share)));
+	FP_TRY(parcels_new(&g.parcels, be, share));
 	g.whole.comm = NULL;
 	g.whole.begin = 0;
 	g.whole.end = share->parts;
@@ -229,19 +325,17 @@ static fp_status gather_block(fp_part_sum *sum, int block, int blocks)
 	for (int rank = 0; rank < fp_share_ranks(share); rank++)
 		FP_TRY(add_pieces(&g, rank));
 	if (g.tree.stack[0].which >= 0)
-		FP_TRY(copy_on_device(&g.own, &sum->registers[0], be, g.vectors[g.tree.stack[0].which], false));
+		FP_TRY(copy_vector(&g.own, &sum->registers[0], be, g.vectors[g.tree.stack[0].which], false));
 	FP_TRY(be->memory->synchronize(be)); /* before what was received is freed */
 cleanup:
 	fp_part_sum_close(&g.tree);
 	for (int i = 0; i <= FP_PARTS; i++)
 		fp_matrix_free(be, &g.vectors[i]);
-	for (int rank = 0; g.in && rank < fp_share_ranks(share); rank++)
-		fp_free(g.in[rank]);
-	fp_free(g.in);
+	parcels_free(&g.parcels);
 	return status;
 }
 
-fp_status fp_part_sum_scatter(fp_part_sum *sum)
+fp_status fp_part_sum_scatter(fp_part_sum *sum, const fp_kept_entries *kept)
 {
 	fp_status status;
 	if (fp_share_ranks(sum->share) == 1)
@@ -252,9 +346,10 @@ fp_status fp_part_sum_scatter(fp_part_sum *sum)
 		FP_TRY(fp_part_sum_take_register(sum, &which));
 	}
 	FP_REQUIRE(sum->be, sum->registers[0].number_count == 0);
+	FP_REQUIRE(sum->be, !kept || kept->count == sum->registers[0].matrix_count);
 	int blocks = block_count(&sum->registers[0]);
 	for (int block = 0; block < blocks; block++)
-		FP_TRY(gather_block(sum, block, blocks));
+		FP_TRY(gather_block(sum, kept, block, blocks));
 	sum->depth = 0;
 cleanup:
 	return status;

@@ -110,12 +110,11 @@ fp_status fp_share_bytes(const fp_share *share, fp_journey journey, int other, v
 	return status;
 }
 
-fp_status fp_share_exchange(const fp_share *share, int to, const void *out, int64_t out_size, int from, void *in,
-							int64_t in_size)
+fp_status fp_share_exchange(const fp_share *share, const fp_parcel *out, const fp_parcel *in)
 {
 	fp_comm *comm = share->comm;
 	fp_stage stage = fp_stage_enter(comm->ctx, FP_STAGE_RANKS);
-	fp_status status = comm->ops->exchange(comm, to, out, out_size, from, in, in_size);
+	fp_status status = comm->ops->exchange(comm, out, in);
 	fp_stage_enter(comm->ctx, stage);
 	return status;
 }

@@ -46,9 +46,8 @@ int64_t fp_share_most(const fp_share *share);
 /* To rank `other`, from it, or from it to all. */
 typedef enum fp_journey { FP_SENDS, FP_RECEIVES, FP_BROADCASTS } fp_journey;
 fp_status fp_share_bytes(const fp_share *share, fp_journey journey, int other, void *bytes, int64_t size);
-/* To one rank and from another at the same time. */
-fp_status fp_share_exchange(const fp_share *share, int to, const void *out, int64_t out_size, int from, void *in,
-							int64_t in_size);
+/* To and from all other ranks at the same time; parcels by rank. */
+fp_status fp_share_exchange(const fp_share *share, const fp_parcel *out, const fp_parcel *in);
 /* A matrix of any type, through host memory. An absent one, absent on both sides, is left out. */
 fp_status fp_share_matrix(const fp_share *share, fp_backend *be, fp_journey journey, int other, fp_matrix m);
 /* values: `bytes` bytes for each part, of which each rank has set its own; all of them ← those of all parts. */

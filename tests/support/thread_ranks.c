@@ -68,11 +68,16 @@ static fp_status thread_receive(fp_comm *comm, int from, void *bytes, int64_t si
 	return fits ? FP_OK : fp_fail(comm->ctx, FP_ERROR_INTERNAL, "a message of another size");
 }
 
-static fp_status thread_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
-								 int64_t in_size)
+static fp_status thread_exchange(fp_comm *comm, const fp_parcel *out, const fp_parcel *in)
 {
-	fp_status status = thread_send(comm, to, out, out_size);
-	return status == FP_OK ? thread_receive(comm, from, in, in_size) : status;
+	fp_status status = FP_OK;
+	for (int rank = 0; rank < comm->size && status == FP_OK; rank++)
+		if (rank != comm->rank && out[rank].size > 0)
+			status = thread_send(comm, rank, out[rank].bytes, out[rank].size);
+	for (int rank = 0; rank < comm->size && status == FP_OK; rank++)
+		if (rank != comm->rank && in[rank].size > 0)
+			status = thread_receive(comm, rank, in[rank].bytes, in[rank].size);
+	return status;
 }
 
 static fp_status thread_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)

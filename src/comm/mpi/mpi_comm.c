@@ -68,33 +68,26 @@ static int block_at(int64_t size, int64_t done)
 	return size - done < BLOCK ? (int)(size - done) : BLOCK;
 }
 
-/* Short messages travel without waiting for the other rank, long ones after both ranks have come. */
-static fp_status mpi_exchange(fp_comm *comm, int to, const void *out, int64_t out_size, int from, void *in,
-							  int64_t in_size)
+/* Sends to `other`, or receives from it. Short messages travel without waiting for the other rank, long ones after both
+ * ranks have come. */
+static fp_status transfer(fp_comm *comm, int other, bool sends, void *bytes, int64_t size)
 {
 	/* of a request that is null MPI_Test() says that it is done */
-	MPI_Request sent = MPI_REQUEST_NULL, received = MPI_REQUEST_NULL;
-	MPI_Request here[4] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+	MPI_Request request = MPI_REQUEST_NULL, here[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+	const char *what = sends ? "sending" : "receiving";
 	fp_status status = FP_OK;
-	if (out_size > LONG)
-		FP_TRY(announce(comm, to, SENDER_TAG, RECEIVER_TAG, here));
-	if (in_size > LONG)
-		FP_TRY(announce(comm, from, RECEIVER_TAG, SENDER_TAG, here + 2));
-	for (int i = 0; i < 4; i++)
+	if (size > LONG)
+		FP_TRY(announce(comm, other, sends ? SENDER_TAG : RECEIVER_TAG, sends ? RECEIVER_TAG : SENDER_TAG, here));
+	for (int i = 0; i < 2; i++)
 		FP_TRY(finish(comm, &here[i], FOR_A_RANK, "waiting for a rank"));
-	for (int64_t done = 0; done < out_size || done < in_size; done += BLOCK) {
-		if (done < in_size)
-			FP_TRY(check(comm,
-						 MPI_Irecv((char *)in + done, block_at(in_size, done), MPI_BYTE, from, DATA_TAG, MPI_COMM_WORLD,
-								   &received),
-						 "receiving"));
-		if (done < out_size)
-			FP_TRY(check(comm,
-						 MPI_Isend((const char *)out + done, block_at(out_size, done), MPI_BYTE, to, DATA_TAG,
-								   MPI_COMM_WORLD, &sent),
-						 "sending"));
-		FP_TRY(finish(comm, &received, in_size > LONG ? FOR_DATA : FOR_A_RANK, "receiving"));
-		FP_TRY(finish(comm, &sent, out_size > LONG ? FOR_DATA : FOR_A_RANK, "sending"));
+	for (int64_t done = 0; done < size; done += BLOCK) {
+		char *at = (char *)bytes + done;
+		int count = block_at(size, done);
+		FP_TRY(check(comm,
+					 sends ? MPI_Isend(at, count, MPI_BYTE, other, DATA_TAG, MPI_COMM_WORLD, &request)
+						   : MPI_Irecv(at, count, MPI_BYTE, other, DATA_TAG, MPI_COMM_WORLD, &request),
+					 what));
+		FP_TRY(finish(comm, &request, size > LONG ? FOR_DATA : FOR_A_RANK, what));
 	}
 cleanup:
 	return status;
@@ -102,23 +95,55 @@ cleanup:
 
 static fp_status mpi_send(fp_comm *comm, int to, const void *bytes, int64_t size)
 {
-	return mpi_exchange(comm, to, bytes, size, to, NULL, 0);
+	return transfer(comm, to, true, (void *)bytes, size);
 }
 
 static fp_status mpi_receive(fp_comm *comm, int from, void *bytes, int64_t size)
 {
-	return mpi_exchange(comm, from, NULL, 0, from, bytes, size);
+	return transfer(comm, from, false, bytes, size);
+}
+
+/* Returns when all ranks have come. */
+static fp_status meet(fp_comm *comm, const char *what)
+{
+	MPI_Request request;
+	fp_status status = check(comm, MPI_Ibarrier(MPI_COMM_WORLD, &request), what);
+	return status == FP_OK ? finish(comm, &request, FOR_A_RANK, what) : status;
+}
+
+static fp_status mpi_exchange(fp_comm *comm, const fp_parcel *out, const fp_parcel *in)
+{
+	MPI_Request *requests = NULL;
+	int count = 0;
+	fp_status status;
+	FP_TRY(FP_NEW(comm->ctx, &requests, 2 * comm->size));
+	FP_TRY(meet(comm, "an exchange"));
+	for (int way = 1; way < comm->size; way++) { /* not all to the same rank first */
+		int to = (comm->rank + way) % comm->size, from = (comm->rank + comm->size - way) % comm->size;
+		if (in[from].size > 0)
+			FP_TRY(check(comm,
+						 MPI_Irecv(in[from].bytes, (int)in[from].size, MPI_BYTE, from, DATA_TAG, MPI_COMM_WORLD,
+								   &requests[count++]),
+						 "receiving"));
+		if (out[to].size > 0)
+			FP_TRY(check(
+				comm,
+				MPI_Isend(out[to].bytes, (int)out[to].size, MPI_BYTE, to, DATA_TAG, MPI_COMM_WORLD, &requests[count++]),
+				"sending"));
+	}
+	for (int i = 0; i < count; i++)
+		FP_TRY(finish(comm, &requests[i], FOR_DATA, "an exchange"));
+cleanup:
+	fp_free(requests);
+	return status;
 }
 
 static fp_status mpi_broadcast(fp_comm *comm, int from, void *bytes, int64_t size)
 {
 	fp_status status = FP_OK;
 	MPI_Request request;
-	if (size > LONG) { /* until all have come */
-		status = check(comm, MPI_Ibarrier(MPI_COMM_WORLD, &request), "a broadcast");
-		if (status == FP_OK)
-			status = finish(comm, &request, FOR_A_RANK, "a broadcast");
-	}
+	if (size > LONG)
+		status = meet(comm, "a broadcast");
 	for (int64_t done = 0; status == FP_OK && done < size; done += BLOCK) {
 		status = check(comm,
 					   MPI_Ibcast((char *)bytes + done, block_at(size, done), MPI_BYTE, from, MPI_COMM_WORLD, &request),

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kept_entries.h: which entries of some matrices are kept by pruning. Ranks send only these to each other, one after the
+ * other, row by row: half of a matrix at 50%.
+ */
+#ifndef FP_SHARING_KEPT_ENTRIES_H
+#define FP_SHARING_KEPT_ENTRIES_H
+
+#include "backend/backend.h"
+
+typedef struct fp_kept_matrix {
+	int64_t rows, cols;
+	uint8_t *mask;   /* 1: kept */
+	int64_t *before; /* of each row, and of the end: the kept entries in the rows before it */
+} fp_kept_matrix;
+
+/* A list that grows; freed with fp_kept_entries_free(); all zero: empty. */
+typedef struct fp_kept_entries {
+	fp_kept_matrix *list;
+	int64_t count, capacity;
+} fp_kept_entries;
+
+/* Appends a matrix (F32), of which the entries that are not zero are kept, or all. An absent matrix is left out. */
+fp_status fp_kept_entries_add(fp_kept_entries *kept, fp_backend *be, fp_matrix m, bool all);
+void fp_kept_entries_free(fp_kept_entries *kept);
+
+/* The number of kept entries in some rows. */
+static inline int64_t fp_kept_count(const fp_kept_matrix *kept, int64_t first, int64_t rows)
+{
+	return kept->before[first + rows] - kept->before[first];
+}
+
+/* Between `m`, the rows from `first` on, and `packed`, their kept entries. Unpacked, all others are zero. */
+fp_status fp_kept_pack(const fp_kept_matrix *kept, fp_backend *be, int64_t first, fp_matrix m, float *packed);
+fp_status fp_kept_unpack(const fp_kept_matrix *kept, fp_backend *be, int64_t first, const float *packed, fp_matrix m);
+
+#endif
