@@ -34,6 +34,7 @@ typedef struct fp_held {
 	fp_matrix values;    /* bytes, as the backend wants them; so the next two */
 	fp_matrix positions; /* where the values stand; absent if dense or among the values */
 	fp_matrix offsets;   /* where the values of some rows begin; absent unless FP_HELD_MASK */
+	uint8_t granules[8]; /* the backend's own: of each part of a row, if that is the same in all rows */
 } fp_held;
 
 typedef struct fp_decode_operations {

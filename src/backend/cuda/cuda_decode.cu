@@ -12,10 +12,15 @@ static decode_part part_of(const fp_held *W)
 	int64_t size = fp_dtype_size(W->dtype);
 	p.values = fp_cuda_at<const char>(W->values);
 	p.rows = (int)W->rows;
-	if (W->form == FP_HELD_MASK)
-		p.offsets = (const uint32_t *)(const void *)fp_cuda_bytes(W->offsets);
-	else
+	if (W->form == FP_HELD_MASK) {
+		p.counts = (const decode_counts *)(const void *)fp_cuda_bytes(W->offsets);
+		p.strays = fp_cuda_at<const char>(W->positions);
+		memcpy(p.granules, W->granules, sizeof p.granules);
+		for (size_t i = 0; i < sizeof p.granules; i++)
+			p.row_granules += p.granules[i];
+	} else {
 		p.row_bytes = W->form == FP_HELD_DENSE ? decode_dense_bytes(W->cols, size) : decode_pairs_bytes(W->cols, size);
+	}
 	return p;
 }
 
@@ -41,6 +46,9 @@ template <typename Form, int B, int WARPS> static fp_status launch(fp_backend *b
 	FP_CUDA(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
 	int64_t blocks =
 		fp_smaller((a->rows + WARPS - 1) / WARPS, fp_cuda_state_of(be)->processors * (B <= 2 ? 32 / WARPS : 1));
+	a->chunks = (int)decode_chunks(a->cols);
+	a->block_rows = (int)(a->rows / blocks);
+	a->longer_blocks = (int)(a->rows % blocks);
 	cudaLaunchAttribute attribute = {};
 	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -14,28 +14,26 @@ __device__ static inline void decode_put(U *out, const T *entry, int64_t column,
 		fp_cuda_store(out + column, fp_cuda_load(entry));
 }
 
-/* A chunk of `cols` columns at `from`; returns where the next one begins. */
+/* Chunk number `unit` of all rows' chunks, of `cols` columns. */
 template <typename T, typename U>
-__device__ static const char *decode_expand_mask(const char *from, int lane, int cols, U *out)
+__device__ static void decode_expand_mask(const decode_part &p, int64_t unit, int lane, int cols, U *out)
 {
-	decode_chunk_head head = *(const decode_chunk_head *)(const void *)from;
+	decode_counts before = p.counts[unit], end = p.counts[unit + 1];
 	int q = 0;
-	from += DECODE_HEADER;
-	for (unsigned g = 0; g < head.granules; g++) {
+	for (unsigned g = before.granules; g < end.granules; g++) {
+		const char *from = p.values + g * decode_granule_bytes(sizeof(T));
 		unsigned gaps = ((const uint32_t *)(const void *)from)[lane];
 		const T *values = (const T *)(const void *)(from + 128) + lane * DECODE_GRANULE;
 		for (int i = 0; i < DECODE_GRANULE; i++, q++) {
 			q += gaps >> (4 * i) & 15;
 			decode_put(out, values + i, (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
 		}
-		from += 32 * (4 + DECODE_GRANULE * sizeof(T));
 	}
-	const decode_stray<T> *strays = (const decode_stray<T> *)(const void *)from;
-	for (unsigned i = lane; i < head.strays; i += 32) {
+	const decode_stray<T> *strays = (const decode_stray<T> *)p.strays;
+	for (unsigned i = before.strays + lane; i < end.strays; i += 32) {
 		int place = strays[i].place, in_lane = place / 32;
 		decode_put(out, &strays[i].value, (int64_t)(in_lane / 4) * 128 + place % 32 * 4 + in_lane % 4, cols);
 	}
-	return from + ((head.strays * sizeof(decode_stray<T>) + 15) & ~(size_t)15);
 }
 
 template <typename T, typename U>
@@ -58,14 +56,15 @@ __global__ void decode_expand_kernel(decode_part p, int form, int cols, U *out, 
 	int lane = threadIdx.x % 32, row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
 	if (row >= p.rows)
 		return;
-	const char *from = p.row_at(row);
+	const char *from = p.values + row * p.row_bytes;
 	out += row * stride;
 	for (int c = lane; c < cols; c += 32)
 		fp_cuda_store(out + c, form == 0 ? fp_cuda_load((const T *)(const void *)from + c) : 0.0f);
 	__syncwarp();
-	int chunk = decode_mask_chunk(cols);
-	for (int first = 0; form == 1 && first < cols; first += chunk)
-		from = decode_expand_mask<T>(from, lane, min(chunk, cols - first), out + first);
+	int chunks = (cols + DECODE_CHUNK - 1) / DECODE_CHUNK;
+	for (int chunk = 0; form == 1 && chunk < chunks; chunk++)
+		decode_expand_mask<T>(p, (int64_t)row * chunks + chunk, lane,
+							  min((int)DECODE_CHUNK, cols - chunk * DECODE_CHUNK), out + (int64_t)chunk * DECODE_CHUNK);
 	if (form == 2)
 		decode_expand_pairs<T>(from, lane, cols, out);
 }

@@ -7,46 +7,41 @@
 #include "backend/cuda/cuda_decode_stream.cuh"
 #include "backend/cuda/cuda_entries.cuh"
 
+#include <type_traits>
+
 enum {
 	DECODE_UNITS = 8,
 	DECODE_WARP_RING = DECODE_UNITS * DECODE_UNIT, /* bytes */
 	DECODE_PARTS = 4,
 };
 
-/* The rows of all parts are divided evenly among the blocks, those of a block among its warps: where a warp begins. */
-template <int WARPS> __device__ static inline int64_t decode_first_row(int64_t rows, int block, int blocks, int warp)
-{
-	int64_t begin = rows * block / blocks;
-	int count = (int)(rows * (block + 1) / blocks - begin);
-	return begin + count * warp / WARPS;
-}
-
 /* One matrix. */
 struct decode_part {
 	const char *values;
-	const uint32_t *offsets; /* of rows, in units of 16 bytes; or null, and all rows have row_bytes */
-	int64_t row_bytes;
+	int64_t row_bytes;             /* unless it is a mask */
+	const decode_counts *counts;   /* of a mask: before each chunk of each row, and all */
+	const char *strays;            /* of a mask */
+	uint8_t granules[DECODE_SAME]; /* of a mask: of each chunk of all rows */
+	int row_granules;              /* their sum; 0: as `counts` says */
 	float *y;
 	__nv_bfloat16 *narrow_y; /* instead of y */
 	int64_t y_stride;
 	int rows;
 	int first_row; /* among the rows of all parts */
-	__device__ const char *row_at(int64_t row) const
-	{
-		return values + (offsets ? (int64_t)offsets[row] * 16 : row * row_bytes);
-	}
 };
 
 struct decode_arguments {
 	decode_part part[DECODE_PARTS];
 	int parts;
-	int64_t rows; /* of all parts */
+	int64_t rows;                  /* of all parts */
+	int block_rows, longer_blocks; /* rows of a block; so many of the first blocks have one more */
 	const float *x;
 	const __nv_bfloat16 *narrow_x; /* instead of x */
 	int64_t x_stride;
 	int batch; /* rows of x, at most the kernel's */
 	bool add;  /* to y */
 	int cols;
+	int chunks;    /* of a row */
 	bool resident; /* all of x is in shared memory at once, not one chunk */
 };
 
@@ -148,9 +143,20 @@ template <int B, int V> __device__ static void decode_load_x(float *xs, const de
 
 /* --- a row of each form ------------------------------------------------------------------------------------------ */
 
+/* Rows of a part that all have row_bytes. */
+template <int WINDOW> struct decode_equal_rows : decode_stream<DECODE_UNITS, WINDOW> {
+	using decode_stream<DECODE_UNITS, WINDOW>::decode_stream;
+	/* Rows [row, end) of a part. */
+	__device__ void begin_rows(const decode_part &p, int row, int end, int)
+	{
+		this->begin(p.values + row * p.row_bytes, p.values + end * p.row_bytes);
+	}
+};
+
 /*
- * A form says how a row's part of a chunk is added to the lane's sums. `at` is the shared address of the lane's first
- * column of the chunk. WINDOW: units of the stream that it reads at once, and one more.
+ * A form says how the bytes of rows come (`reader`) and how a row's part of a chunk is added to the lane's sums. `at` is
+ * the shared address of the lane's first column of the chunk. WINDOW: units of a stream that it reads at once, and one
+ * more.
  *
  * Instructions: at 4.8 TB/s each of 132 processors gets 20 bytes in a cycle of 1.75 GHz, in which it issues 4
  * instructions of a warp: 100 for 512 bytes. Eight entries of each lane, 512 bytes if dense, take 24 instructions
@@ -159,19 +165,16 @@ template <int B, int V> __device__ static void decode_load_x(float *xs, const de
  * limit, were measured to wait for their instructions too.
  */
 template <typename T> struct decode_dense {
-	static const int V = 16 / sizeof(T), WINDOW = 3;
-	__device__ static int chunk_columns(int)
-	{
-		return DECODE_CHUNK;
-	}
+	static const int V = 16 / sizeof(T);
+	typedef decode_equal_rows<3> reader;
 	template <int B> __device__ static void vector(float sums[B], const uint4 &v, unsigned at)
 	{
 #pragma unroll
 		for (int j = 0; j < V; j++)
 			decode_add<B>(sums, decode_entry(v, j, (const T *)nullptr), at + j * 128 * B);
 	}
-	template <int B, typename S>
-	__device__ static void add(float sums[B], S &stream, int chunk, int cols, unsigned at, int lane)
+	template <int B>
+	__device__ static void add(float sums[B], reader &stream, int chunk, int cols, unsigned at, int lane)
 	{
 		const int per_chunk = DECODE_CHUNK / V;
 		int vectors = min(per_chunk, (cols + V - 1) / V - chunk * per_chunk);
@@ -191,12 +194,53 @@ template <typename T> struct decode_dense {
 	}
 };
 
-template <typename T> struct decode_mask {
-	static const int V = 4, WINDOW = sizeof(T) == 2 ? 4 : 6;
-	__device__ static int chunk_columns(int cols)
+/* The chunks of rows of a mask, one after the other. */
+template <typename T> struct decode_mask_rows {
+	static const int AT_ONCE = sizeof(T) == 2 ? 2 : 1; /* granules of a block */
+	static const int GRANULE_BYTES = (int)decode_granule_bytes(sizeof(T));
+	static_assert(decode_blocks<AT_ONCE * GRANULE_BYTES>::SLOTS * AT_ONCE * GRANULE_BYTES <= DECODE_WARP_RING, "");
+	decode_blocks<AT_ONCE * GRANULE_BYTES> blocks;
+	bool half; /* of the block at hand one granule was read */
+	const decode_part *part;
+	decode_counts before, behind;       /* the chunk at hand */
+	const decode_counts *counts, *last; /* of `behind`, and at the end of the rows */
+
+	__device__ decode_mask_rows(unsigned memory, int lane) : blocks(memory, lane)
 	{
-		return decode_mask_chunk(cols);
 	}
+	__device__ void begin_rows(const decode_part &p, int row, int end, int chunks)
+	{
+		counts = p.counts + (int64_t)row * chunks;
+		last = p.counts + (int64_t)end * chunks;
+		part = &p;
+		int64_t first = (int64_t)row * p.row_granules;
+		int count = (end - row) * p.row_granules;
+		if (p.row_granules == 0) {
+			first = counts->granules;
+			count = (int)(last->granules - counts->granules);
+		}
+		blocks.begin(p.values + first * GRANULE_BYTES, count * GRANULE_BYTES);
+		half = false;
+		behind = *counts;
+		go_on();
+	}
+	/* Of the chunk at hand, which has this number in its row. */
+	__device__ int granules(int chunk) const
+	{
+		return part->row_granules > 0 ? part->granules[chunk] : (int)(behind.granules - before.granules);
+	}
+	/* To the next chunk: its counts are on their way while the one before is multiplied. */
+	__device__ void go_on()
+	{
+		before = behind;
+		if (counts < last)
+			behind = *++counts;
+	}
+};
+
+template <typename T> struct decode_mask {
+	static const int V = 4;
+	typedef decode_mask_rows<T> reader;
 	/* Address of the entry behind the gaps whose sum is in byte i of `sums_of_gaps`. */
 	template <int B> __device__ static unsigned place(unsigned sums_of_gaps, int i, unsigned at)
 	{
@@ -217,60 +261,83 @@ template <typename T> struct decode_mask {
 			decode_add<B>(sums, v.entry(i), place<B>(i % 2 ? odd : even, i / 2, at) + i * 128 * B);
 		return at + (odd >> 24) * (128 * B) + DECODE_GRANULE * 128 * B;
 	}
-	/* `at` is the address of the chunk's first column. */
-	template <int B, typename S>
-	__device__ static void strays(float sums[B], S &stream, unsigned count, unsigned at, int lane)
+	/* The next granule; sums and others change places, so that each sum gets every second one of a chunk. */
+	template <int B> __device__ static unsigned single(float sums[B], float others[B], reader &r, unsigned at, int lane)
 	{
-		const int at_once = 4;
-		for (unsigned done = 0; done < count; done += 32 * at_once) {
-			stream.fetch();
+		unsigned offset = r.half ? reader::GRANULE_BYTES : 0;
+		decode_granule<T> v;
+		v.load(r.blocks, offset + 128 + lane * decode_granule<T>::BYTES);
+		at = granule<B>(sums, v, r.blocks.template load<uint32_t>(offset + lane * 4), at);
 #pragma unroll
-			for (int u = 0; u < at_once; u++) {
-				unsigned i = u * 32 + lane, offset = i * 2 * sizeof(T);
-				if (done + i >= count)
-					continue;
-				if constexpr (sizeof(T) == 2) {
-					uint32_t both = stream.template load<uint32_t>(offset);
-					decode_add<B>(sums, decode_entry(uint4{both, 0, 0, 0}, 0, (const T *)nullptr),
-								  at + (both >> 16) * (4 * B));
-				} else {
-					uint2 both = stream.template load<uint2>(offset);
-					decode_add<B>(sums, __uint_as_float(both.x), at + (both.y & 0xffffU) * (4 * B));
-				}
-			}
-			stream.advance((min(32U * at_once, count - done) * 2 * (unsigned)sizeof(T) + 15) & ~15U);
+		for (int b = 0; b < B; b++) {
+			float sum = sums[b];
+			sums[b] = others[b];
+			others[b] = sum;
 		}
+		r.half = reader::AT_ONCE == 2 && !r.half;
+		return at;
 	}
-	template <int B, typename S> __device__ static void add(float sums[B], S &stream, int, int, unsigned at, int lane)
+	/* A stray's bits; at: the address of the chunk's first column. */
+	template <int B> __device__ static void add_stray(float sums[B], uint32_t bits, unsigned at)
 	{
-		const int bytes = decode_granule<T>::BYTES, all_bytes = 128 + 32 * bytes;
+		decode_add<B>(sums, decode_entry(uint4{bits, 0, 0, 0}, 0, (const T *)nullptr), at + (bits >> 16) * (4 * B));
+	}
+	template <int B> __device__ static void add_stray(float sums[B], uint2 bits, unsigned at)
+	{
+		decode_add<B>(sums, __uint_as_float(bits.x), at + (bits.y & 0xffffU) * (4 * B));
+	}
+	template <int B> __device__ static void add(float sums[B], reader &r, int chunk, int, unsigned at, int lane)
+	{
+		typedef typename std::conditional<sizeof(T) == 2, uint32_t, uint2>::type stray_bits;
+		const int all_bytes = reader::GRANULE_BYTES, bytes = decode_granule<T>::BYTES, early = DECODE_EARLY / 32;
+		int granules = r.granules(chunk);
 		float others[B] = {}; /* two chains of sums */
 		unsigned first = at - lane * 4 * B;
-		stream.fetch();
-		uint2 head = stream.template load<uint2>(0); /* decode_chunk_head */
-		stream.advance(DECODE_HEADER);
-		int granules = (int)head.x;
-		for (; granules >= 2; granules -= 2) {
-			decode_granule<T> v[2];
-			unsigned gaps[2];
-			stream.fetch();
+		if (reader::AT_ONCE == 2 && r.half && granules > 0) {
+			at = single<B>(sums, others, r, at, lane);
+			granules--;
+		}
+		auto multiply = [&](int count) {
+			for (; count > 0; count--) {
+				r.blocks.advance();
+				if constexpr (reader::AT_ONCE == 1) {
+					at = single<B>(sums, others, r, at, lane);
+				} else {
+					decode_granule<T> v[2];
+					unsigned gaps[2];
 #pragma unroll
-			for (int u = 0; u < 2; u++) {
-				gaps[u] = stream.template load<uint32_t>(u * all_bytes + lane * 4);
-				v[u].load(stream, u * all_bytes + 128 + lane * bytes);
+					for (int u = 0; u < 2; u++) {
+						gaps[u] = r.blocks.template load<uint32_t>(u * all_bytes + lane * 4);
+						v[u].load(r.blocks, u * all_bytes + 128 + lane * bytes);
+					}
+					at = granule<B>(sums, v[0], gaps[0], at);
+					at = granule<B>(others, v[1], gaps[1], at);
+				}
 			}
-			at = granule<B>(sums, v[0], gaps[0], at);
-			at = granule<B>(others, v[1], gaps[1], at);
-			stream.advance(2 * all_bytes);
+		};
+		/* The strays are on their way while the second half of the blocks is multiplied; the first half does not wait for
+		 * their number. */
+		int blocks = granules / reader::AT_ONCE;
+		multiply(blocks / 2);
+		int strays = (int)(r.behind.strays - r.before.strays);
+		const stray_bits *from = (const stray_bits *)(const void *)r.part->strays + r.before.strays + lane;
+		stray_bits stray[early];
+#pragma unroll
+		for (int u = 0; u < early; u++)
+			if (u * 32 + lane < strays)
+				stray[u] = __ldg(from + u * 32);
+		r.go_on();
+		multiply(blocks - blocks / 2);
+		if (granules > blocks * reader::AT_ONCE) {
+			r.blocks.advance();
+			at = single<B>(sums, others, r, at, lane);
 		}
-		if (granules > 0) {
-			decode_granule<T> v;
-			stream.fetch();
-			v.load(stream, 128 + lane * bytes);
-			granule<B>(sums, v, stream.template load<uint32_t>(lane * 4), at);
-			stream.advance(all_bytes);
-		}
-		strays<B>(others, stream, head.y, first, lane);
+#pragma unroll
+		for (int u = 0; u < early; u++)
+			if (u * 32 + lane < strays)
+				add_stray<B>(others, stray[u], first);
+		for (int i = early * 32 + lane; i < strays; i += 32)
+			add_stray<B>(others, __ldg(from + i - lane), first);
 #pragma unroll
 		for (int b = 0; b < B; b++)
 			sums[b] += others[b];
@@ -278,11 +345,8 @@ template <typename T> struct decode_mask {
 };
 
 template <typename T> struct decode_pairs {
-	static const int V = 4, WINDOW = sizeof(T) == 2 ? 4 : 6;
-	__device__ static int chunk_columns(int)
-	{
-		return DECODE_CHUNK;
-	}
+	static const int V = 4;
+	typedef decode_equal_rows<sizeof(T) == 2 ? 4 : 6> reader;
 	/* Bits 7 and 8 of `at` are zero if B is 1: shared memory and the rings before x are aligned to 512. */
 	template <int B>
 	__device__ static void granule(float sums[B], const decode_granule<T> &v, unsigned bits, unsigned at)
@@ -294,8 +358,8 @@ template <typename T> struct decode_pairs {
 			decode_add<B>(sums, v.entry(i), place + i / 2 * 512 * B);
 		}
 	}
-	template <int B, typename S>
-	__device__ static void add(float sums[B], S &stream, int chunk, int cols, unsigned at, int lane)
+	template <int B>
+	__device__ static void add(float sums[B], reader &stream, int chunk, int cols, unsigned at, int lane)
 	{
 		const int per_chunk = DECODE_CHUNK / DECODE_STEP, bytes = decode_granule<T>::BYTES;
 		int steps = min(per_chunk, (cols + DECODE_STEP - 1) / DECODE_STEP - chunk * per_chunk);
@@ -318,7 +382,7 @@ template <typename T> struct decode_pairs {
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-__device__ static inline const decode_part &decode_part_of(const decode_arguments &a, int64_t row)
+__device__ static inline const decode_part &decode_part_of(const decode_arguments &a, int row)
 {
 	int part = 0;
 	while (part + 1 < a.parts && row >= a.part[part + 1].first_row)
@@ -355,19 +419,18 @@ __global__ void __launch_bounds__(WARPS * 32, B <= 2 ? 32 / WARPS : 1)
 	static_assert(DECODE_WARP_RING % 512 == 0, "decode_pairs needs it");
 	float *xs = (float *)(decode_shared + WARPS * DECODE_WARP_RING);
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	int64_t row = decode_first_row<WARPS>(a.rows, blockIdx.x, gridDim.x, warp);
-	int64_t end = decode_first_row<WARPS>(a.rows, blockIdx.x, gridDim.x, warp + 1);
-	int count = (int)(a.rows * (blockIdx.x + 1) / gridDim.x - a.rows * blockIdx.x / gridDim.x);
-	int64_t stream_end = row; /* of the rows of this part */
-	int chunk_columns = Form::chunk_columns(a.cols), chunks = (a.cols + chunk_columns - 1) / chunk_columns;
+	/* the rows of all parts are divided evenly among the blocks, those of a block among its warps */
+	int block = (int)blockIdx.x, count = a.block_rows + (block < a.longer_blocks ? 1 : 0);
+	int block_row = block * a.block_rows + min(block, a.longer_blocks);
+	int row = block_row + count * warp / WARPS, end = block_row + count * (warp + 1) / WARPS;
+	int part_end = row;                                    /* of the rows of this part */
 	unsigned first = decode_shared_address(xs + lane * B); /* column of the lane */
 	const decode_part *p = a.part;
-	decode_stream<DECODE_UNITS, Form::WINDOW> stream(decode_shared_address(decode_shared + warp * DECODE_WARP_RING),
-													 lane);
+	typename Form::reader reader(decode_shared_address(decode_shared + warp * DECODE_WARP_RING), lane);
 	auto begin_part = [&] {
 		p = &decode_part_of(a, row);
-		stream_end = min(end, (int64_t)p->first_row + p->rows);
-		stream.begin(p->row_at(row - p->first_row), p->row_at(stream_end - p->first_row));
+		part_end = min(end, p->first_row + p->rows);
+		reader.begin_rows(*p, row - p->first_row, part_end - p->first_row, a.chunks);
 	};
 	if (row < end)
 		begin_part();
@@ -379,18 +442,18 @@ __global__ void __launch_bounds__(WARPS * 32, B <= 2 ? 32 / WARPS : 1)
 	}
 	for (int round = 0; round * WARPS < count; round++, row++) { /* as many for each warp, because of x */
 		float sums[B] = {};
-		if (row < end && row == stream_end)
+		if (row < end && row == part_end)
 			begin_part();
-		for (int chunk = 0; chunk < chunks; chunk++) {
+		for (int chunk = 0; chunk < a.chunks; chunk++) {
 			if (!a.resident) {
 				__syncthreads();
-				decode_load_x<B, Form::V>(xs, a, chunk * chunk_columns,
-										  min(chunk_columns, a.cols - chunk * chunk_columns));
+				decode_load_x<B, Form::V>(xs, a, chunk * DECODE_CHUNK,
+										  min((int)DECODE_CHUNK, a.cols - chunk * DECODE_CHUNK));
 				__syncthreads();
 			}
 			if (row < end)
-				Form::template add<B>(sums, stream, chunk, a.cols,
-									  first + (a.resident ? chunk * chunk_columns * 4 * B : 0), lane);
+				Form::template add<B>(sums, reader, chunk, a.cols,
+									  first + (a.resident ? chunk * DECODE_CHUNK * 4 * B : 0), lane);
 		}
 		if (row < end)
 			decode_put_sums<B>(a, *p, row - p->first_row, sums, lane);

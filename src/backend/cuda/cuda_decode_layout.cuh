@@ -11,19 +11,20 @@
  * So whatever columns the lanes read at once, each reads from a bank of its own.
  *
  * A warp takes some rows one after the other, and reads them as one stream of bytes (cuda_decode_stream.cuh): whatever
- * it needs next comes next in memory, in parts whose sizes are multiples of 16 bytes. A row is
+ * it needs next comes next in memory. A row is
  *
- *     dense    its entries, zeros behind the last
- *     mask     for each chunk: 16 bytes that begin with the number of granules of each lane and the number of strays, 4
- *              bytes each; for each granule the lanes' gaps, then their values; the strays.
+ *     dense    its entries, zeros behind the last; a multiple of 16 bytes
+ *     mask     for each chunk some granules: the lanes' gaps, then their values.
  *              A granule is GRANULE columns of a lane: their values, and for each the number of columns of the lane that
  *              lie between it and the one before, in four bits. Positions as gaps take four bits for a nonzero, the bits
  *              of a mask two at 50%, but a lane finds all of a granule's columns in a few instructions. All lanes have
  *              the same number of granules, the one that takes the fewest bytes. A lane with too few nonzeros stores
  *              some zeros too, as it does where a gap would be larger than 15. If a lane has too many, its last ones are
- *              strays: values with their places in the chunk's x, which any lane may multiply. The chunks are equally
- *              wide, as far as multiples of 128 can be.
- *              offsets: where each row begins, in units of 16 bytes, and the end
+ *              strays: values with their places in the chunk's x, which any lane may multiply. They lie elsewhere
+ *              (held->positions), so that a stream has granules only, which are equally long.
+ *              offsets: for each chunk of each row, and for the end, how many granules and strays lie before it. If
+ *              that costs few bytes, all rows have as many granules in a chunk (held->granules): a warp then knows
+ *              where its rows begin without reading it first.
  *     2:4      for each 1024 columns (two steps): the lanes' positions, 16 bits for each step, and the values, 8 of a
  *              lane in 16 bytes; an odd last step has no second values
  */
@@ -39,7 +40,8 @@ enum {
 	DECODE_GRANULE = 8,
 	DECODE_STEP = 512, /* columns of a granule of all lanes, 2:4 */
 	DECODE_MOST_GAP = 15,
-	DECODE_HEADER = 16, /* bytes before a chunk of a mask */
+	DECODE_EARLY = 3 * 32, /* strays of a chunk that are read early; more of them cost time */
+	DECODE_SAME = 8,       /* the most chunks of rows that have the same granules */
 };
 
 static inline int64_t decode_rounded_up(int64_t n, int64_t unit)
@@ -81,14 +83,8 @@ static inline bool decode_is_zero(const char *entry, int64_t size)
 
 /* --- mask -------------------------------------------------------------------------------------------------------- */
 
-/* Columns of every chunk but the last, which has the rest. */
-__host__ __device__ static inline int decode_mask_chunk(int cols)
-{
-	int chunks = (cols + DECODE_CHUNK - 1) / DECODE_CHUNK;
-	return chunks < 2 ? DECODE_CHUNK : ((cols + chunks - 1) / chunks + 127) / 128 * 128;
-}
-
-struct decode_chunk_head {
+/* Of a chunk of a row, or of all before it. */
+struct decode_counts {
 	uint32_t granules; /* of each lane */
 	uint32_t strays;
 };
@@ -146,17 +142,22 @@ static inline void decode_fill_slots(decode_slots *slots, int room)
 	}
 }
 
-/* Of a chunk. */
+/* Of a granule of all lanes. */
+__host__ __device__ static inline constexpr int64_t decode_granule_bytes(int64_t size)
+{
+	return 32 * (4 + DECODE_GRANULE * size);
+}
+/* Of so many granules and strays. */
 static inline int64_t decode_mask_bytes(int64_t granules, int64_t strays, int64_t size)
 {
-	return DECODE_HEADER + granules * 32 * (4 + DECODE_GRANULE * size) + decode_rounded_up(strays * 2 * size, 16);
+	return granules * decode_granule_bytes(size) + strays * 2 * size;
 }
 
 /* The lanes' granules; values and gaps of one granule of all lanes at `out`. */
 static inline void decode_pack_lane(const decode_slots *slots, const char *row, int64_t cols, int lane, int64_t size,
 									char *out)
 {
-	const int64_t all = 32 * (4 + DECODE_GRANULE * size);
+	const int64_t all = decode_granule_bytes(size);
 	int slot = 0, next = 0;
 	uint32_t gaps = 0;
 	for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
@@ -176,34 +177,51 @@ static inline void decode_pack_lane(const decode_slots *slots, const char *row, 
 	}
 }
 
-/* A chunk of a row at `out`, all zero before, or null: its bytes. Returns them. */
-static inline int64_t decode_pack_mask(const char *row, int64_t cols, int64_t size, char *out)
+/* The most granules that a chunk of `cols` columns may have; x has zeros behind them. */
+static inline int decode_most_granules(int64_t cols)
 {
-	decode_slots lanes[32];
-	int width = (int)(decode_rounded_up(cols, 128) / 32); /* columns of a lane; x has zeros behind `cols` */
-	decode_chunk_head best = {0, 0};
-	int64_t least = INT64_MAX;
+	return (int)(decode_rounded_up(cols, 128) / 32 / DECODE_GRANULE);
+}
+
+static inline int64_t decode_count_strays(const decode_slots lanes[32], int granules)
+{
+	int64_t strays = 0;
 	for (int lane = 0; lane < 32; lane++)
-		decode_find_slots(&lanes[lane], row, cols, lane, size);
-	for (int granules = 0; granules <= width / DECODE_GRANULE; granules++) {
-		int64_t strays = 0;
-		for (int lane = 0; lane < 32; lane++)
-			strays += decode_strays_of(&lanes[lane], granules * DECODE_GRANULE);
-		int64_t bytes = decode_mask_bytes(granules, strays, size);
+		strays += decode_strays_of(&lanes[lane], granules * DECODE_GRANULE);
+	return strays;
+}
+
+/* A chunk of a row in the fewest bytes. */
+static inline decode_counts decode_measure_mask(const decode_slots lanes[32], int64_t cols, int64_t size)
+{
+	decode_counts best = {0, 0};
+	int64_t least = INT64_MAX;
+	for (int granules = 0; granules <= decode_most_granules(cols); granules++) {
+		int64_t strays = decode_count_strays(lanes, granules), bytes = decode_mask_bytes(granules, strays, size);
 		if (bytes < least) {
 			least = bytes;
-			best = decode_chunk_head{(uint32_t)granules, (uint32_t)strays};
+			best = decode_counts{(uint32_t)granules, (uint32_t)strays};
 		}
 		if (strays == 0)
 			break;
 	}
-	if (!out)
-		return least;
-	memcpy(out, &best, sizeof best);
-	char *stray = out + decode_mask_bytes(best.granules, 0, size);
-	for (int lane = 0; lane < 32; lane++) {
-		decode_fill_slots(&lanes[lane], (int)best.granules * DECODE_GRANULE);
-		decode_pack_lane(&lanes[lane], row, cols, lane, size, out + DECODE_HEADER);
+	return best;
+}
+
+/* Packs a chunk of a row, unless out is null: granules to `out`, strays to `stray`, all zero before. Returns how many.
+ * granules: how many it must have; less than zero: those that take the fewest bytes. */
+static inline decode_counts decode_pack_mask(const char *row, int64_t cols, int64_t size, int granules, char *out,
+											 char *stray)
+{
+	decode_slots lanes[32];
+	for (int lane = 0; lane < 32; lane++)
+		decode_find_slots(&lanes[lane], row, cols, lane, size);
+	decode_counts counts = granules < 0
+							   ? decode_measure_mask(lanes, cols, size)
+							   : decode_counts{(uint32_t)granules, (uint32_t)decode_count_strays(lanes, granules)};
+	for (int lane = 0; out && lane < 32; lane++) {
+		decode_fill_slots(&lanes[lane], (int)counts.granules * DECODE_GRANULE);
+		decode_pack_lane(&lanes[lane], row, cols, lane, size, out);
 		for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
 			if (!lanes[lane].nonzero[q] || lanes[lane].used[q])
 				continue;
@@ -213,7 +231,7 @@ static inline int64_t decode_pack_mask(const char *row, int64_t cols, int64_t si
 			stray += 2 * size;
 		}
 	}
-	return least;
+	return counts;
 }
 
 /* --- 2:4 --------------------------------------------------------------------------------------------------------- */

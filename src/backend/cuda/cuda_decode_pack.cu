@@ -27,9 +27,11 @@ struct host_space {
 struct packing {
 	fp_held *held;
 	const char *rows;
-	int64_t size;      /* bytes of an entry */
-	uint32_t *offsets; /* of a mask: units of 16 bytes of each row, then those before it */
-	char *values;
+	int64_t size;          /* bytes of an entry */
+	int64_t chunks;        /* of a row of a mask */
+	bool same;             /* all rows of a mask have held->granules; else what takes the fewest bytes */
+	decode_counts *counts; /* of a mask: those of each chunk, then those before it */
+	char *values, *strays;
 };
 
 struct row_range {
@@ -77,14 +79,24 @@ static const char *row_at(const packing *p, int64_t row)
 	return p->rows + row * p->held->cols * p->size;
 }
 
-/* A row of a mask at `out`, or null. Returns its bytes. */
-static int64_t pack_mask(const packing *p, int64_t row, char *out)
+static int64_t chunk_columns(const packing *p, int64_t chunk)
 {
-	int64_t bytes = 0, cols = p->held->cols, chunk = decode_mask_chunk((int)cols);
-	for (int64_t first = 0; first < cols; first += chunk)
-		bytes += decode_pack_mask(row_at(p, row) + first * p->size, fp_smaller(chunk, cols - first), p->size,
-								  out ? out + bytes : nullptr);
-	return bytes;
+	return fp_smaller(DECODE_CHUNK, p->held->cols - chunk * DECODE_CHUNK);
+}
+
+/* Chunks of a row of a mask, measured or packed. */
+static void pack_mask(packing *p, int64_t row, bool measure)
+{
+	for (int64_t chunk = 0; chunk < p->chunks; chunk++) {
+		decode_counts *counts = p->counts + row * p->chunks + chunk;
+		const char *entries = row_at(p, row) + chunk * DECODE_CHUNK * p->size;
+		int granules = p->same ? p->held->granules[chunk] : -1;
+		char *out = measure ? nullptr : p->values + decode_mask_bytes(counts->granules, 0, p->size);
+		char *strays = measure ? nullptr : p->strays + decode_mask_bytes(0, counts->strays, p->size);
+		decode_counts found = decode_pack_mask(entries, chunk_columns(p, chunk), p->size, granules, out, strays);
+		if (measure)
+			*counts = found;
+	}
 }
 
 static void count_row(packing *p, int64_t row, fp_held_counts *counts)
@@ -94,7 +106,7 @@ static void count_row(packing *p, int64_t row, fp_held_counts *counts)
 
 static void measure_row(packing *p, int64_t row, fp_held_counts *)
 {
-	p->offsets[row] = (uint32_t)(pack_mask(p, row, nullptr) / 16);
+	pack_mask(p, row, true);
 }
 
 static void pack_row(packing *p, int64_t row, fp_held_counts *)
@@ -105,22 +117,72 @@ static void pack_row(packing *p, int64_t row, fp_held_counts *)
 	else if (p->held->form == FP_HELD_TWO_OF_FOUR)
 		decode_pack_pairs(row_at(p, row), cols, p->size, p->values + row * decode_pairs_bytes(cols, p->size));
 	else
-		(void)pack_mask(p, row, p->values + (int64_t)p->offsets[row] * 16);
+		pack_mask(p, row, false);
 }
 
-/* Turns the rows' sizes into what lies before them; the last is the sum, *units. */
-static fp_status sum_offsets(fp_backend *be, packing *p, int64_t *units)
+/* Turns the counts into what lies before them; the last are the sums, also in *granules and *strays. */
+static fp_status sum_counts(fp_backend *be, packing *p, int64_t *granules, int64_t *strays)
 {
-	*units = 0;
-	for (int64_t row = 0; row <= p->held->rows; row++) {
-		int64_t here = row < p->held->rows ? p->offsets[row] : 0;
-		p->offsets[row] = (uint32_t)*units;
-		*units += here;
+	int64_t units = p->held->rows * p->chunks;
+	*granules = *strays = 0;
+	for (int64_t i = 0; i <= units; i++) {
+		decode_counts here = i < units ? p->counts[i] : decode_counts{0, 0};
+		p->counts[i] = decode_counts{(uint32_t)*granules, (uint32_t)*strays};
+		*granules += here.granules;
+		*strays += here.strays;
 	}
-	if (*units > UINT32_MAX)
+	if (*granules > UINT32_MAX || *strays > UINT32_MAX)
 		return fp_fail(be->ctx, FP_ERROR_MEMORY, "a matrix of %lld × %lld is too large to be compressed",
 					   (long long)p->held->rows, (long long)p->held->cols);
 	return FP_OK;
+}
+
+/*
+ * Chooses how many granules all rows have in one chunk, from some of the rows. *bytes += what that takes, *fewest += what
+ * the best for each row would take. Granules are read two at a time, and strays beyond the early ones wait for memory:
+ * an odd number costs a quarter of a granule, and a late stray twice its bytes.
+ */
+static void choose_granules(packing *p, int64_t chunk, double *bytes, double *fewest)
+{
+	const int64_t samples = fp_smaller(p->held->rows, 64), granule = decode_granule_bytes(p->size);
+	const int most = decode_most_granules(chunk_columns(p, chunk));
+	double cost[DECODE_LANE_COLUMNS / DECODE_GRANULE + 1] = {0}, taken[DECODE_LANE_COLUMNS / DECODE_GRANULE + 1] = {0};
+	int best = 0;
+	for (int64_t i = 0; i < samples; i++) {
+		const char *entries = row_at(p, p->held->rows * i / samples) + chunk * DECODE_CHUNK * p->size;
+		decode_slots lanes[32];
+		double least = 0;
+		for (int lane = 0; lane < 32; lane++)
+			decode_find_slots(&lanes[lane], entries, chunk_columns(p, chunk), lane, p->size);
+		for (int g = 0; g <= most; g++) {
+			int64_t strays = decode_count_strays(lanes, g), late = fp_larger(strays - DECODE_EARLY, 0);
+			double own = (double)decode_mask_bytes(g, strays, p->size);
+			taken[g] += own;
+			cost[g] += own + (double)(g % 2 * granule / 4 + decode_mask_bytes(0, late, p->size));
+			least = g == 0 || own < least ? own : least;
+		}
+		*fewest += least;
+	}
+	for (int g = 1; g <= most; g++)
+		best = cost[g] < cost[best] ? g : best;
+	p->held->granules[chunk] = (uint8_t)best;
+	*bytes += taken[best];
+}
+
+/* Measures all chunks. Where it costs few bytes, all rows get as many granules. *granules and *strays ← of all */
+static fp_status measure_mask(fp_backend *be, packing *p, int64_t *granules, int64_t *strays)
+{
+	const double worth = 1.03;
+	double bytes = 0, fewest = 0;
+	fp_held_counts unused = {};
+	p->same = p->chunks <= DECODE_SAME;
+	for (int64_t chunk = 0; chunk < p->chunks && p->same; chunk++)
+		choose_granules(p, chunk, &bytes, &fewest);
+	p->same = p->same && bytes <= worth * fewest;
+	if (!p->same)
+		memset(p->held->granules, 0, sizeof p->held->granules);
+	for_rows(p, be->threads, measure_row, &unused);
+	return sum_counts(be, p, granules, strays);
 }
 
 static fp_status upload_bytes(fp_backend *be, fp_matrix *out, const void *host, int64_t bytes)
@@ -132,9 +194,11 @@ static fp_status upload_bytes(fp_backend *be, fp_matrix *out, const void *host, 
 /* Counts, chooses, packs and uploads. */
 static fp_status hold(fp_backend *be, packing *p, fp_held_form form)
 {
-	host_space offsets, values;
+	host_space offsets, values, behind;
 	fp_held *held = p->held;
-	int64_t units, offset_bytes = (held->rows + 1) * (int64_t)sizeof *p->offsets;
+	int64_t granules = 0, strays = 0;
+	p->chunks = decode_chunks(held->cols);
+	int64_t offset_bytes = (held->rows * p->chunks + 1) * (int64_t)sizeof *p->counts;
 	fp_held_counts counts = {0, held->cols % 4 == 0};
 	for_rows(p, be->threads, count_row, &counts);
 	held->nonzeros = counts.nonzeros;
@@ -143,21 +207,23 @@ static fp_status hold(fp_backend *be, packing *p, fp_held_form form)
 		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "%s: the matrix is not 2:4", __func__);
 	if (held->form == FP_HELD_MASK) {
 		FP_OR_RETURN(offsets.take(be, offset_bytes));
-		p->offsets = offsets.as<uint32_t>();
-		for_rows(p, be->threads, measure_row, &counts);
-		FP_OR_RETURN(sum_offsets(be, p, &units));
-		held->bytes = units * 16;
+		p->counts = offsets.as<decode_counts>();
+		FP_OR_RETURN(measure_mask(be, p, &granules, &strays));
+		held->bytes = decode_mask_bytes(granules, 0, p->size);
 	} else {
 		held->bytes = held->rows * (held->form == FP_HELD_DENSE ? decode_dense_bytes(held->cols, p->size)
 																: decode_pairs_bytes(held->cols, p->size));
 	}
 	FP_OR_RETURN(values.take(be, held->bytes));
+	FP_OR_RETURN(behind.take(be, decode_mask_bytes(0, strays, p->size)));
 	p->values = values.as<char>();
+	p->strays = behind.as<char>();
 	for_rows(p, be->threads, pack_row, &counts);
 	FP_OR_RETURN(upload_bytes(be, &held->values, p->values, held->bytes));
 	if (held->form == FP_HELD_MASK) {
-		held->bytes += offset_bytes;
-		FP_OR_RETURN(upload_bytes(be, &held->offsets, p->offsets, offset_bytes));
+		held->bytes += offset_bytes + decode_mask_bytes(0, strays, p->size);
+		FP_OR_RETURN(upload_bytes(be, &held->positions, p->strays, decode_mask_bytes(0, strays, p->size)));
+		FP_OR_RETURN(upload_bytes(be, &held->offsets, p->counts, offset_bytes));
 	}
 	return FP_OK;
 }
