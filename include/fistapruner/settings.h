@@ -65,8 +65,7 @@ extern "C" {
 	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pecgb",                                          \
 	  "arithmetic of matrix products where rounding is harmless, on a GPU or a CPU with AMX or AVX512-BF16; auto: "    \
 	  "bf16 in prune and generate, tf32 in eval (AVX512-BF16: fp32), and fp32 for models with a hidden size of 512 "   \
-	  "or less "                                                                                                       \
-	  "and on other CPUs")                                                                                             \
+	  "or less and on other CPUs")                                                                                     \
 	X(INT, threads, 0, 0, 4096, "N", "pecgb", "CPU threads; 0: as many as this process may use")                       \
 	X(TEXT, memory, "", 0, 0, "SIZE", "pecgb",                                                                         \
 	  "upper limit for memory, such as 2G; with a GPU, for its memory; empty: what is free")                           \

@@ -3,8 +3,8 @@
  * cpu_bf16.h: products of float matrices whose operands are rounded to BF16 while they are packed, with sums in float.
  *
  * An engine is one way to compute them. Those of x86 differ in the instructions that multiply; packing and the division
- * into tasks are the same (cpu_bf16_multiply.c). The backend takes the first engine of the table that the processor can use. It does not measure:
- * every rank and every later run must choose the same.
+ * into tasks are the same (cpu_bf16_multiply.c). The backend takes the first engine of the table that the processor can
+ * use. It does not measure: every rank and every later run must choose the same.
  */
 #ifndef FP_BACKEND_CPU_BF16_H
 #define FP_BACKEND_CPU_BF16_H
