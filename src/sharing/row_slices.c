@@ -79,7 +79,7 @@ cleanup:
 	return status;
 }
 
-/* Between matrices and a vector on the device. */
+/* Between matrices and a vector of all their entries. */
 static fp_status copy_on_device(const rows *r, const fp_addends *list, fp_backend *be, fp_matrix vector, bool out)
 {
 	int64_t at = 0, first;
@@ -96,32 +96,30 @@ cleanup:
 	return status;
 }
 
-/* Space for so many floats; never NULL. */
-static fp_status take_floats(fp_backend *be, float **out, int64_t count)
+/* Space for so many floats. */
+static fp_status make_parcel(fp_parcel *out, fp_backend *be, int64_t floats)
 {
-	void *bytes = NULL;
-	fp_status status = fp_allocate_undefined(be->ctx, &bytes, (count + 1) * (int64_t)sizeof **out);
-	*out = bytes;
-	return status;
+	out->size = floats * (int64_t)sizeof(float);
+	return fp_allocate_undefined(be->ctx, &out->bytes, out->size + 1);
 }
 
-/* The same by way of the host where only some entries travel. */
+/* Between matrices and a vector: by way of the host where only some entries travel. */
 static fp_status copy_vector(const rows *r, const fp_addends *list, fp_backend *be, fp_matrix vector, bool out)
 {
-	float *host = NULL;
+	fp_parcel host = {0};
 	fp_status status;
 	if (!r->kept)
 		return copy_on_device(r, list, be, vector, out);
-	FP_TRY(take_floats(be, &host, vector.cols));
+	FP_TRY(make_parcel(&host, be, vector.cols));
 	if (out)
-		FP_TRY(copy_rows(r, list, be, host, true));
-	FP_TRY(out ? be->memory->upload(be, vector, host, FP_F32, vector.cols)
-			   : be->memory->download(be, host, FP_F32, vector.cols, vector));
+		FP_TRY(copy_rows(r, list, be, host.bytes, true));
+	FP_TRY(out ? be->memory->upload(be, vector, host.bytes, FP_F32, vector.cols)
+			   : be->memory->download(be, host.bytes, FP_F32, vector.cols, vector));
 	FP_TRY(be->memory->synchronize(be));
 	if (!out)
-		FP_TRY(copy_rows(r, list, be, host, false));
+		FP_TRY(copy_rows(r, list, be, host.bytes, false));
 cleanup:
-	fp_free(host);
+	fp_free(host.bytes);
 	return status;
 }
 
@@ -150,13 +148,6 @@ static void parcels_free(parcels *p)
 	fp_free(p->out);
 	fp_free(p->in);
 	*p = (parcels){0};
-}
-
-/* Space for so many floats. */
-static fp_status make_parcel(fp_parcel *out, fp_backend *be, int64_t floats)
-{
-	out->size = floats * (int64_t)sizeof(float);
-	return fp_allocate_undefined(be->ctx, &out->bytes, out->size + 1);
 }
 
 /* One block of the rows of every rank. */
