@@ -10,21 +10,21 @@ static fp_status read_row(fp_backend *be, fp_matrix m, int64_t row, float *out)
 	return be->memory->download(be, out, FP_F32, m.cols, fp_matrix_rows(m, row, 1));
 }
 
-/* mask and before ← of the entries of m that are not zero, or of all */
+/* before and column ← of the entries of m that are not zero, or of all */
 static fp_status find_kept(fp_kept_matrix *kept, fp_backend *be, fp_matrix m, bool all)
 {
 	float *numbers = NULL;
+	int64_t capacity = 0, count = 0;
 	fp_status status;
+	FP_REQUIRE(be, m.cols <= INT32_MAX);
 	FP_TRY(FP_NEW(be->ctx, &numbers, m.cols));
 	for (int64_t i = 0; i < m.rows; i++) {
-		uint8_t *mask = kept->mask + i * m.cols;
-		int64_t count = 0;
 		FP_TRY(read_row(be, m, i, numbers));
-		for (int64_t j = 0; j < m.cols; j++) {
-			mask[j] = all || numbers[j] != 0.0F;
-			count += mask[j];
-		}
-		kept->before[i + 1] = kept->before[i] + count;
+		FP_TRY(FP_GROW(be->ctx, &kept->column, &capacity, count + m.cols));
+		for (int64_t j = 0; j < m.cols; j++)
+			if (all || numbers[j] != 0.0F)
+				kept->column[count++] = (int32_t)j;
+		kept->before[i + 1] = count;
 	}
 cleanup:
 	fp_free(numbers);
@@ -37,14 +37,13 @@ fp_status fp_kept_entries_add(fp_kept_entries *kept, fp_backend *be, fp_matrix m
 	fp_status status = FP_OK;
 	if (fp_matrix_is_absent(m))
 		return FP_OK;
-	FP_TRY(FP_NEW(be->ctx, &one.mask, m.rows * m.cols));
 	FP_TRY(FP_NEW(be->ctx, &one.before, m.rows + 1));
 	FP_TRY(find_kept(&one, be, m, all));
 	FP_TRY(FP_GROW(be->ctx, &kept->list, &kept->capacity, kept->count + 1));
 	kept->list[kept->count++] = one;
 	return FP_OK;
 cleanup:
-	fp_free(one.mask);
+	fp_free(one.column);
 	fp_free(one.before);
 	return status;
 }
@@ -52,7 +51,7 @@ cleanup:
 void fp_kept_entries_free(fp_kept_entries *kept)
 {
 	for (int64_t i = 0; i < kept->count; i++) {
-		fp_free(kept->list[i].mask);
+		fp_free(kept->list[i].column);
 		fp_free(kept->list[i].before);
 	}
 	fp_free(kept->list);
@@ -66,15 +65,12 @@ fp_status fp_kept_pack(const fp_kept_matrix *kept, fp_backend *be, int64_t first
 	FP_REQUIRE(be, m.cols == kept->cols && first + m.rows <= kept->rows);
 	FP_TRY(FP_NEW(be->ctx, &numbers, m.cols));
 	for (int64_t i = 0; i < m.rows; i++) {
-		const uint8_t *mask = kept->mask + (first + i) * m.cols;
-		int64_t end = fp_kept_count(kept, first + i, 1), at = 0;
+		const int32_t *column = kept->column + kept->before[first + i];
+		int64_t count = fp_kept_count(kept, first + i, 1);
 		FP_TRY(read_row(be, m, i, numbers));
-		/* without a branch: which entries are kept cannot be predicted */
-		for (int64_t j = 0; at < end; j++) {
-			packed[at] = numbers[j];
-			at += mask[j];
-		}
-		packed += end;
+		for (int64_t k = 0; k < count; k++)
+			packed[k] = numbers[column[k]];
+		packed += count;
 	}
 cleanup:
 	fp_free(numbers);
@@ -88,18 +84,12 @@ fp_status fp_kept_unpack(const fp_kept_matrix *kept, fp_backend *be, int64_t fir
 	FP_REQUIRE(be, m.cols == kept->cols && first + m.rows <= kept->rows);
 	FP_TRY(FP_NEW(be->ctx, &numbers, m.cols));
 	for (int64_t i = 0; i < m.rows; i++) {
-		const uint8_t *mask = kept->mask + (first + i) * m.cols;
-		int64_t end = fp_kept_count(kept, first + i, 1), at = 0, j = 0;
-		for (; at < end; j++) { /* as above */
-			uint32_t bits;
-			memcpy(&bits, &packed[at], sizeof bits);
-			bits &= 0U - mask[j];
-			memcpy(&numbers[j], &bits, sizeof bits);
-			at += mask[j];
-		}
-		for (; j < m.cols; j++)
-			numbers[j] = 0.0F;
-		packed += end;
+		const int32_t *column = kept->column + kept->before[first + i];
+		int64_t count = fp_kept_count(kept, first + i, 1);
+		memset(numbers, 0, (size_t)m.cols * sizeof *numbers);
+		for (int64_t k = 0; k < count; k++)
+			numbers[column[k]] = packed[k];
+		packed += count;
 		FP_TRY(be->memory->upload(be, fp_matrix_rows(m, i, 1), numbers, FP_F32, m.cols));
 	}
 cleanup:

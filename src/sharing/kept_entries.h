@@ -10,7 +10,7 @@
 
 typedef struct fp_kept_matrix {
 	int64_t rows, cols;
-	uint8_t *mask;   /* 1: kept */
+	int32_t *column; /* of each kept entry, row by row */
 	int64_t *before; /* of each row, and of the end: the kept entries in the rows before it */
 } fp_kept_matrix;
 
