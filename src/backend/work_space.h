@@ -53,6 +53,14 @@ static inline int64_t fp_product_bytes(const fp_backend *be, fp_use use, int64_t
 	return entry * left + panel;
 }
 
+/* Workspace of an inverse or its factor: the blocks beside the diagonal at every level of halving, or a panel of the
+ * result. Rounding halves up to whole leaves adds less than a leaf of rows. */
+enum { FP_INVERSE_LEAF = 128 };
+static inline int64_t fp_inverse_bytes(const fp_backend *be, int64_t n)
+{
+	return be->asynchronous ? (n * n / 3 + FP_INVERSE_LEAF * n) * (int64_t)sizeof(float) : 0;
+}
+
 /* Workspace of attention's gradients: two blocks of scores, with a soft cap three, and the rounded operands. */
 static inline int64_t fp_attention_backward_bytes(const fp_backend *be, const fp_attention_shape *shape)
 {

@@ -16,6 +16,7 @@
  * that the mask is fixed. With an N:M pattern these steps prune an entry only if both the pattern and the sparsity of
  * the step prune it.
  */
+#include "backend/work_space.h"
 #include "solver/steps.h"
 
 #include <math.h>
@@ -124,9 +125,10 @@ static fp_status solve(const fp_problem *problem, const fp_settings *settings, f
 static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
 {
 	double n = (double)size->inputs, mn = (double)size->entries;
-	(void)be, (void)settings;
+	double work = (double)fp_inverse_bytes(be, size->inputs) / sizeof(float);
+	(void)settings;
 	return (fp_solve_memory){.kept = fp_scaled_memory(size).kept,
-							 .peak = fp_scaled_copies(size) + n * n + 3 * mn}; /* the inverse; C', Z, u */
+							 .peak = fp_scaled_copies(size) + n * n + work + 3 * mn}; /* the inverse; C', Z, u */
 }
 
 static fp_solve_products products(const fp_backend *be, const fp_settings *settings)

@@ -23,6 +23,7 @@
  * elsewhere, and since C = WA + R the product gives V − W from T = ρ(Z − u − W) + R. The authors take every inverse
  * from one eigendecomposition in double. A Cholesky inverse for each ρ is cheaper for the dozen values that occur.
  */
+#include "backend/work_space.h"
 #include "base/clock.h"
 #include "solver/inverse_cache.h"
 #include "solver/steps.h"
@@ -198,7 +199,8 @@ static fp_solve_memory memory(const fp_backend *be, const fp_settings *settings,
 	const double mask = 0.25;
 	double n = (double)size->inputs, mn = (double)size->entries;
 	fp_solve_memory refit = fp_refit_memory(be, settings, size);
-	double search = n * n + 2 * mn + mask * mn; /* the inverse; S and T; the mask before */
+	double work = (double)fp_inverse_bytes(be, size->inputs) / sizeof(float);
+	double search = n * n + work + 2 * mn + mask * mn; /* the inverse; S and T; the mask before */
 	return (fp_solve_memory){.kept = fp_scaled_memory(size).kept + refit.kept,
 							 .peak = fp_scaled_copies(size) + fmax(search, refit.peak)};
 }

@@ -259,5 +259,6 @@ fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_siz
 	/* raise_penalty(): first X² with the rounded operands of its product, or its copy; then the last product */
 	double product = (double)fp_product_bytes(be, FP_USE_ITERATION, entries, entries) / sizeof(float);
 	double raise = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 4 : 2) * square, 2 * square + product);
-	return (fp_solve_memory){.kept = inverses * square, .peak = be->asynchronous ? raise : 0};
+	double first = (double)fp_inverse_bytes(be, size->inputs) / sizeof(float);
+	return (fp_solve_memory){.kept = inverses * square, .peak = be->asynchronous ? fmax(raise, first) : 0};
 }

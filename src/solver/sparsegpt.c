@@ -9,6 +9,7 @@
  * U drives a sweep over the columns in blocks. An input that is always zero (zero diagonal) gets a diagonal of 1, and
  * its weights are set to zero. If Cholesky fails, the damping grows tenfold, and the report says so.
  */
+#include "backend/work_space.h"
 #include "base/memory.h"
 #include "solver/steps.h"
 
@@ -100,8 +101,9 @@ cleanup:
 fp_solve_memory fp_sparsegpt_memory(const fp_backend *be, const fp_solve_size *size)
 {
 	double n = (double)size->inputs;
+	double work = (double)fp_inverse_bytes(be, size->inputs) / sizeof(float);
 	/* U, and its transpose on a device */
-	return (fp_solve_memory){.kept = n * n, .peak = be->asynchronous ? n * n : 0};
+	return (fp_solve_memory){.kept = n * n, .peak = be->asynchronous ? n * n + work : 0};
 }
 
 static fp_status solve(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,

@@ -256,6 +256,10 @@ fp_cuda_product fp_cuda_product_of(const fp_backend *be);
 /* out (m's shape, contiguous) ← m rounded to bf16 (cuda_linear.cu). */
 fp_status fp_cuda_round(fp_backend *be, fp_matrix m, __nv_bfloat16 *out);
 
+/* A ← upper R with RRᵀ = A⁻¹, zero below the diagonal, for a symmetric positive definite A of which only the upper
+ * triangle is read (cuda_inverse.cu); *refused as in inverse(). */
+fp_status fp_cuda_invert_factor(fp_backend *be, fp_matrix A, int64_t *refused);
+
 /* mask ← 0 at the `zeros` smallest magnitudes of a rows × cols view of scores, 1 elsewhere (cuda_select.cu). */
 fp_status fp_cuda_prune_smallest(fp_backend *be, const float *scores, int64_t stride, int64_t rows, int64_t cols,
 								 int64_t zeros, uint8_t *mask, int64_t mask_stride);
@@ -284,12 +288,9 @@ fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A);
 fp_status fp_cuda_mirror(fp_backend *be, fp_matrix A);
 /* cuda_factor.cu */
 fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused);
-fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
-/* What inverse() does for matrices with more than 2³¹ − 1 entries. The module exports it so that the contract suite can
- * test it on small ones. */
-extern "C" __attribute__((visibility("default"))) fp_status fp_cuda_inverse_by_panels(fp_backend *be, fp_matrix A,
-																					  int64_t *refused);
 fp_status fp_cuda_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
+/* cuda_inverse.cu */
+fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
 /* cuda_elementwise.cu */
 fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
 fp_status fp_cuda_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_factor.cu: Cholesky factors, inverses and eigenvectors by cuSOLVER.
+ * cuda_factor.cu: the factor of an inverse, and eigenvectors by cuSOLVER.
  *
- * cuSOLVER is column-major: our upper triangle is its lower one, and a symmetric matrix is the same in both layouts.
+ * cuSOLVER is column-major: a symmetric matrix is the same in both layouts, and eigenvectors come out in rows.
  */
 #include "backend/cuda/cuda_backend.cuh"
 
-/* Workspace of a factorisation. */
+/* Workspace of cuSOLVER. */
 struct solver_space {
 	cusolverDnParams_t parameters = nullptr;
 	fp_cuda_scratch device, info;
@@ -40,39 +40,6 @@ static fp_status read_info(fp_backend *be, const solver_space *space, int64_t *r
 		return fp_fail(be->ctx, FP_ERROR_INTERNAL, "cuSOLVER rejected argument %d of a factorisation", -info);
 	*refused = info;
 	return FP_OK;
-}
-
-/* Our upper triangle of A ← upper F with FᵀF = A. */
-static fp_status cholesky(fp_backend *be, float *a, int64_t n, int64_t stride, int64_t *refused)
-{
-	solver_space space;
-	size_t device_bytes = 0, host_bytes = 0;
-	cusolverDnHandle_t solver = fp_cuda_state_of(be)->solver;
-	FP_OR_RETURN(space.open(be));
-	FP_SOLVER(be, cusolverDnXpotrf_bufferSize(solver, space.parameters, CUBLAS_FILL_MODE_LOWER, n, CUDA_R_32F, a,
-											  stride, CUDA_R_32F, &device_bytes, &host_bytes));
-	FP_OR_RETURN(space.take(device_bytes, host_bytes));
-	FP_SOLVER(be,
-			  cusolverDnXpotrf(solver, space.parameters, CUBLAS_FILL_MODE_LOWER, n, CUDA_R_32F, a, stride, CUDA_R_32F,
-							   space.device.as<void>(), device_bytes, space.host, host_bytes, space.info.as<int>()));
-	return read_info(be, &space, refused);
-}
-
-/* Inverts a triangle of A in place; `fill` in cuSOLVER's column-major sense. */
-static fp_status invert_triangle(fp_backend *be, float *a, int64_t n, int64_t stride, cublasFillMode_t fill,
-								 int64_t *refused)
-{
-	solver_space space;
-	size_t device_bytes = 0, host_bytes = 0;
-	cusolverDnHandle_t solver = fp_cuda_state_of(be)->solver;
-	FP_OR_RETURN(space.open(be));
-	FP_SOLVER(be, cusolverDnXtrtri_bufferSize(solver, fill, CUBLAS_DIAG_NON_UNIT, n, CUDA_R_32F, a, stride,
-											  &device_bytes, &host_bytes));
-	FP_OR_RETURN(space.take(device_bytes, host_bytes));
-	FP_SOLVER(be,
-			  cusolverDnXtrtri(solver, fill, CUBLAS_DIAG_NON_UNIT, n, CUDA_R_32F, a, stride, space.device.as<void>(),
-							   device_bytes, space.host, host_bytes, space.info.as<int>()));
-	return read_info(be, &space, refused);
 }
 
 /* --- U with UᵀU = A⁻¹ --------------------------------------------------------------------------------------------- */
@@ -124,11 +91,9 @@ fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 	float *work = reversed.as<float>();
 	reverse_kernel<<<square_grid(n), 256, 0, state->stream>>>(fp_cuda_floats(A), A.stride, work, n, n);
 	FP_LAUNCHED(be);
-	FP_OR_RETURN(cholesky(be, work, n, n, refused));
-	if (*refused == 0)
-		FP_OR_RETURN(invert_triangle(be, work, n, n, CUBLAS_FILL_MODE_LOWER, refused));
+	FP_OR_RETURN(fp_cuda_invert_factor(be, fp_matrix{reversed.buffer, 0, n, n, n, FP_F32}, refused));
 	if (*refused != 0) { /* JAJ gives the order of a trailing minor; factor A for that of the leading one */
-		FP_OR_RETURN(cholesky(be, fp_cuda_floats(A), n, A.stride, refused));
+		FP_OR_RETURN(fp_cuda_invert_factor(be, A, refused));
 		if (*refused == 0)
 			*refused = n;
 		return FP_OK;
@@ -142,86 +107,6 @@ fp_status fp_cuda_inverse_factor(fp_backend *be, fp_matrix A, int64_t *refused)
 	FP_OR_RETURN(fp_cuda_fetch(be, &bad, state->device_numbers, sizeof bad));
 	*refused = bad == none ? 0 : bad;
 	return FP_OK;
-}
-
-/* --- inverse ------------------------------------------------------------------------------------------------------ */
-
-/* A ← A⁻¹ in the upper triangle, from its factor there. cuSOLVER's potri indexes entries with 32 bits. */
-static fp_status invert_by_potri(fp_backend *be, float *a, int64_t n, int64_t stride, int64_t *refused)
-{
-	cusolverDnHandle_t solver = fp_cuda_state_of(be)->solver;
-	solver_space space;
-	int floats = 0;
-	FP_OR_RETURN(space.open(be));
-	FP_SOLVER(be, cusolverDnSpotri_bufferSize(solver, CUBLAS_FILL_MODE_LOWER, (int)n, a, (int)stride, &floats));
-	FP_OR_RETURN(space.take((size_t)floats * sizeof(float), 0));
-	FP_SOLVER(be, cusolverDnSpotri(solver, CUBLAS_FILL_MODE_LOWER, (int)n, a, (int)stride, space.device.as<float>(),
-								   floats, space.info.as<int>()));
-	return read_info(be, &space, refused);
-}
-
-/*
- * Upper triangle of A ← that of R Rᵀ, with R the upper triangle of A:
- *     (R Rᵀ)[i, j] = Σ_{k ≥ j} R[i, k] R[j, k],  j ≥ i
- * Row i needs only rows i and below of R. Panels of rows are therefore overwritten from the first to the last, each by
- * its own product, with workspace for two panels.
- */
-static fp_status multiply_by_own_transpose(fp_backend *be, float *a, int64_t n, int64_t stride)
-{
-	enum { PANEL = 1024 };
-	const float one = 1.0f;
-	fp_cuda_state *state = fp_cuda_state_of(be);
-	fp_cuda_scratch rows, product;
-	int64_t bytes = fp_smaller(n, PANEL) * n * (int64_t)sizeof(float);
-	FP_OR_RETURN(rows.take(be, bytes));
-	FP_OR_RETURN(product.take(be, bytes));
-	for (int64_t i = 0; i < n; i += PANEL) {
-		int64_t count = fp_smaller(PANEL, n - i), width = n - i;
-		float *corner = a + i * stride + i, *panel = rows.as<float>(), *result = product.as<float>();
-		FP_OR_RETURN(fp_cuda_map(be, count, width, false, [=] __device__(int64_t r, int64_t j) {
-			panel[r * width + j] = j < r ? 0.0f : corner[r * stride + j];
-		}));
-		FP_BLAS(be,
-				cublasStrmm_64(state->blas, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_T, CUBLAS_DIAG_NON_UNIT,
-							   width, count, &one, corner, stride, panel, width, result, width));
-		FP_OR_RETURN(fp_cuda_map(be, count, width, false, [=] __device__(int64_t r, int64_t j) {
-			if (j >= r)
-				corner[r * stride + j] = result[r * width + j];
-		}));
-	}
-	return FP_OK;
-}
-
-/* A⁻¹ = R Rᵀ with R = F⁻¹, indexed with 64 bits. */
-static fp_status invert_by_panels(fp_backend *be, float *a, int64_t n, int64_t stride, int64_t *refused)
-{
-	FP_OR_RETURN(invert_triangle(be, a, n, stride, CUBLAS_FILL_MODE_LOWER, refused));
-	return *refused != 0 ? FP_OK : multiply_by_own_transpose(be, a, n, stride);
-}
-
-static fp_status invert(fp_backend *be, fp_matrix A, bool panels, int64_t *refused)
-{
-	FP_REQUIRE(be, fp_cuda_is_f32(A) && A.rows == A.cols && A.rows <= INT32_MAX);
-	*refused = 0;
-	float *a = fp_cuda_floats(A);
-	int64_t n = A.rows, stride = A.stride > n ? A.stride : n;
-	if (n == 0)
-		return FP_OK;
-	FP_OR_RETURN(cholesky(be, a, n, stride, refused));
-	if (*refused == 0)
-		FP_OR_RETURN((panels ? invert_by_panels : invert_by_potri)(be, a, n, stride, refused));
-	return *refused != 0 ? FP_OK : fp_cuda_mirror(be, A);
-}
-
-fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused)
-{
-	bool is_large = A.rows > 0 && A.stride > INT32_MAX / A.rows;
-	return invert(be, A, is_large, refused);
-}
-
-fp_status fp_cuda_inverse_by_panels(fp_backend *be, fp_matrix A, int64_t *refused)
-{
-	return invert(be, A, true, refused);
 }
 
 /* --- eigenvectors ------------------------------------------------------------------------------------------------- */
