@@ -27,6 +27,8 @@ typedef struct fp_linear_operations {
 	fp_status (*mirror)(fp_backend *be, fp_matrix A); /* lower triangle ← upper */
 	/* Y ← α X + β Y; X may be Y */
 	fp_status (*axpby)(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
+	/* Z ← α X + β Y; Z may be X or Y; Z may be F16 or BF16 where gemm()'s operands may, and is then rounded once */
+	fp_status (*combine)(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z);
 	fp_status (*dot)(fp_backend *be, fp_matrix X, fp_matrix Y, double *out); /* Σ X∘Y */
 	/* out[i] ← Σⱼ X[i,j]·Y[i,j]; out is 1×rows */
 	fp_status (*row_dot)(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);

@@ -10,12 +10,13 @@
  *
  * The eigenvalues of δX are in (0, r − 1]. p has degree 3 and 1 − (1 + y)p(y) is the Chebyshev polynomial of that
  * interval, so that each eigenvalue of X' has a relative error of at most 2·10⁻⁵, and errors of earlier levels do not
- * grow. This takes two products.
+ * grow. This takes two products, X² and one of polynomials of X: both are symmetric, and half of each is computed.
  */
 #include "solver/inverse_cache.h"
 
 #include "backend/work_space.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 
 #include <math.h>
 
@@ -43,11 +44,23 @@ cleanup:
 	return status;
 }
 
-/* out ← out + square·high; the product is small compared with out, so it may be rounded more */
-static fp_status add_product(fp_backend *be, fp_matrix square, fp_matrix high, fp_matrix out)
+/* Upper triangle of out ← out + α·square·high, in strips of rows from the diagonal on. The product is small compared with
+ * out, so it may be rounded more. A strip must be large enough to keep a device busy. */
+static fp_status add_product(fp_backend *be, float alpha, fp_matrix square, fp_matrix high, fp_matrix out)
 {
+	enum { ENTRIES = 1 << 23, FEWEST_ROWS = 1024 };
+	int64_t n = out.rows, strip = (ENTRIES / n + 127) / 128 * 128;
+	fp_status status = FP_OK;
 	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
-	return be->linear->gemm(be, 1.0F, square, FP_PLAIN, high, FP_TRANSPOSED, 1.0F, out);
+	if (strip < FEWEST_ROWS)
+		strip = FEWEST_ROWS;
+	for (int64_t i = 0; i < n && status == FP_OK; i += strip) {
+		int64_t rows = fp_smaller(strip, n - i);
+		fp_matrix part = fp_matrix_cols(fp_matrix_rows(out, i, rows), i, n - i);
+		status = be->linear->gemm(be, alpha, fp_matrix_rows(square, i, rows), FP_PLAIN, fp_matrix_rows(high, i, n - i),
+								  FP_TRANSPOSED, 1.0F, part); /* high is symmetric */
+	}
+	return status;
 }
 
 /* out ← the inverse one level above X, the inverse at ρ. out may be X. */
@@ -59,26 +72,30 @@ static fp_status raise_penalty(fp_backend *be, double rho, fp_matrix X, fp_matri
 	const double delta = (RATIO - 1) * rho;
 	const float a1 = (float)(51840.0 / 51841.0);
 	const float a2 = (float)(-51712.0 / 51841.0 * delta);
-	const float a3 = (float)(49152.0 / 51841.0 * delta * delta);
-	const float a4 = (float)(-32768.0 / 51841.0 * delta * delta * delta);
-	fp_matrix square = {0};
-	fp_matrix high = {0};
+	const double a3 = 49152.0 / 51841.0 * delta * delta;
+	const double a4 = -32768.0 / 51841.0 * delta * delta * delta;
+	/* in F16: entries of X² are at most 1/ρ² and those of `high` at most ρ/16; the largest become 256 */
+	const fp_dtype type = fp_backend_operand(be, FP_USE_ITERATION);
+	const double scale = type == FP_F16 ? 256 * rho * rho : 1, high_scale = type == FP_F16 ? 4096 / rho : 1;
+	fp_matrix square = {0}, high = {0}, rounded = {0};
 	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &square, X.rows, X.cols, FP_F32));
 	FP_TRY(be->linear->gram(be, X, 0.0F, square)); /* X is symmetric: XᵀX = X² */
 	FP_TRY(be->linear->mirror(be, square));
-	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, FP_F32)); /* after gram(), which needs memory itself */
-	FP_TRY(be->memory->copy(be, high, square));
-	FP_TRY(be->linear->axpby(be, a3, X, a4, high));
-	if (out.buffer != X.buffer)
-		FP_TRY(be->memory->copy(be, out, X));
-	FP_TRY(be->linear->axpby(be, a2, square, a1, out));
-	FP_TRY(add_product(be, square, high, out));
+	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, type)); /* after gram(), which needs memory itself */
+	FP_TRY(be->linear->combine(be, (float)(a3 * high_scale), X, (float)(a4 * high_scale), square, high));
+	FP_TRY(be->linear->combine(be, a1, X, a2, square, out));
+	if (type != FP_F32) {
+		FP_TRY(fp_matrix_new(be, &rounded, X.rows, X.cols, type));
+		FP_TRY(be->linear->combine(be, (float)scale, square, 0.0F, square, rounded));
+	}
+	FP_TRY(add_product(be, (float)(1 / (scale * high_scale)), type == FP_F32 ? square : rounded, high, out));
 	FP_TRY(be->linear->mirror(be, out));
 cleanup:
 	fp_matrix_free(be, &square);
 	fp_matrix_free(be, &high);
+	fp_matrix_free(be, &rounded);
 	return status;
 }
 
@@ -256,9 +273,9 @@ fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_siz
 	double square = (double)entries, inverses = size->operators > 1 && !size->frugal ? USUAL_LEVELS : 1;
 	if (fp_backend_operand(be, FP_USE_ITERATION) == FP_F16)
 		inverses = 0.5 * inverses + 1; /* copies in F16, and the newest in F32 */
-	/* raise_penalty(): first X² with the rounded operands of its product, or its copy; then the last product */
+	/* raise_penalty(): first X² with the split operands of its product, 8 bytes an entry; then those of the last one */
 	double product = (double)fp_product_bytes(be, FP_USE_ITERATION, entries, entries) / sizeof(float);
-	double raise = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 4 : 2) * square, 2 * square + product);
+	double raise = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 3 : 1) * square, 2 * square + product);
 	double first = (double)fp_inverse_bytes(be, size->inputs) / sizeof(float);
 	return (fp_solve_memory){.kept = inverses * square, .peak = be->asynchronous ? fmax(raise, first) : 0};
 }

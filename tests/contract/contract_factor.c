@@ -160,7 +160,7 @@ static void multiply_vector(const double *a, const double *x, int64_t n, double 
 }
 
 /* inverse · (A·x) must be x within a multiple of ε times the condition number. The first x has hardly anything of the
- * strongest direction, where the errors are largest, the second one much. Cholesky in float stays below a quarter of both
+ * strongest direction, where the errors are largest, the second one much. Cholesky in float stays below a third of both
  * bounds; products of operands with 16 bits do not meet them. */
 static void expect_inverse_of_vectors(contract *c, const double *inverse, const double *a, int64_t n)
 {

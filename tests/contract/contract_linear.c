@@ -166,6 +166,53 @@ static void test_axpby(void **state)
 	}
 }
 
+/* Where products take narrow operands, the result may be one: the number in float, rounded. */
+static void check_combine_narrow(contract *c, const sample *X, const sample *Y, fp_dtype type, const double *want)
+{
+	int64_t rows = X->view.rows, cols = X->view.cols;
+	double unit = type == FP_F16 ? 0x1p-11 : 0x1p-8, smallest = type == FP_F16 ? 0x1p-25 : 0;
+	sample Z = sample_normal(c, rows, cols);
+	double *bound = new_doubles(rows * cols);
+	fp_matrix narrow;
+	for (int64_t k = 0; k < rows * cols; k++)
+		bound[k] = unit * fabs(want[k]) + smallest + 4 * FLOAT_EPSILON * (fabs(X->value[k]) + fabs(Y->value[k]));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, rows, cols, type));
+	assert_ok(c->ctx, c->be->linear->combine(c->be, 0.3f, X->view, -1.7f, Y->view, narrow));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, Z.view, narrow));
+	sample_expect_within(c, &Z, want, bound, "combine, narrow");
+	fp_matrix_free(c->be, &narrow);
+	sample_free(c, &Z);
+	free(bound);
+}
+
+static void test_combine(void **state)
+{
+	contract *c = *state;
+	for (int i = 0; i < contract_shape_count; i++) {
+		int64_t rows = contract_shapes[i].rows, cols = contract_shapes[i].cols, size = rows * cols;
+		sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), Z = sample_normal(c, rows, cols);
+		double *want = new_doubles(size), *bound = new_doubles(size);
+		for (int64_t k = 0; k < size; k++) {
+			double x = (double)0.3f * X.value[k], y = (double)-1.7f * Y.value[k];
+			want[k] = x + y;
+			bound[k] = FLOAT_EPSILON * (fabs(x) + fabs(y));
+		}
+		assert_ok(c->ctx, c->be->linear->combine(c->be, 0.3f, X.view, -1.7f, Y.view, Z.view));
+		sample_expect_within(c, &Z, want, bound, "combine");
+		if (fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW)) {
+			check_combine_narrow(c, &X, &Y, FP_F16, want);
+			check_combine_narrow(c, &X, &Y, FP_BF16, want);
+		}
+		assert_ok(c->ctx, c->be->linear->combine(c->be, 0.3f, X.view, -1.7f, Y.view, X.view));
+		sample_expect_within(c, &X, want, bound, "combine in the place of X");
+		sample_free(c, &X);
+		sample_free(c, &Y);
+		sample_free(c, &Z);
+		free(want);
+		free(bound);
+	}
+}
+
 static void test_dots(void **state)
 {
 	contract *c = *state;
@@ -372,7 +419,7 @@ static void test_max_abs(void **state)
 }
 
 CONTRACT_TESTS(linear, cmocka_unit_test(test_max_abs), cmocka_unit_test(test_gemm),
-			   cmocka_unit_test(test_gram_and_mirror), cmocka_unit_test(test_axpby), cmocka_unit_test(test_dots),
-			   cmocka_unit_test(test_rows_and_columns), cmocka_unit_test(test_diagonals),
+			   cmocka_unit_test(test_gram_and_mirror), cmocka_unit_test(test_axpby), cmocka_unit_test(test_combine),
+			   cmocka_unit_test(test_dots), cmocka_unit_test(test_rows_and_columns), cmocka_unit_test(test_diagonals),
 			   cmocka_unit_test(test_gemm_blocks), cmocka_unit_test(test_permutations),
 			   cmocka_unit_test(test_permutations_refuse_other_shapes), cmocka_unit_test(test_finite));

@@ -37,6 +37,7 @@ static const fp_linear_operations cpu_linear = {
 	.gram = fp_cpu_gram,
 	.mirror = fp_cpu_mirror,
 	.axpby = fp_cpu_axpby,
+	.combine = fp_cpu_combine,
 	.dot = fp_cpu_dot,
 	.row_dot = fp_cpu_row_dot,
 	.row_axpby = fp_cpu_row_axpby,

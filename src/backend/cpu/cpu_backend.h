@@ -129,6 +129,7 @@ fp_status fp_cpu_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
 fp_status fp_cpu_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
 /* cpu_elementwise.c */
 fp_status fp_cpu_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
+fp_status fp_cpu_combine(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z);
 fp_status fp_cpu_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out);
 fp_status fp_cpu_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
 fp_status fp_cpu_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);

@@ -16,6 +16,19 @@ fp_status fp_cpu_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_
 	return FP_OK;
 }
 
+fp_status fp_cpu_combine(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z)
+{
+	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(Y) && fp_cpu_is_f32(Z));
+	FP_REQUIRE(be, fp_cpu_same_shape(X, Y) && fp_cpu_same_shape(X, Z));
+	const float *x = fp_cpu_floats(X), *y = fp_cpu_floats(Y);
+	float *z = fp_cpu_floats(Z);
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(X) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t i = 0; i < X.rows; i++)
+		for (int64_t j = 0; j < X.cols; j++)
+			z[i * Z.stride + j] = alpha * x[i * X.stride + j] + beta * y[i * Y.stride + j];
+	return FP_OK;
+}
+
 fp_status fp_cpu_dot(fp_backend *be, fp_matrix X, fp_matrix Y, double *out)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(X) && fp_cpu_is_f32(Y) && fp_cpu_same_shape(X, Y));

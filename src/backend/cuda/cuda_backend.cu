@@ -95,6 +95,7 @@ static fp_linear_operations make_linear(void)
 	ops.gram = fp_cuda_gram;
 	ops.mirror = fp_cuda_mirror;
 	ops.axpby = fp_cuda_axpby;
+	ops.combine = fp_cuda_combine;
 	ops.dot = fp_cuda_dot;
 	ops.row_dot = fp_cuda_row_dot;
 	ops.row_axpby = fp_cuda_row_axpby;

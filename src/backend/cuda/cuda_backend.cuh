@@ -293,6 +293,7 @@ fp_status fp_cuda_eigen(fp_backend *be, fp_matrix A, fp_matrix values);
 fp_status fp_cuda_inverse(fp_backend *be, fp_matrix A, int64_t *refused);
 /* cuda_elementwise.cu */
 fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y);
+fp_status fp_cuda_combine(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z);
 fp_status fp_cuda_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);
 fp_status fp_cuda_scale_columns(fp_backend *be, fp_matrix s, fp_matrix X, fp_matrix Y);
 fp_status fp_cuda_gemm_blocks(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,

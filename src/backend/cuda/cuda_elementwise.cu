@@ -17,6 +17,30 @@ fp_status fp_cuda_axpby(fp_backend *be, float alpha, fp_matrix X, float beta, fp
 	});
 }
 
+template <typename T>
+static fp_status combine_as(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z, T *z)
+{
+	const float *x = fp_cuda_floats(X), *y = fp_cuda_floats(Y);
+	int64_t xs = X.stride, ys = Y.stride, zs = Z.stride;
+	bool flat = fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(Y) && fp_cuda_is_contiguous(Z);
+	if (fp_cuda_in_fours(X) && fp_cuda_in_fours(Y) && fp_cuda_in_fours(Z))
+		return fp_cuda_map(be, X.rows, X.cols / 4, flat, [=] __device__(int64_t i, int64_t j) {
+			float4 a = fp_cuda_load4(x + i * xs + 4 * j), b = fp_cuda_load4(y + i * ys + 4 * j);
+			fp_cuda_store4(z + i * zs + 4 * j, float4{alpha * a.x + beta * b.x, alpha * a.y + beta * b.y,
+													  alpha * a.z + beta * b.z, alpha * a.w + beta * b.w});
+		});
+	return fp_cuda_map(be, X.rows, X.cols, flat, [=] __device__(int64_t i, int64_t j) {
+		fp_cuda_store(z + i * zs + j, alpha * x[i * xs + j] + beta * y[i * ys + j]);
+	});
+}
+
+fp_status fp_cuda_combine(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z)
+{
+	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_is_weight(Z));
+	FP_REQUIRE(be, fp_cuda_same_shape(X, Y) && fp_cuda_same_shape(X, Z));
+	return fp_cuda_by_weight_type(Z, [&](auto *z) { return combine_as(be, alpha, X, beta, Y, Z, z); });
+}
+
 fp_status fp_cuda_row_axpby(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));

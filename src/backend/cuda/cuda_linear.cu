@@ -225,6 +225,32 @@ static fp_status gram_panels(fp_backend *be, product how, const void *data, cuda
 	return FP_OK;
 }
 
+/* out ← [Xʰ; Xʰ; Xˡ; Xʰ]: the first three are the left operand of XᵀX, the last three the right one. */
+static fp_status split_for_gram(fp_backend *be, fp_matrix X, __nv_bfloat16 *out)
+{
+	const float *x = fp_cuda_floats(X);
+	int64_t stride = X.stride, cols = X.cols, size = fp_matrix_size(X);
+	auto low = [] __device__(float value) { return value - __bfloat162float(__float2bfloat16_rn(value)); };
+	if (fp_cuda_in_fours(X) && size % 4 == 0)
+		return fp_cuda_map(be, X.rows, cols / 4, fp_cuda_is_contiguous(X), [=] __device__(int64_t i, int64_t j) {
+			float4 value = fp_cuda_load4(x + i * stride + 4 * j);
+			float4 rest = {low(value.x), low(value.y), low(value.z), low(value.w)};
+			__nv_bfloat16 *to = out + i * cols + 4 * j;
+			fp_cuda_store4(to, value);
+			fp_cuda_store4(to + size, value);
+			fp_cuda_store4(to + 2 * size, rest);
+			fp_cuda_store4(to + 3 * size, value);
+		});
+	return fp_cuda_map(be, X.rows, cols, fp_cuda_is_contiguous(X), [=] __device__(int64_t i, int64_t j) {
+		float value = x[i * stride + j];
+		__nv_bfloat16 *to = out + i * cols + j;
+		fp_cuda_store(to, value);
+		fp_cuda_store(to + size, value);
+		fp_cuda_store(to + 2 * size, low(value));
+		fp_cuda_store(to + 3 * size, value);
+	});
+}
+
 fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 {
 	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_f32(A) && A.rows == X.cols && A.cols == X.cols);
@@ -239,18 +265,16 @@ fp_status fp_cuda_gram(fp_backend *be, fp_matrix X, float beta, fp_matrix A)
 	product how = fp_cuda_product_of(be);
 	if (how == PRODUCT_FLOAT || how == PRODUCT_TF32)
 		return gram_panels(be, how, fp_cuda_floats(X), CUDA_R_32F, 4, leading(X), X.rows, beta, A, fp_cuda_floats(X));
-	int times = how == PRODUCT_SPLIT ? 3 : 1;
-	int64_t size = times * fp_matrix_size(X) * 2;
-	fp_cuda_scratch left, right;
-	FP_OR_RETURN(left.take(be, size));
-	if (how == PRODUCT_BF16) {
-		FP_OR_RETURN(fp_cuda_round(be, X, left.as<__nv_bfloat16>()));
-		return gram_panels(be, how, left.as<void>(), CUDA_R_16BF, 2, X.cols, X.rows, beta, A, left.as<void>());
-	}
-	FP_OR_RETURN(right.take(be, size));
-	FP_OR_RETURN(split_to_bf16(be, X, false, 4, left.as<__nv_bfloat16>()));
-	FP_OR_RETURN(split_to_bf16(be, X, false, 2, right.as<__nv_bfloat16>()));
-	return gram_panels(be, how, left.as<void>(), CUDA_R_16BF, 2, X.cols, times * X.rows, beta, A, right.as<void>());
+	int64_t size = fp_matrix_size(X);
+	fp_cuda_scratch space;
+	FP_OR_RETURN(space.take(be, (how == PRODUCT_SPLIT ? 4 : 1) * size * 2));
+	__nv_bfloat16 *left = space.as<__nv_bfloat16>(), *right = left;
+	if (how == PRODUCT_BF16)
+		FP_OR_RETURN(fp_cuda_round(be, X, left));
+	else
+		FP_OR_RETURN(split_for_gram(be, X, left));
+	right += how == PRODUCT_SPLIT ? size : 0;
+	return gram_panels(be, how, left, CUDA_R_16BF, 2, X.cols, (how == PRODUCT_SPLIT ? 3 : 1) * X.rows, beta, A, right);
 }
 
 /* --- mirror ------------------------------------------------------------------------------------------------------- */

@@ -24,11 +24,42 @@ static double residual(solver_fixture *f, fp_gram *gram, int64_t level, fp_matri
 	return worst;
 }
 
+static fp_linear_operations floats; /* of the CPU, whose products and combinations take floats only */
+
+/* C ← α A op(B) + β C for A and B that may be F16 */
+static fp_status widening_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+							   float beta, fp_matrix C)
+{
+	fp_matrix a = {0}, b = {0};
+	fp_status status;
+	FP_TRY(fp_matrix_widen(be, A, &a, &A));
+	FP_TRY(fp_matrix_widen(be, B, &b, &B));
+	FP_TRY(floats.gemm(be, alpha, A, ta, B, tb, beta, C));
+cleanup:
+	fp_matrix_free(be, &a);
+	fp_matrix_free(be, &b);
+	return status;
+}
+
+/* Z ← α X + β Y for Z that may be F16 */
+static fp_status narrowing_combine(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z)
+{
+	fp_matrix wide = {0};
+	fp_status status;
+	FP_TRY(fp_matrix_new(be, &wide, Z.rows, Z.cols, FP_F32));
+	FP_TRY(floats.combine(be, alpha, X, beta, Y, wide));
+	FP_TRY(be->memory->copy(be, Z, wide));
+cleanup:
+	fp_matrix_free(be, &wide);
+	return status;
+}
+
 /* Visits all levels twice, as two operators do. products: each inverse is computed from the level below, as on a device;
  * halves: of a device whose products take 16-bit operands. */
 static void check(bool shared, bool products, bool halves, double bound)
 {
 	solver_fixture f;
+	fp_linear_operations narrow;
 	make_fixture(&f, 4, 60, 400, 0, 7, "50%");
 	f.gram.shared = shared;
 	assert_ok(f.ctx, fp_gram_scaled(&f.gram, 0.02, FP_SCALING_COLUMNS));
@@ -38,6 +69,10 @@ static void check(bool shared, bool products, bool halves, double bound)
 	if (halves) {
 		f.be->capabilities |= FP_CAN_MULTIPLY_NARROW;
 		f.be->precision = FP_PRECISION_BF16;
+		floats = narrow = *f.be->linear;
+		narrow.gemm = widening_gemm;
+		narrow.combine = narrowing_combine;
+		f.be->linear = &narrow;
 	}
 	fp_buffer *first[LEVELS];
 	for (int pass = 0; pass < 2; pass++)
@@ -78,6 +113,24 @@ static void keeps_halves_for_products(void **unused)
 	(void)unused;
 	check(false, true, true, 1e-2); /* 11 bits of entries up to 10, times entries of A */
 	check(true, true, true, 1e-2);
+}
+
+/* So many inputs that the symmetric product of raise_penalty() is computed in several strips. */
+static void multiplies_in_strips(void **unused)
+{
+	(void)unused;
+	solver_fixture f;
+	make_fixture(&f, 2, 3000, 60, 0, 7, "50%");
+	assert_ok(f.ctx, fp_gram_scaled(&f.gram, 0.02, FP_SCALING_COLUMNS));
+	f.be->asynchronous = true;
+	fp_matrix X;
+	for (int64_t level = 0; level < 2; level++)
+		assert_ok(f.ctx, fp_gram_inverse(f.gram.scaled, &level, &X));
+	double off = residual(&f, f.gram.scaled, 1, X);
+	if (!(off < 5e-4))
+		fail_msg("off by %g", off);
+	f.be->asynchronous = false;
+	free_fixture(&f);
 }
 
 /* Fewer tokens than inputs and no ridge, scaled so that ρ is lost in float rounding: the level must go up. */
@@ -129,9 +182,9 @@ static void threads_change_nothing(void **unused)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(inverts_at_every_penalty),  cmocka_unit_test(raises_the_penalty_by_products),
-		cmocka_unit_test(keeps_halves_for_products), cmocka_unit_test(skips_levels_where_cholesky_fails),
-		cmocka_unit_test(threads_change_nothing),
+		cmocka_unit_test(inverts_at_every_penalty),          cmocka_unit_test(raises_the_penalty_by_products),
+		cmocka_unit_test(keeps_halves_for_products),         cmocka_unit_test(multiplies_in_strips),
+		cmocka_unit_test(skips_levels_where_cholesky_fails), cmocka_unit_test(threads_change_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
