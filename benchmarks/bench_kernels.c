@@ -284,6 +284,19 @@ static fp_status run_factor(bench *b, shape s)
 	return status == FP_OK ? b->be->linear->inverse_factor(b->be, b->m[2], &refused) : status;
 }
 
+static fp_status run_inverse(bench *b, shape s)
+{
+	(void)s;
+	int64_t refused;
+	fp_status status = b->be->memory->copy(b->be, b->m[2], b->m[1]);
+	return status == FP_OK ? b->be->linear->inverse(b->be, b->m[2], &refused) : status;
+}
+
+static double flops_inverse(shape s)
+{
+	return (double)s.a * (double)s.a * (double)s.a;
+}
+
 static double flops_factor(shape s)
 {
 	double n = (double)s.a;
@@ -399,6 +412,13 @@ static const kernel kernels[] = {
 	 {{3072, 768, 0, 0, 0}, {5632, 2048, 0, 0, 0}}},
 	{"mask 2:4", "%lld × %lld", prepare_entries, run_mask_groups, NULL, bytes_one, {{3072, 768, 0, 0, 0}}},
 	{"inverse factor", "%lld", prepare_factor, run_factor, flops_factor, NULL, {{768, 0, 0, 0, 0}, {3072, 0, 0, 0, 0}}},
+	{"inverse",
+	 "%lld",
+	 prepare_factor,
+	 run_inverse,
+	 flops_inverse,
+	 NULL,
+	 {{128, 0, 0, 0, 0}, {768, 0, 0, 0, 0}, {4096, 0, 0, 0, 0}, {11008, 0, 0, 0, 0}}},
 	{"eigen", "%lld", prepare_factor, run_eigen, flops_eigen, NULL, {{768, 0, 0, 0, 0}, {2048, 0, 0, 0, 0}}},
 	{"sparsegpt sweep",
 	 "%lld × %lld",

@@ -53,6 +53,16 @@ static inline int64_t fp_product_bytes(const fp_backend *be, fp_use use, int64_t
 	return entry * left + panel;
 }
 
+/* Rows of a strip of a symmetric n × n product, n > 0, of which each strip is computed from the diagonal on. Narrow strips
+ * compute less below the diagonal, but a product must be large enough to keep a device busy: 2^23 entries are two tiles of
+ * 128 × 256 for each multiprocessor of an H200. */
+static inline int64_t fp_symmetric_strip(int64_t n)
+{
+	const int64_t entries = (int64_t)1 << 23, fewest_rows = 1024;
+	int64_t rows = (entries / n + 127) / 128 * 128;
+	return rows > fewest_rows ? rows : fewest_rows;
+}
+
 /* Workspace of an inverse or its factor: the blocks beside the diagonal at every level of halving, or a panel of the
  * result. Rounding halves up to whole leaves adds less than a leaf of rows. */
 enum { FP_INVERSE_LEAF = 128 };

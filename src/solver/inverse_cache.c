@@ -45,15 +45,12 @@ cleanup:
 }
 
 /* Upper triangle of out ← out + α·square·high, in strips of rows from the diagonal on. The product is small compared with
- * out, so it may be rounded more. A strip must be large enough to keep a device busy. */
+ * out, so it may be rounded more. */
 static fp_status add_product(fp_backend *be, float alpha, fp_matrix square, fp_matrix high, fp_matrix out)
 {
-	enum { ENTRIES = 1 << 23, FEWEST_ROWS = 1024 };
-	int64_t n = out.rows, strip = (ENTRIES / n + 127) / 128 * 128;
+	int64_t n = out.rows, strip = fp_symmetric_strip(n);
 	fp_status status = FP_OK;
 	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
-	if (strip < FEWEST_ROWS)
-		strip = FEWEST_ROWS;
 	for (int64_t i = 0; i < n && status == FP_OK; i += strip) {
 		int64_t rows = fp_smaller(strip, n - i);
 		fp_matrix part = fp_matrix_cols(fp_matrix_rows(out, i, rows), i, n - i);

@@ -101,8 +101,8 @@ static void test_gemm_blocks(void **state)
 static void test_gram_and_mirror(void **state)
 {
 	contract *c = *state;
-	static const int64_t sizes[][2] = {{0, 3},  {3, 0},   {1, 1},     {1, 9},   {9, 1},
-									   {5, 17}, {40, 33}, {300, 130}, {70, 257}};
+	static const int64_t sizes[][2] = {{0, 3},  {3, 0},   {1, 1},     {1, 9},    {9, 1},
+									   {5, 17}, {40, 33}, {300, 130}, {70, 257}, {2, 3000}}; /* the last: two panels */
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 		int64_t p = sizes[i][0], n = sizes[i][1];
 		for (int keep = 0; keep < 2; keep++) {

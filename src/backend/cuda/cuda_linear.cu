@@ -205,16 +205,11 @@ fp_status fp_cuda_gemm_blocks(fp_backend *be, float alpha, fp_matrix A, fp_trans
 
 /* --- Gram --------------------------------------------------------------------------------------------------------- */
 
-enum { GRAM_PANELS = 8, GRAM_SMALLEST_PANEL = 512 };
-
 /* Computes only the upper triangle, in P panels of rows: (P + 1)/2P of the full product. */
 static fp_status gram_panels(fp_backend *be, product how, const void *data, cudaDataType_t type, int64_t size,
 							 int64_t stride, int64_t k, float beta, fp_matrix A, const void *right)
 {
-	int64_t n = A.rows, panel = (n + GRAM_PANELS - 1) / GRAM_PANELS;
-	panel = (panel + 127) / 128 * 128;
-	if (panel < GRAM_SMALLEST_PANEL)
-		panel = GRAM_SMALLEST_PANEL;
+	int64_t n = A.rows, panel = fp_symmetric_strip(n);
 	for (int64_t i = 0; i < n; i += panel) {
 		int64_t rows = fp_smaller(panel, n - i);
 		operand left = {(const char *)data + i * size, stride, type};
