@@ -5,8 +5,9 @@
 export OMP_NUM_THREADS=1
 models=$source/models
 text=$models/calibration.jsonl
-head -n 30 "$models/evaluation.jsonl" >held-out.jsonl
-steps=40
+head -n 12 "$models/evaluation.jsonl" >held-out.jsonl
+steps=12
+windows=8
 pair="llama-demo opt-demo"
 stops="basis layer-00000 layer-00003"
 if sanitized; then # such a build is several times slower
@@ -20,7 +21,7 @@ prune() {
 	from=$1
 	to=$2
 	shift 2
-	"$program" prune "$from" -o "$to" --calibration "$text" --samples 16 --sequence-length 64 --threads 1 --device cpu \
+	"$program" prune "$from" -o "$to" --calibration "$text" --samples $windows --sequence-length 64 --threads 1 --device cpu \
 		--set basis_steps=$steps "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 # holds WHAT EXPRESSION FOLDER...: the Python expression is true of the tensors t and configs c of the folders
@@ -74,13 +75,13 @@ if part ranks; then
 		for flags in "--basis full --pattern 2:4" "--basis local --layers 2-4"; do
 			rm -rf alone shared
 			# shellcheck disable=SC2086 # the flags are words
-			prune "$models/$model" alone --preset fast --correction intra $flags || complain "one rank fails: $flags"
+			prune "$models/$model" alone --preset fast --set search_steps=8 --set refit_steps=8 --correction intra $flags || complain "one rank fails: $flags"
 			for ranks in 2 3; do
 				rm -rf shared
 				# shellcheck disable=SC2086
 				mpirun --allow-run-as-root --oversubscribe -n $ranks "$program" prune "$models/$model" -o shared --calibration "$text" \
-					--samples 16 --sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps --preset fast --correction intra \
-					$flags >"$work/out" 2>"$work/err" </dev/null || complain "$ranks ranks fail: $model $flags"
+					--samples $windows --sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps --preset fast --set search_steps=8 \
+					--set refit_steps=8 --correction intra $flags >"$work/out" 2>"$work/err" </dev/null || complain "$ranks ranks fail: $model $flags"
 				diff -r alone shared >/dev/null || complain "$ranks ranks give other bytes than one: $model $flags"
 			done
 		done
@@ -95,7 +96,7 @@ if part resume; then
 		file=$2
 		shift 2
 		rm -rf stopped .stopped.partial
-		"$program" prune "$model" -o stopped --calibration "$text" --samples 16 --sequence-length 64 --threads 1 --device cpu \
+		"$program" prune "$model" -o stopped --calibration "$text" --samples $windows --sequence-length 64 --threads 1 --device cpu \
 			--set basis_steps=$steps "$@" >"$work/out" 2>"$work/err" </dev/null &
 		child=$!
 		while kill -0 $child 2>/dev/null && [ ! -e ".stopped.partial/$file" ]; do sleep 0.01; done
@@ -103,23 +104,23 @@ if part resume; then
 		wait $child
 		[ -e stopped ] && complain "an unfinished run has its output under the final name"
 	}
-	for name in $pair; do
-		model=$models/$name
-		for flags in "--preset fast --basis full --pattern 2:4" "--preset best --set fit_steps=8 --basis full" \
-			"--method wanda --basis local --pattern 2:4 --samples 256"; do # enough for a signal to come in time
-			rm -rf whole
+	for run in "llama-demo --preset fast --basis full --pattern 2:4" "opt-demo --preset fast --basis full --pattern 2:4" \
+		"opt-demo --preset best --set fit_steps=4 --basis full" \
+		"llama-demo --method wanda --basis local --pattern 2:4 --samples 128"; do # enough for a signal to come in time
+		model=$models/${run%% *}
+		flags=${run#* }
+		rm -rf whole
+		# shellcheck disable=SC2086
+		prune "$model" whole $flags || complain "prune $run fails"
+		for file in $stops; do
 			# shellcheck disable=SC2086
-			prune "$model" whole $flags || complain "prune $flags fails"
-			for file in $stops; do
-				# shellcheck disable=SC2086
-				begin KILL $file $flags
-				# shellcheck disable=SC2086
-				prune "$model" stopped $flags --resume || complain "a resume fails: $flags, killed at $file"
-				diff -r whole stopped >/dev/null || complain "a resumed run differs: $flags, killed at $file"
-				# a run without a finished layer is begun again
-				[ $file != basis ] && grep -q "the model is the same" "$work/err" &&
-					complain "the basis is learned twice: $flags, killed at $file"
-			done
+			begin KILL $file $flags
+			# shellcheck disable=SC2086
+			prune "$model" stopped $flags --resume || complain "a resume fails: $run, killed at $file"
+			diff -r whole stopped >/dev/null || complain "a resumed run differs: $run, killed at $file"
+			# a run without a finished layer is begun again
+			[ $file != basis ] && grep -q "the model is the same" "$work/err" &&
+				complain "the basis is learned twice: $run, killed at $file"
 		done
 	done
 	# a damaged basis is learned again, and is the same
@@ -133,10 +134,10 @@ if part resume; then
 	# shellcheck disable=SC2086
 	begin KILL layer-00000 $flags
 	# shellcheck disable=SC2086
-	expect 2 "setting basis 'local'.*'none'" prune "$model" -o stopped --calibration "$text" --samples 16 --sequence-length 64 \
+	expect 2 "setting basis 'local'.*'none'" prune "$model" -o stopped --calibration "$text" --samples $windows --sequence-length 64 \
 		--threads 1 --device cpu --set basis_steps=$steps $flags --basis none --resume
 	# shellcheck disable=SC2086
-	expect 3 "cannot be resumed; remove it to start over" prune "$model" -o stopped --calibration "$text" --samples 16 \
+	expect 3 "cannot be resumed; remove it to start over" prune "$model" -o stopped --calibration "$text" --samples $windows \
 		--sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps $flags --basis full --resume # its file has another size
 	finish
 fi
@@ -256,7 +257,7 @@ assert json.load(open('without/pruning_report.json'))['basis'] == {'kind': 'none
 
 # compare: a row has the figures of prune and eval, whatever basis the rows before it had, except that embeddings and head
 # are not rounded to the type of the checkpoint
-flags="--samples 16 --sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps"
+flags="--samples $windows --sequence-length 64 --threads 1 --device cpu --set basis_steps=$steps"
 # shellcheck disable=SC2086
 "$program" compare "$models/opt-demo" --calibration "$text" --text held-out.jsonl $flags --methods wanda,magnitude \
 	--patterns 50%,2:4 --basis full --work rows --json >"$work/out" 2>"$work/err" </dev/null || complain "compare --basis full fails"

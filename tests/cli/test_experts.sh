@@ -6,7 +6,8 @@
 model=$source/models/moe-demo
 [ -d "$model" ] || skip "models/moe-demo is not there"
 text=$source/models/calibration.jsonl
-few="--calibration $text --samples 16 --sequence-length 128 --threads 1"
+few="--calibration $text --samples 16 --sequence-length 128 --threads 1 --set basis_steps=12"
+head -n 60 "$source/models/evaluation.jsonl" >held-out.jsonl
 
 # kl FOLDER PATTERN ARGUMENT...: prints the divergence of a pruned model from the dense one.
 kl() {
@@ -15,7 +16,7 @@ kl() {
 	shift 2
 	# shellcheck disable=SC2086
 	"$program" prune "$model" -o "$folder" $few --pattern "$pattern" "$@" >"$work/out" 2>"$work/err" </dev/null &&
-		"$program" eval "$folder" --text "$source/models/evaluation.jsonl" --protocol documents --sequence-length 128 \
+		"$program" eval "$folder" --text held-out.jsonl --protocol documents --sequence-length 128 \
 			--reference "$model" --json 2>"$work/err" | python3 -c "import json, sys; print(json.load(sys.stdin)['kl'])"
 }
 

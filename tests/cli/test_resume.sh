@@ -5,13 +5,15 @@
 export OMP_NUM_THREADS=1
 model=$source/models/llama-demo
 text=$source/models/calibration.jsonl
+short="--preset fast --threads 1 --sequence-length 64 --set basis_steps=8" # long enough for a signal to come in time
 
 # begin FOLDER SIGNAL ARGUMENT...: starts a run and sends the signal when a layer is finished.
 begin() {
 	folder=$1
 	number=$2
 	shift 2
-	"$program" prune "$model" -o "$folder" --calibration "$text" --preset fast --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null &
+	# shellcheck disable=SC2086 # the flags are words
+	"$program" prune "$model" -o "$folder" --calibration "$text" $short "$@" >"$work/out" 2>"$work/err" </dev/null &
 	child=$!
 	while kill -0 $child 2>/dev/null && [ ! -e ".$folder.partial/layer-00000" ]; do sleep 0.02; done
 	kill "-$number" $child 2>/dev/null || complain "the run was over before the signal came"
@@ -21,12 +23,13 @@ begin() {
 }
 
 prune() {
-	"$program" prune "$model" --calibration "$text" --preset fast --threads 1 "$@" >"$work/out" 2>"$work/err" </dev/null
+	# shellcheck disable=SC2086 # the flags are words
+	"$program" prune "$model" --calibration "$text" $short "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
 # With correction=cross the pruned model's hidden states are computed again; a fit changes other tensors than operators.
 # Finished operators that are quantised are decoded from the output.
-for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--samples 64 --method wanda --pattern 2:4" \
+for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--samples 128 --method wanda --pattern 2:4" \
 	"--samples 16 --preset best --set fit_steps=8 --quantize int4-asym" "--samples 16 --quantize fp8"; do
 	rm -rf whole stopped .stopped.partial
 	# shellcheck disable=SC2086 # the flags are words
@@ -43,24 +46,30 @@ for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--sa
 	[ -e .stopped.partial ] && complain "the working folder stays"
 done
 
+# refused MESSAGE MODEL TEXT ARGUMENT...: the run that was killed is not continued like this.
+refused() {
+	message=$1
+	other_model=$2
+	other_text=$3
+	shift 3
+	# shellcheck disable=SC2086 # the flags are words
+	expect 2 "$message" prune "$other_model" -o killed --calibration "$other_text" $short --samples 16 "$@"
+}
+
 begin killed KILL --samples 16
-expect 2 "unfinished run.*--resume" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 --samples 16
-expect 2 "setting samples '16'.*'32'" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 --samples 32 --resume
-expect 2 "setting pattern '50%'.*'2:4'" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 --samples 16 \
-	--resume --pattern 2:4
-expect 2 "another calibration text" prune "$model" -o killed --calibration "$source/models/evaluation.jsonl" --preset fast --threads 1 \
-	--samples 16 --resume
+refused "unfinished run.*--resume" "$model" "$text"
+refused "setting samples '16'.*'32'" "$model" "$text" --samples 32 --resume
+refused "setting pattern '50%'.*'2:4'" "$model" "$text" --resume --pattern 2:4
+refused "another calibration text" "$model" "$source/models/evaluation.jsonl" --resume
 cp .killed.partial/run.json run.json
 sed 's/"build": "[0-9a-f]*"/"build": "0123456789abcdef"/; s/"commit": "[^"]*"/"commit": "abc123"/' run.json >.killed.partial/run.json
-expect 2 "started by fistapruner.*commit abc123, build 0123456789abcdef.*but this is" prune "$model" -o killed --calibration "$text" \
-	--preset fast --threads 1 --samples 16 --resume
+refused "started by fistapruner.*commit abc123, build 0123456789abcdef.*but this is" "$model" "$text" --resume
 grep -v '"build"' run.json >.killed.partial/run.json
-expect 2 "started by fistapruner.*build unknown.*but this is" prune "$model" -o killed --calibration "$text" --preset fast --threads 1 \
-	--samples 16 --resume
+refused "started by fistapruner.*build unknown.*but this is" "$model" "$text" --resume
 cp run.json .killed.partial/run.json
 cp -r "$model" other
 touch other/model.safetensors
-expect 2 "another model: model.safetensors" prune other -o killed --calibration "$text" --preset fast --threads 1 --samples 16 --resume
+refused "another model: model.safetensors" other "$text" --resume
 printf damaged | dd of=.killed.partial/layer-00000 bs=1 seek=100 conv=notrunc 2>/dev/null
 prune -o killed --samples 16 --resume || complain "a resume after refusals fails"
 grep -q "layer-00000: is damaged" "$work/err" || complain "a damaged record is not noticed"
