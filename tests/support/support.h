@@ -52,6 +52,21 @@ int finish_tests(int failed);
 void check_failure(fp_context *ctx, fp_status wanted, const char *text, fp_status got, const char *call,
 				   const char *file, int line);
 
+/* True in a build with AddressSanitizer or ThreadSanitizer: a test that would take minutes there takes smaller cases. */
+enum {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	sanitized_build = 1,
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+	sanitized_build = 1,
+#else
+	sanitized_build = 0,
+#endif
+#else
+	sanitized_build = 0,
+#endif
+};
+
 /* "<shared>/name", or NULL if there is no such file. Borrowed until the next call. */
 const char *shared_path(const char *name);
 /* The same; skips the test if there is no such file. */

@@ -49,12 +49,17 @@ static double random_number(fixture *f)
 	return (double)(f->seed >> 11) * 0x1p-52 - 1;
 }
 
-static float rounded(float x)
+/* out ← x, rounded to BF16. */
+static void round_all(double *out, const float *x, int64_t count)
 {
-	uint16_t half;
-	fp_from_float(&half, FP_BF16, &x, 1);
-	fp_to_float(&x, &half, FP_BF16, 1);
-	return x;
+	uint16_t *halves = malloc((size_t)count * sizeof *halves);
+	float *back = malloc((size_t)count * sizeof *back);
+	fp_from_float(halves, FP_BF16, x, count);
+	fp_to_float(back, halves, FP_BF16, count);
+	for (int64_t i = 0; i < count; i++)
+		out[i] = back[i];
+	free(halves);
+	free(back);
 }
 
 static matrix new_matrix(fixture *f, int64_t rows, int64_t cols)
@@ -65,11 +70,14 @@ static matrix new_matrix(fixture *f, int64_t rows, int64_t cols)
 	m.low = malloc((size_t)(rows * cols) * sizeof *m.low);
 	for (int64_t i = 0; i < rows * m.stride; i++)
 		m.data[i] = i % m.stride < cols ? (float)random_number(f) : untouched;
-	for (int64_t i = 0; i < rows * cols; i++) {
-		float x = m.data[i / cols * m.stride + i % cols], high = rounded(x);
-		m.high[i] = high;
-		m.low[i] = rounded(x - high);
+	float *rest = malloc((size_t)cols * sizeof *rest);
+	for (int64_t i = 0; i < rows; i++) {
+		round_all(m.high + i * cols, m.data + i * m.stride, cols);
+		for (int64_t j = 0; j < cols; j++)
+			rest[j] = (float)(m.data[i * m.stride + j] - m.high[i * cols + j]);
+		round_all(m.low + i * cols, rest, cols);
 	}
+	free(rest);
 	return m;
 }
 
@@ -172,11 +180,16 @@ static void test_shapes(void **state)
 	static const float factors[][2] = {{1, 0}, {1, 1}, {-0.5f, 1}, {3, -1}};
 	fixture f;
 	open_engine(&f, *state);
-	for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
-		for (int bits = 0; bits < 8; bits++)
-			for (size_t j = 0; j < sizeof factors / sizeof *factors; j++)
+	for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+		for (int bits = 0; bits < 8; bits++) {
+			for (size_t j = 0; j < sizeof factors / sizeof *factors; j++) {
+				if (sanitized_build && i >= 6 && j != (size_t)bits / 2) /* of the largest, each factor twice */
+					continue;
 				check(&f, (shape){sides[i][0], sides[i][1], sides[i][2], bits & 1, bits & 2, bits & 4, false,
 								  factors[j][0], factors[j][1], 3});
+			}
+		}
+	}
 	close_engine(&f);
 }
 
@@ -187,8 +200,10 @@ static void test_pieces(void **state)
 	open_engine(&f, *state);
 	for (int split = 0; split < 2; split++)
 		check(&f, (shape){20, 18, 16384 + 40, false, true, split, false, 1, 0.5f, 2});
-	check(&f, (shape){2100, 20, 16384, false, false, false, false, 1, 1, 2});
-	check(&f, (shape){20, 2100, 16384, true, true, false, false, 1, 0, 2});
+	const int64_t longer = sanitized_build ? 1030 : 2100,
+				  shorter = sanitized_build ? 3 : 20; /* 1,024 are packed at once */
+	check(&f, (shape){longer, shorter, 16384, false, false, false, false, 1, 1, 2});
+	check(&f, (shape){shorter, longer, 16384, true, true, false, false, 1, 0, 2});
 	close_engine(&f);
 }
 
