@@ -51,7 +51,7 @@ assert row['relative_error'] == report['relative_error'] and row['sparsity'] == 
 # the same when the layer fit changes biases too; what a basis changes outside the pruned operators is rounded to the
 # checkpoint's type only when it is written
 for basis in none full; do
-	tiny="--samples 32 --sequence-length 64 --threads 1 --set fit_steps=30 --set layers=0 --basis $basis"
+	tiny="--samples 8 --sequence-length 64 --threads 1 --set fit_steps=8 --set basis_steps=8 --set layers=0 --basis $basis"
 	"$program" prune "$source/models/opt-demo" -o "fitted-$basis" --calibration "$source/models/calibration.jsonl" $tiny \
 		--preset best --pattern 2:4 >"$work/out" 2>"$work/err" || complain "prune by preset best fails"
 	"$program" compare "$source/models/opt-demo" --calibration "$source/models/calibration.jsonl" --text documents.jsonl \

@@ -18,7 +18,7 @@ prune() { # prune FOLDER ARGUMENT...
 	folder=$1
 	shift
 	env "LD_PRELOAD=$preload" "$fault" "$program" prune "$model" -o "$folder" --calibration "$text" --samples 8 \
-		--sequence-length 64 --threads 1 --preset fast --layers 0-2 --quiet "$@" >"$work/out" 2>"$work/err" </dev/null
+		--sequence-length 64 --threads 1 --preset fast --set basis_steps=8 --layers 0-2 --quiet "$@" >"$work/out" 2>"$work/err" </dev/null
 }
 
 # prune_with FAULT FOLDER ARGUMENT...: with the fault injector; FAULT is one of its variables with a value
@@ -134,7 +134,7 @@ cp -r "$model" cut
 model=cut
 prune whole-cut --samples 32 || complain "the undisturbed run of a copy"
 "$program" prune cut -o broken --calibration "$text" --samples 32 --sequence-length 64 --threads 1 \
-	--preset fast --layers 0-2 --quiet >"$work/out" 2>"$work/err" &
+	--preset fast --set basis_steps=8 --layers 0-2 --quiet >"$work/out" 2>"$work/err" &
 child=$!
 while kill -0 $child 2>/dev/null && [ ! -e .broken.partial/layer-00000 ]; do sleep 0.01; done
 cp -p cut/model.safetensors kept.safetensors

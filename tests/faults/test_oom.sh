@@ -18,7 +18,7 @@ words() {
 	folder=$1
 	shift
 	set -- "$program" prune "$source/models/llama-demo" -o "$folder" --calibration "$source/models/calibration.jsonl" --samples 64 \
-		--sequence-length 128 --threads 1 --device cpu --preset fast --layers 0-2 --quiet --json "$@"
+		--sequence-length 128 --threads 1 --device cpu --preset fast --set basis_steps=8 --set search_steps=8 --layers 0-2 --quiet --json "$@"
 	printf '%s\n' "$@"
 }
 
