@@ -32,20 +32,39 @@ static int64_t shared_bytes(int warps, int batch, int64_t cols)
 	return warps * (int64_t)DECODE_WARP_RING + decode_rounded_up(cols, DECODE_STEP) * batch * (int64_t)sizeof(float);
 }
 
-/* Up to B rows of x at once. 32 warps work on each processor, if its memory has room. All of x lies in shared memory if
- * that has room for it, else one chunk. The kernel may begin while the one before it ends: between short kernels the
- * memory would idle. */
+/* Rows for each of some warps if they are divided evenly, as a share of the most that a warp has. */
+static double evenness(int64_t rows, int64_t warps)
+{
+	return (double)rows / (double)((rows + warps - 1) / warps * warps);
+}
+
+/* How many warps a block should have, at most `most`: fewer, if many of them would idle while others multiply a last
+ * row. */
+static int choose_warps(int64_t rows, int64_t blocks, int most)
+{
+	const double worthwhile = 0.05; /* fewer warps wait for the memory more often */
+	int best = most;
+	for (int warps = most - 1; warps >= most * 3 / 4; warps--)
+		if (evenness(rows, blocks * warps) > evenness(rows, blocks * best) + worthwhile)
+			best = warps;
+	return best;
+}
+
+/* Up to B rows of x at once. Up to 32 warps work on each processor, if its memory has room. All of x lies in shared
+ * memory if that has room for it, else one chunk. The kernel may begin while the one before it ends: between short
+ * kernels the memory would idle. */
 template <typename Form, int B, int WARPS> static fp_status launch(fp_backend *be, decode_arguments *a, int64_t room)
 {
 	auto kernel = decode_kernel<Form, B, WARPS>;
-	int64_t all = shared_bytes(WARPS, B, a->cols);
+	int64_t most_blocks = fp_cuda_state_of(be)->processors * (B <= 2 ? 32 / WARPS : 1);
+	int warps = choose_warps(a->rows, most_blocks, WARPS);
+	int64_t all = shared_bytes(warps, B, a->cols);
 	a->resident = all <= room;
-	int64_t shared = a->resident ? all : shared_bytes(WARPS, B, DECODE_CHUNK);
+	int64_t shared = a->resident ? all : shared_bytes(warps, B, DECODE_CHUNK);
 	if (a->rows == 0)
 		return FP_OK;
 	FP_CUDA(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-	int64_t blocks =
-		fp_smaller((a->rows + WARPS - 1) / WARPS, fp_cuda_state_of(be)->processors * (B <= 2 ? 32 / WARPS : 1));
+	int64_t blocks = fp_smaller((a->rows + warps - 1) / warps, most_blocks);
 	a->chunks = (int)decode_chunks(a->cols);
 	a->block_rows = (int)(a->rows / blocks);
 	a->longer_blocks = (int)(a->rows % blocks);
@@ -54,7 +73,7 @@ template <typename Form, int B, int WARPS> static fp_status launch(fp_backend *b
 	attribute.val.programmaticStreamSerializationAllowed = 1;
 	cudaLaunchConfig_t config = {};
 	config.gridDim = dim3((unsigned)blocks);
-	config.blockDim = dim3(WARPS * 32);
+	config.blockDim = dim3((unsigned)warps * 32);
 	config.dynamicSmemBytes = (size_t)shared;
 	config.stream = fp_cuda_stream(be);
 	config.attrs = &attribute;
@@ -71,7 +90,9 @@ template <typename Form> static fp_status multiply_form(fp_backend *be, decode_a
 	for (int done = 0; done < rows; done += most) {
 		a.batch = (int)fp_smaller(most, rows - done);
 		if (a.batch == 1)
-			FP_OR_RETURN((launch<Form, 1, 16>(be, &a, room)));
+			FP_OR_RETURN((Form::ONE_BLOCK && a.cols > 2 * DECODE_CHUNK && shared_bytes(32, 1, a.cols) <= room
+							  ? launch<Form, 1, 32>(be, &a, room)
+							  : launch<Form, 1, 16>(be, &a, room)));
 		else if (a.batch == 2)
 			FP_OR_RETURN((wide ? launch<Form, 2, 32>(be, &a, room) : launch<Form, 2, 16>(be, &a, room)));
 		else
@@ -115,6 +136,7 @@ fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp
 		a.x = X.dtype == FP_F32 ? fp_cuda_floats(X) : nullptr;
 		a.narrow_x = X.dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(X) : nullptr;
 		a.x_stride = X.stride;
+		a.fours = X.stride % 4 == 0 && X.cols % 4 == 0 && X.offset % 4 == 0;
 		a.add = add;
 		a.batch = (int)X.rows;
 		a.cols = (int)X.cols;

@@ -38,8 +38,9 @@ struct decode_arguments {
 	const float *x;
 	const __nv_bfloat16 *narrow_x; /* instead of x */
 	int64_t x_stride;
-	int batch; /* rows of x, at most the kernel's */
-	bool add;  /* to y */
+	bool fours; /* every row of x begins at a multiple of four entries, and ends at one */
+	int batch;  /* rows of x, at most the kernel's */
+	bool add;   /* to y */
 	int cols;
 	int chunks;    /* of a row */
 	bool resident; /* all of x is in shared memory at once, not one chunk */
@@ -102,43 +103,67 @@ template <typename T> struct decode_granule {
 
 /* --- x in shared memory ------------------------------------------------------------------------------------------ */
 
-/* V columns of a row of x, of which `there` exist; zeros behind them. */
-template <int V, typename T> __device__ static inline void decode_read_x(float in[V], const T *row, int there)
-{
-	if (there >= V && (uintptr_t)row % (4 * sizeof(T)) == 0) {
-#pragma unroll
-		for (int j = 0; j < V; j += 4) {
-			float4 four = fp_cuda_load4(row + j);
-			in[j] = four.x, in[j + 1] = four.y, in[j + 2] = four.z, in[j + 3] = four.w;
-		}
-		return;
+/* Four columns of x, as they lie in memory. */
+template <typename T> struct decode_four {
+	typename std::conditional<sizeof(T) == 2, uint2, uint4>::type bits;
+	__device__ float entry(int i) const
+	{
+		if constexpr (sizeof(T) == 2)
+			return decode_entry(uint4{bits.x, bits.y, 0, 0}, i, (const T *)nullptr);
+		else
+			return decode_entry(bits, i, (const T *)nullptr);
 	}
-#pragma unroll
-	for (int j = 0; j < V; j++)
-		in[j] = j < there ? fp_cuda_load(row + j) : 0.0f;
-}
+};
 
 /* xs[(q·32 + lane)·B + b] ← columns [first, first + cols) of x, where a lane owns every 32nd group of V columns; zeros
- * behind them up to a whole step. */
-template <int B, int V> __device__ static void decode_load_x(float *xs, const decode_arguments &a, int first, int cols)
+ * behind them up to a whole step. x is in fours. A thread asks for several groups before it waits for the first: what
+ * an earlier kernel has written takes long to come. */
+template <int B, int V, typename T>
+__device__ static void decode_load_fours(float *xs, const T *x, const decode_arguments &a, int first, int cols)
 {
-	int groups = (cols + DECODE_STEP - 1) / DECODE_STEP * (DECODE_STEP / V);
-	for (int group = threadIdx.x; group < groups; group += blockDim.x) {
-		int q = group / 32 * V, lane = group % 32;
+	const int at_once = B * V < 24 ? 24 / (B * V) : 1; /* in 24 registers, if T is float */
+	int groups = (cols + DECODE_STEP - 1) / DECODE_STEP * (DECODE_STEP / V), threads = (int)blockDim.x;
+	for (int begin = (int)threadIdx.x; begin < groups; begin += at_once * threads) {
+		decode_four<T> in[at_once * B * V / 4] = {};
 #pragma unroll
-		for (int b = 0; b < B; b++) {
-			float in[V];
-			int64_t at = b * a.x_stride + first + group * V;
-			int there = b < a.batch ? cols - group * V : 0;
-			if (a.narrow_x)
-				decode_read_x<V>(in, a.narrow_x + at, there);
-			else
-				decode_read_x<V>(in, a.x + at, there);
+		for (int i = 0; i < at_once * B * V / 4; i++) {
+			int b = i / (V / 4) % B, column = (begin + i / (B * V / 4) * threads) * V + i % (V / 4) * 4;
+			if (column < cols && b < a.batch)
+				in[i] = *(const decode_four<T> *)(x + b * a.x_stride + first + column);
+		}
 #pragma unroll
-			for (int j = 0; j < V; j++)
-				xs[((q + j) * 32 + lane) * B + b] = in[j];
+		for (int u = 0; u < at_once; u++) {
+			int group = begin + u * threads, q = group / 32 * V, lane = group % 32;
+#pragma unroll
+			for (int i = 0; i < V * B && group < groups; i++)
+				xs[((q + i / B) * 32 + lane) * B + i % B] = in[(u * B + i % B) * (V / 4) + i / B / 4].entry(i / B % 4);
 		}
 	}
+}
+
+/* The same, for any x. */
+template <int B, int V, typename T>
+__device__ static void decode_load_entries(float *xs, const T *x, const decode_arguments &a, int first, int cols)
+{
+	int all = (cols + DECODE_STEP - 1) / DECODE_STEP * DECODE_STEP;
+	for (int column = (int)threadIdx.x; column < all; column += (int)blockDim.x) {
+		int group = column / V, q = group / 32 * V + column % V, lane = group % 32;
+		for (int b = 0; b < B; b++)
+			xs[(q * 32 + lane) * B + b] =
+				column < cols && b < a.batch ? fp_cuda_load(x + b * a.x_stride + first + column) : 0.0f;
+	}
+}
+
+template <int B, int V> __device__ static void decode_load_x(float *xs, const decode_arguments &a, int first, int cols)
+{
+	if (a.narrow_x && a.fours)
+		decode_load_fours<B, V>(xs, a.narrow_x, a, first, cols);
+	else if (a.narrow_x)
+		decode_load_entries<B, V>(xs, a.narrow_x, a, first, cols);
+	else if (a.fours)
+		decode_load_fours<B, V>(xs, a.x, a, first, cols);
+	else
+		decode_load_entries<B, V>(xs, a.x, a, first, cols);
 }
 
 /* --- a row of each form ------------------------------------------------------------------------------------------ */
@@ -156,7 +181,7 @@ template <int WINDOW> struct decode_equal_rows : decode_stream<DECODE_UNITS, WIN
 /*
  * A form says how the bytes of rows come (`reader`) and how a row's part of a chunk is added to the lane's sums. `at` is
  * the shared address of the lane's first column of the chunk. WINDOW: units of a stream that it reads at once, and one
- * more.
+ * more. ONE_BLOCK: if x is long, one block on a processor, which reads x once, was measured faster than two.
  *
  * Instructions: at 4.8 TB/s each of 132 processors gets 20 bytes in a cycle of 1.75 GHz, in which it issues 4
  * instructions of a warp: 100 for 512 bytes. Eight entries of each lane, 512 bytes if dense, take 24 instructions
@@ -166,6 +191,7 @@ template <int WINDOW> struct decode_equal_rows : decode_stream<DECODE_UNITS, WIN
  */
 template <typename T> struct decode_dense {
 	static const int V = 16 / sizeof(T);
+	static const bool ONE_BLOCK = false;
 	typedef decode_equal_rows<3> reader;
 	template <int B> __device__ static void vector(float sums[B], const uint4 &v, unsigned at)
 	{
@@ -240,6 +266,7 @@ template <typename T> struct decode_mask_rows {
 
 template <typename T> struct decode_mask {
 	static const int V = 4;
+	static const bool ONE_BLOCK = true;
 	typedef decode_mask_rows<T> reader;
 	/* Address of the entry behind the gaps whose sum is in byte i of `sums_of_gaps`. */
 	template <int B> __device__ static unsigned place(unsigned sums_of_gaps, int i, unsigned at)
@@ -346,6 +373,7 @@ template <typename T> struct decode_mask {
 
 template <typename T> struct decode_pairs {
 	static const int V = 4;
+	static const bool ONE_BLOCK = false;
 	typedef decode_equal_rows<sizeof(T) == 2 ? 4 : 6> reader;
 	/* Bits 7 and 8 of `at` are zero if B is 1: shared memory and the rings before x are aligned to 512. */
 	template <int B>
@@ -410,19 +438,20 @@ __device__ static inline void decode_put_sums(const decode_arguments &a, const d
 	}
 }
 
-/* A warp multiplies a row with all rows of x. */
+/* A warp multiplies a row with all rows of x. WARPS: the most of a block. */
 template <typename Form, int B, int WARPS>
 __global__ void __launch_bounds__(WARPS * 32, B <= 2 ? 32 / WARPS : 1)
 	decode_kernel(const __grid_constant__ decode_arguments a)
 {
 	extern __shared__ __align__(512) char decode_shared[];
 	static_assert(DECODE_WARP_RING % 512 == 0, "decode_pairs needs it");
-	float *xs = (float *)(decode_shared + WARPS * DECODE_WARP_RING);
+	const int warps = (int)blockDim.x / 32;
+	float *xs = (float *)(decode_shared + warps * DECODE_WARP_RING);
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	/* the rows of all parts are divided evenly among the blocks, those of a block among its warps */
 	int block = (int)blockIdx.x, count = a.block_rows + (block < a.longer_blocks ? 1 : 0);
 	int block_row = block * a.block_rows + min(block, a.longer_blocks);
-	int row = block_row + count * warp / WARPS, end = block_row + count * (warp + 1) / WARPS;
+	int row = block_row + count * warp / warps, end = block_row + count * (warp + 1) / warps;
 	int part_end = row;                                    /* of the rows of this part */
 	unsigned first = decode_shared_address(xs + lane * B); /* column of the lane */
 	const decode_part *p = a.part;
@@ -440,7 +469,7 @@ __global__ void __launch_bounds__(WARPS * 32, B <= 2 ? 32 / WARPS : 1)
 		decode_load_x<B, Form::V>(xs, a, 0, a.cols);
 		__syncthreads();
 	}
-	for (int round = 0; round * WARPS < count; round++, row++) { /* as many for each warp, because of x */
+	for (int round = 0; round * warps < count; round++, row++) { /* as many for each warp, because of x */
 		float sums[B] = {};
 		if (row < end && row == part_end)
 			begin_part();
