@@ -20,7 +20,6 @@ import subprocess
 import tempfile
 import time
 
-WIDTHS = {"llama-15m": 288, "llama-60m": 512, "tinyllama-1.1b": 2048, "llama-2-7b": 4096, "llama-3-70b": 8192}
 COLOURS = ["#2563eb", "#d97706", "#059669", "#b91c1c"]
 PANEL, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 380, 300, 56, 34, 46, 24
 
@@ -41,18 +40,19 @@ def parse():
     given = parser.parse_args()
     given.presets, given.shapes = given.presets.split(","), given.shapes.split(",")
     given.windows = [int(word) for word in given.windows.split(",")]
-    unknown = [shape for shape in given.shapes if shape not in WIDTHS]
-    if unknown or len(given.shapes) < 2:
-        parser.error(f"--shapes takes two or more of {', '.join(WIDTHS)}")
+    if len(given.shapes) < 2:
+        parser.error("--shapes takes two or more shapes of make_checkpoint")
     return given
 
 
 def make_model(given, folder, shape):
+    """The folder of a checkpoint, and the width of its hidden states."""
     tool = os.path.join(os.path.dirname(os.path.abspath(given.program)), "benchmarks", "make_checkpoint")
     model = os.path.join(folder, shape)
     subprocess.run([tool, shape, "--layers", str(given.layers), "--dtype", "bf16", "--tokenizer", given.tokenizer,
                     "--output", model], check=True, stdout=subprocess.DEVNULL)
-    return model
+    with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+        return model, json.load(file)["hidden_size"]
 
 
 def seconds(given, folder, model, preset, windows):
@@ -78,15 +78,15 @@ def measure(given, folder):
     by_tokens = {preset: [] for preset in given.presets}
     by_width = {preset: [] for preset in given.presets}
     for number, shape in enumerate(given.shapes):
-        model = make_model(given, folder, shape)
+        model, width = make_model(given, folder, shape)
         for preset in given.presets:
             for windows in given.windows if number == 1 else given.windows[-1:]:
                 took = seconds(given, folder, model, preset, windows)
-                print(f"| {preset} | {shape} | {WIDTHS[shape]} | {windows} × {given.length} | {took:.1f} |", flush=True)
+                print(f"| {preset} | {shape} | {width} | {windows} × {given.length} | {took:.1f} |", flush=True)
                 if number == 1:
                     by_tokens[preset].append((windows * given.length, took))
                 if windows == given.windows[-1]:
-                    by_width[preset].append((WIDTHS[shape], took))
+                    by_width[preset].append((width, took))
         shutil.rmtree(model)
     return by_tokens, by_width
 
@@ -143,7 +143,7 @@ def write_plot(given, by_tokens, by_width):
 def main():
     given = parse()
     folder = tempfile.mkdtemp(dir=os.environ.get("FP_SCRATCH"))
-    print(f"| preset | shape, {given.layers} layers | width | tokens | seconds |\n| --- | --- | --- | --- | --- |")
+    print(f"| preset | shape (layers: {given.layers}) | width | tokens | seconds |\n| --- | --- | --- | --- | --- |")
     try:
         write_plot(given, *measure(given, folder))
     finally:

@@ -58,7 +58,8 @@ void fp_kept_entries_free(fp_kept_entries *kept)
 	*kept = (fp_kept_entries){0};
 }
 
-fp_status fp_kept_pack(const fp_kept_matrix *kept, fp_backend *be, int64_t first, fp_matrix m, float *packed)
+fp_status fp_kept_copy(const fp_kept_matrix *kept, fp_backend *be, int64_t first, fp_matrix m, float *packed,
+					   bool packs)
 {
 	float *numbers = NULL;
 	fp_status status;
@@ -67,30 +68,17 @@ fp_status fp_kept_pack(const fp_kept_matrix *kept, fp_backend *be, int64_t first
 	for (int64_t i = 0; i < m.rows; i++) {
 		const int32_t *column = kept->column + kept->before[first + i];
 		int64_t count = fp_kept_count(kept, first + i, 1);
-		FP_TRY(read_row(be, m, i, numbers));
-		for (int64_t k = 0; k < count; k++)
-			packed[k] = numbers[column[k]];
+		if (packs) {
+			FP_TRY(read_row(be, m, i, numbers));
+			for (int64_t k = 0; k < count; k++)
+				packed[k] = numbers[column[k]];
+		} else {
+			memset(numbers, 0, (size_t)m.cols * sizeof *numbers);
+			for (int64_t k = 0; k < count; k++)
+				numbers[column[k]] = packed[k];
+			FP_TRY(be->memory->upload(be, fp_matrix_rows(m, i, 1), numbers, FP_F32, m.cols));
+		}
 		packed += count;
-	}
-cleanup:
-	fp_free(numbers);
-	return status;
-}
-
-fp_status fp_kept_unpack(const fp_kept_matrix *kept, fp_backend *be, int64_t first, const float *packed, fp_matrix m)
-{
-	float *numbers = NULL;
-	fp_status status;
-	FP_REQUIRE(be, m.cols == kept->cols && first + m.rows <= kept->rows);
-	FP_TRY(FP_NEW(be->ctx, &numbers, m.cols));
-	for (int64_t i = 0; i < m.rows; i++) {
-		const int32_t *column = kept->column + kept->before[first + i];
-		int64_t count = fp_kept_count(kept, first + i, 1);
-		memset(numbers, 0, (size_t)m.cols * sizeof *numbers);
-		for (int64_t k = 0; k < count; k++)
-			numbers[column[k]] = packed[k];
-		packed += count;
-		FP_TRY(be->memory->upload(be, fp_matrix_rows(m, i, 1), numbers, FP_F32, m.cols));
 	}
 cleanup:
 	fp_free(numbers);

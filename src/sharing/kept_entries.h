@@ -30,8 +30,9 @@ static inline int64_t fp_kept_count(const fp_kept_matrix *kept, int64_t first, i
 	return kept->before[first + rows] - kept->before[first];
 }
 
-/* Between `m`, the rows from `first` on, and `packed`, their kept entries. Unpacked, all others are zero. */
-fp_status fp_kept_pack(const fp_kept_matrix *kept, fp_backend *be, int64_t first, fp_matrix m, float *packed);
-fp_status fp_kept_unpack(const fp_kept_matrix *kept, fp_backend *be, int64_t first, const float *packed, fp_matrix m);
+/* Copies between `m`, the rows from `first` on, and `packed`, their kept entries: to the latter if `packs`, else to m,
+ * whose other entries become zero. */
+fp_status fp_kept_copy(const fp_kept_matrix *kept, fp_backend *be, int64_t first, fp_matrix m, float *packed,
+					   bool packs);
 
 #endif

@@ -61,8 +61,7 @@ static fp_status copy_matrix(const rows *r, const fp_addends *list, int64_t i, f
 	if (some.rows == 0)
 		return FP_OK;
 	if (r->kept)
-		return out ? fp_kept_pack(&r->kept->list[i], be, first, some, host)
-				   : fp_kept_unpack(&r->kept->list[i], be, first, host, some);
+		return fp_kept_copy(&r->kept->list[i], be, first, some, host, out);
 	return out ? be->memory->download(be, host, FP_F32, some.cols, some)
 			   : be->memory->upload(be, some, host, FP_F32, some.cols);
 }

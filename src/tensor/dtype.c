@@ -165,17 +165,10 @@ static void from_float_chunk(char *out, fp_dtype dtype, const float *in, int64_t
 		(simd ? fp_bf16_from_float_simd : fp_bf16_from_float_scalar)(out, in, count);
 }
 
-/* Short conversions do not ask the processor: in a virtual machine cpuid costs more than they do. */
-static bool worth_simd(int64_t count)
-{
-	enum { WIDTH = 8 }; /* entries of a vector */
-	return count >= WIDTH && fp_dtype_simd_works();
-}
-
 void fp_to_float(float *out, const void *in, fp_dtype dtype, int64_t count)
 {
 	const int64_t size = fp_dtype_size(dtype);
-	const bool simd = worth_simd(count);
+	const bool simd = fp_dtype_simd_works();
 	if (count <= CHUNK) {
 		to_float_chunk(out, in, dtype, count, simd);
 		return;
@@ -189,7 +182,7 @@ void fp_to_float(float *out, const void *in, fp_dtype dtype, int64_t count)
 void fp_from_float(void *out, fp_dtype dtype, const float *in, int64_t count)
 {
 	const int64_t size = fp_dtype_size(dtype);
-	const bool simd = worth_simd(count);
+	const bool simd = fp_dtype_simd_works();
 	if (count <= CHUNK) {
 		from_float_chunk(out, dtype, in, count, simd);
 		return;

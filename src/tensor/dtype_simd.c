@@ -9,16 +9,30 @@
 
 #define FP_SIMD __attribute__((target("avx2,f16c")))
 
+#if defined(__clang__) /* clang 14 does not know "f16c" */
+/* Asks the processor once: in a virtual machine cpuid takes longer than a short conversion. */
+static bool has_f16c(void)
+{
+	enum { UNKNOWN, NO, YES };
+	static int answer = UNKNOWN;
+	int known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
+	unsigned int a, b, c = 0, d;
+	if (known == UNKNOWN) {
+		known = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) ? YES : NO;
+		__atomic_store_n(&answer, known, __ATOMIC_RELAXED);
+	}
+	return known == YES;
+}
+#else
+static bool has_f16c(void)
+{
+	return __builtin_cpu_supports("f16c");
+}
+#endif
+
 bool fp_dtype_simd_works(void)
 {
-	if (!__builtin_cpu_supports("avx2"))
-		return false;
-#if defined(__clang__) /* clang 14 does not know "f16c" */
-	unsigned int a, b, c = 0, d;
-	return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-#else
-	return __builtin_cpu_supports("f16c");
-#endif
+	return __builtin_cpu_supports("avx2") && has_f16c();
 }
 
 FP_SIMD void fp_f16_to_float_simd(float *out, const void *in, int64_t count)

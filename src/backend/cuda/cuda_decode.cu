@@ -32,14 +32,14 @@ static int64_t shared_bytes(int warps, int batch, int64_t cols)
 	return warps * (int64_t)DECODE_WARP_RING + decode_rounded_up(cols, DECODE_STEP) * batch * (int64_t)sizeof(float);
 }
 
-/* Rows for each of some warps if they are divided evenly, as a share of the most that a warp has. */
+/* The mean number of rows of a warp, divided by the largest, if the rows are dealt out evenly. */
 static double evenness(int64_t rows, int64_t warps)
 {
 	return (double)rows / (double)((rows + warps - 1) / warps * warps);
 }
 
-/* How many warps a block should have, at most `most`: fewer, if many of them would idle while others multiply a last
- * row. */
+/* How many warps a block should have, at most `most`. It is fewer if otherwise many would idle while the others multiply
+ * their last row. */
 static int choose_warps(int64_t rows, int64_t blocks, int most)
 {
 	const double worthwhile = 0.05; /* fewer warps wait for the memory more often */
@@ -136,7 +136,7 @@ fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp
 		a.x = X.dtype == FP_F32 ? fp_cuda_floats(X) : nullptr;
 		a.narrow_x = X.dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(X) : nullptr;
 		a.x_stride = X.stride;
-		a.fours = X.stride % 4 == 0 && X.cols % 4 == 0 && X.offset % 4 == 0;
+		a.fours = fp_cuda_in_fours(X);
 		a.add = add;
 		a.batch = (int)X.rows;
 		a.cols = (int)X.cols;

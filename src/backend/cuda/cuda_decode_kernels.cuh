@@ -116,8 +116,8 @@ template <typename T> struct decode_four {
 };
 
 /* xs[(q·32 + lane)·B + b] ← columns [first, first + cols) of x, where a lane owns every 32nd group of V columns; zeros
- * behind them up to a whole step. x is in fours. A thread asks for several groups before it waits for the first: what
- * an earlier kernel has written takes long to come. */
+ * behind them up to a whole step. Rows of x begin and end at multiples of four entries. A thread asks for several groups
+ * before it waits for the first, because each takes about half a microsecond to arrive. */
 template <int B, int V, typename T>
 __device__ static void decode_load_fours(float *xs, const T *x, const decode_arguments &a, int first, int cols)
 {
