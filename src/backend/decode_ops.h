@@ -35,6 +35,7 @@ typedef struct fp_held {
 	fp_matrix positions; /* where the values stand; absent if dense or among the values */
 	fp_matrix offsets;   /* where the values of some rows begin; absent unless FP_HELD_MASK */
 	uint8_t granules[8]; /* the backend's own: of each part of a row, if that is the same in all rows */
+	int copies;          /* the backend's own: of the input that a product needs */
 } fp_held;
 
 typedef struct fp_decode_operations {

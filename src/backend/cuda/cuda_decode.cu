@@ -15,6 +15,7 @@ static decode_part part_of(const fp_held *W)
 	if (W->form == FP_HELD_MASK) {
 		p.counts = (const decode_counts *)(const void *)fp_cuda_bytes(W->offsets);
 		p.strays = fp_cuda_at<const char>(W->positions);
+		p.copies = W->copies;
 		memcpy(p.granules, W->granules, sizeof p.granules);
 		for (size_t i = 0; i < sizeof p.granules; i++)
 			p.row_granules += p.granules[i];
@@ -26,10 +27,18 @@ static decode_part part_of(const fp_held *W)
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes of shared memory: rings, and `cols` columns of x, in whole steps. */
-static int64_t shared_bytes(int warps, int batch, int64_t cols)
+/* Bytes of shared memory for `cols` columns of x, in whole steps. */
+template <typename Form, int B> static int64_t x_bytes(const decode_arguments *a, int64_t cols)
 {
-	return warps * (int64_t)DECODE_WARP_RING + decode_rounded_up(cols, DECODE_STEP) * batch * (int64_t)sizeof(float);
+	int copies = Form::TWICE ? a->copies : 1;
+	return decode_rounded_up(cols, DECODE_STEP) * copies * B * (int64_t)sizeof(float);
+}
+
+/* The number of warps, at most `most`, whose rings and x have room in shared memory; 0 if it is less than 3/4 of `most`. */
+template <typename Form, int B> static int warps_in(int64_t room, const decode_arguments *a, int most, int64_t cols)
+{
+	int64_t fit = (room - x_bytes<Form, B>(a, cols)) / (int64_t)Form::template reader<B>::RING;
+	return fit < most * 3 / 4 ? 0 : (int)fp_smaller(fit, most);
 }
 
 /* The mean number of rows of a warp, divided by the largest, if the rows are dealt out evenly. */
@@ -50,17 +59,17 @@ static int choose_warps(int64_t rows, int64_t blocks, int most)
 	return best;
 }
 
-/* Up to B rows of x at once. Up to 32 warps work on each processor, if its memory has room. All of x lies in shared
- * memory if that has room for it, else one chunk. The kernel may begin while the one before it ends: between short
+/* Up to B rows of x at once, WARPS at most in a block. Up to 32 warps work on each processor, if its memory has room.
+ * All of x lies in shared memory if that has room for it, else one chunk, which has. The kernel may begin while the one before it ends: between short
  * kernels the memory would idle. */
 template <typename Form, int B, int WARPS> static fp_status launch(fp_backend *be, decode_arguments *a, int64_t room)
 {
 	auto kernel = decode_kernel<Form, B, WARPS>;
 	int64_t most_blocks = fp_cuda_state_of(be)->processors * (B <= 2 ? 32 / WARPS : 1);
-	int warps = choose_warps(a->rows, most_blocks, WARPS);
-	int64_t all = shared_bytes(warps, B, a->cols);
-	a->resident = all <= room;
-	int64_t shared = a->resident ? all : shared_bytes(warps, B, DECODE_CHUNK);
+	a->resident = warps_in<Form, B>(room, a, WARPS, a->cols) > 0;
+	int64_t cols = a->resident ? a->cols : DECODE_CHUNK;
+	int warps = choose_warps(a->rows, most_blocks, warps_in<Form, B>(room, a, WARPS, cols));
+	int64_t shared = warps * (int64_t)Form::template reader<B>::RING + x_bytes<Form, B>(a, cols);
 	if (a->rows == 0)
 		return FP_OK;
 	FP_CUDA(be, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
@@ -85,14 +94,14 @@ template <typename Form, int B, int WARPS> static fp_status launch(fp_backend *b
 /* Several rows of x need much memory, which 32 warps share better than 16 would; not every GPU has so much. */
 template <typename Form> static fp_status multiply_form(fp_backend *be, decode_arguments a, int64_t room)
 {
-	bool wide = shared_bytes(32, 4, DECODE_CHUNK) <= room;
-	int rows = a.batch, most = wide || shared_bytes(16, 4, DECODE_CHUNK) <= room ? 4 : 2;
+	bool wide = warps_in<Form, 4>(room, &a, 32, DECODE_CHUNK) > 0;
+	bool one_block =
+		Form::ONE_BLOCK && a.cols * a.copies > 2 * DECODE_CHUNK && warps_in<Form, 1>(room, &a, 32, a.cols) > 0;
+	int rows = a.batch, most = wide || warps_in<Form, 4>(room, &a, 16, DECODE_CHUNK) > 0 ? 4 : 2;
 	for (int done = 0; done < rows; done += most) {
 		a.batch = (int)fp_smaller(most, rows - done);
 		if (a.batch == 1)
-			FP_OR_RETURN((Form::ONE_BLOCK && a.cols > 2 * DECODE_CHUNK && shared_bytes(32, 1, a.cols) <= room
-							  ? launch<Form, 1, 32>(be, &a, room)
-							  : launch<Form, 1, 16>(be, &a, room)));
+			FP_OR_RETURN((one_block ? launch<Form, 1, 32>(be, &a, room) : launch<Form, 1, 16>(be, &a, room)));
 		else if (a.batch == 2)
 			FP_OR_RETURN((wide ? launch<Form, 2, 32>(be, &a, room) : launch<Form, 2, 16>(be, &a, room)));
 		else
@@ -131,7 +140,7 @@ fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp
 		FP_REQUIRE(be, W[i]->cols == X.cols && fp_cuda_is_f32_or_bf16(Y[i]) && Y[i].rows == X.rows &&
 						   Y[i].cols == W[i]->rows);
 	FP_CUDA(be, cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, fp_cuda_state_of(be)->device));
-	for (int first = 0; first < count;) { /* parts of one form and type in one launch */
+	for (int first = 0; first < count;) { /* parts of one form and type in one launch, with one x */
 		decode_arguments a = {};
 		a.x = X.dtype == FP_F32 ? fp_cuda_floats(X) : nullptr;
 		a.narrow_x = X.dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(X) : nullptr;
@@ -142,7 +151,9 @@ fp_status fp_cuda_multiply_held(fp_backend *be, fp_matrix X, int count, const fp
 		a.cols = (int)X.cols;
 		fp_held_form form = W[first]->form;
 		fp_dtype dtype = W[first]->dtype;
-		for (; first < count && W[first]->form == form && W[first]->dtype == dtype; first++) {
+		a.copies = W[first]->copies;
+		for (; first < count && W[first]->form == form && W[first]->dtype == dtype && W[first]->copies == a.copies;
+			 first++) {
 			decode_part *p = &a.part[a.parts++];
 			*p = part_of(W[first]);
 			p->first_row = (int)a.rows;

@@ -19,20 +19,20 @@ template <typename T, typename U>
 __device__ static void decode_expand_mask(const decode_part &p, int64_t unit, int lane, int cols, U *out)
 {
 	decode_counts before = p.counts[unit], end = p.counts[unit + 1];
-	int q = 0;
+	int next = 0;
 	for (unsigned g = before.granules; g < end.granules; g++) {
 		const char *from = p.values + g * decode_granule_bytes(sizeof(T));
 		unsigned gaps = ((const uint32_t *)(const void *)from)[lane];
 		const T *values = (const T *)(const void *)(from + 128) + lane * DECODE_GRANULE;
-		for (int i = 0; i < DECODE_GRANULE; i++, q++) {
-			q += gaps >> (4 * i) & 15;
-			decode_put(out, values + i, (int64_t)(q / 4) * 128 + lane * 4 + q % 4, cols);
+		for (int i = 0; i < DECODE_GRANULE; i++, next++) {
+			next += gaps >> (4 * i) & 15;
+			decode_put(out, values + i, decode_column(lane, next, p.copies), cols);
 		}
 	}
 	const decode_stray<T> *strays = (const decode_stray<T> *)p.strays;
 	for (unsigned i = before.strays + lane; i < end.strays; i += 32) {
-		int place = strays[i].place, in_lane = place / 32;
-		decode_put(out, &strays[i].value, (int64_t)(in_lane / 4) * 128 + place % 32 * 4 + in_lane % 4, cols);
+		int place = strays[i].place;
+		decode_put(out, &strays[i].value, decode_column(place % 32, place / 32, p.copies), cols);
 	}
 }
 

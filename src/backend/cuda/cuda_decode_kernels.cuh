@@ -11,7 +11,6 @@
 
 enum {
 	DECODE_UNITS = 8,
-	DECODE_WARP_RING = DECODE_UNITS * DECODE_UNIT, /* bytes */
 	DECODE_PARTS = 4,
 };
 
@@ -23,6 +22,7 @@ struct decode_part {
 	const char *strays;            /* of a mask */
 	uint8_t granules[DECODE_SAME]; /* of a mask: of each chunk of all rows */
 	int row_granules;              /* their sum; 0: as `counts` says */
+	int copies;                    /* of a mask: of x in shared memory */
 	float *y;
 	__nv_bfloat16 *narrow_y; /* instead of y */
 	int64_t y_stride;
@@ -38,6 +38,7 @@ struct decode_arguments {
 	const float *x;
 	const __nv_bfloat16 *narrow_x; /* instead of x */
 	int64_t x_stride;
+	int copies; /* of x in shared memory */
 	bool fours; /* every row of x begins at a multiple of four entries, and ends at one */
 	int batch;  /* rows of x, at most the kernel's */
 	bool add;   /* to y */
@@ -115,15 +116,30 @@ template <typename T> struct decode_four {
 	}
 };
 
-/* xs[(q·32 + lane)·B + b] ← columns [first, first + cols) of x, where a lane owns every 32nd group of V columns; zeros
- * behind them up to a whole step. Rows of x begin and end at multiples of four entries. A thread asks for several groups
- * before it waits for the first, because each takes about half a microsecond to arrive. */
-template <int B, int V, typename T>
-__device__ static void decode_load_fours(float *xs, const T *x, const decode_arguments &a, int first, int cols)
+/* Entry of lane and q to where it stands in shared memory, once or twice (cuda_decode_layout.cuh). */
+template <int B, bool TWICE>
+__device__ static inline void decode_store_x(float *xs, const decode_arguments &a, int q, int lane, int b, float value)
 {
-	const int at_once = B * V < 24 ? 24 / (B * V) : 1; /* in 24 registers, if T is float */
+	if (TWICE && a.copies == 2) {
+		xs[(2 * q * 32 + lane) * B + b] = value;
+		xs[((2 * q + 1) * 32 + (lane + q) % 32) * B + b] = value;
+	} else {
+		xs[(q * 32 + lane) * B + b] = value;
+	}
+}
+
+/* xs ← columns [first, first + cols) of x, where a lane owns every 32nd group of V columns; zeros behind them up to a
+ * whole step. Rows of x begin and end at multiples of four entries. A thread asks for several groups before it waits for
+ * the first, because each takes about half a microsecond to arrive; it calls meanwhile() once before it waits. */
+template <int B, int V, bool TWICE, typename T, typename Meanwhile>
+__device__ static void decode_load_fours(float *xs, const T *x, const decode_arguments &a, int first, int cols,
+										 Meanwhile meanwhile)
+{
+	const int registers = TWICE ? 16 : 24; /* if T is float; with more the kernel of a mask would spill */
+	const int at_once = B * V < registers ? registers / (B * V) : 1;
 	int groups = (cols + DECODE_STEP - 1) / DECODE_STEP * (DECODE_STEP / V), threads = (int)blockDim.x;
-	for (int begin = (int)threadIdx.x; begin < groups; begin += at_once * threads) {
+	int begin = (int)threadIdx.x;
+	do {
 		decode_four<T> in[at_once * B * V / 4] = {};
 #pragma unroll
 		for (int i = 0; i < at_once * B * V / 4; i++) {
@@ -131,39 +147,48 @@ __device__ static void decode_load_fours(float *xs, const T *x, const decode_arg
 			if (column < cols && b < a.batch)
 				in[i] = *(const decode_four<T> *)(x + b * a.x_stride + first + column);
 		}
+		if (begin == (int)threadIdx.x)
+			meanwhile();
 #pragma unroll
 		for (int u = 0; u < at_once; u++) {
 			int group = begin + u * threads, q = group / 32 * V, lane = group % 32;
 #pragma unroll
 			for (int i = 0; i < V * B && group < groups; i++)
-				xs[((q + i / B) * 32 + lane) * B + i % B] = in[(u * B + i % B) * (V / 4) + i / B / 4].entry(i / B % 4);
+				decode_store_x<B, TWICE>(xs, a, q + i / B, lane, i % B,
+										 in[(u * B + i % B) * (V / 4) + i / B / 4].entry(i / B % 4));
 		}
-	}
+		begin += at_once * threads;
+	} while (begin < groups);
 }
 
 /* The same, for any x. */
-template <int B, int V, typename T>
+template <int B, int V, bool TWICE, typename T>
 __device__ static void decode_load_entries(float *xs, const T *x, const decode_arguments &a, int first, int cols)
 {
 	int all = (cols + DECODE_STEP - 1) / DECODE_STEP * DECODE_STEP;
 	for (int column = (int)threadIdx.x; column < all; column += (int)blockDim.x) {
 		int group = column / V, q = group / 32 * V + column % V, lane = group % 32;
 		for (int b = 0; b < B; b++)
-			xs[(q * 32 + lane) * B + b] =
-				column < cols && b < a.batch ? fp_cuda_load(x + b * a.x_stride + first + column) : 0.0f;
+			decode_store_x<B, TWICE>(xs, a, q, lane, b,
+									 column < cols && b < a.batch ? fp_cuda_load(x + b * a.x_stride + first + column)
+																  : 0.0f);
 	}
 }
 
-template <int B, int V> __device__ static void decode_load_x(float *xs, const decode_arguments &a, int first, int cols)
+template <int B, int V, bool TWICE, typename Meanwhile>
+__device__ static void decode_load_x(float *xs, const decode_arguments &a, int first, int cols, Meanwhile meanwhile)
 {
-	if (a.narrow_x && a.fours)
-		decode_load_fours<B, V>(xs, a.narrow_x, a, first, cols);
-	else if (a.narrow_x)
-		decode_load_entries<B, V>(xs, a.narrow_x, a, first, cols);
-	else if (a.fours)
-		decode_load_fours<B, V>(xs, a.x, a, first, cols);
-	else
-		decode_load_entries<B, V>(xs, a.x, a, first, cols);
+	if (a.narrow_x && a.fours) {
+		decode_load_fours<B, V, TWICE>(xs, a.narrow_x, a, first, cols, meanwhile);
+	} else if (a.fours) {
+		decode_load_fours<B, V, TWICE>(xs, a.x, a, first, cols, meanwhile);
+	} else {
+		meanwhile();
+		if (a.narrow_x)
+			decode_load_entries<B, V, TWICE>(xs, a.narrow_x, a, first, cols);
+		else
+			decode_load_entries<B, V, TWICE>(xs, a.x, a, first, cols);
+	}
 }
 
 /* --- a row of each form ------------------------------------------------------------------------------------------ */
@@ -176,12 +201,16 @@ template <int WINDOW> struct decode_equal_rows : decode_stream<DECODE_UNITS, WIN
 	{
 		this->begin(p.values + row * p.row_bytes, p.values + end * p.row_bytes);
 	}
+	__device__ void begin_rest()
+	{
+	}
 };
 
 /*
  * A form says how the bytes of rows come (`reader`) and how a row's part of a chunk is added to the lane's sums. `at` is
- * the shared address of the lane's first column of the chunk. WINDOW: units of a stream that it reads at once, and one
- * more. ONE_BLOCK: if x is long, one block on a processor, which reads x once, was measured faster than two.
+ * the shared address of the lane's first place in the chunk. WINDOW: units of a stream that it reads at once, and one
+ * more. A reader's RING: bytes of shared memory of a warp. ONE_BLOCK: if x is long, one block on a processor, which
+ * reads x once, was measured faster than two. TWICE: x may be in shared memory twice.
  *
  * Instructions: at 4.8 TB/s each of 132 processors gets 20 bytes in a cycle of 1.75 GHz, in which it issues 4
  * instructions of a warp: 100 for 512 bytes. Eight entries of each lane, 512 bytes if dense, take 24 instructions
@@ -191,8 +220,8 @@ template <int WINDOW> struct decode_equal_rows : decode_stream<DECODE_UNITS, WIN
  */
 template <typename T> struct decode_dense {
 	static const int V = 16 / sizeof(T);
-	static const bool ONE_BLOCK = false;
-	typedef decode_equal_rows<3> reader;
+	static const bool ONE_BLOCK = false, TWICE = false;
+	template <int B> using reader = decode_equal_rows<3>;
 	template <int B> __device__ static void vector(float sums[B], const uint4 &v, unsigned at)
 	{
 #pragma unroll
@@ -200,7 +229,7 @@ template <typename T> struct decode_dense {
 			decode_add<B>(sums, decode_entry(v, j, (const T *)nullptr), at + j * 128 * B);
 	}
 	template <int B>
-	__device__ static void add(float sums[B], reader &stream, int chunk, int cols, unsigned at, int lane)
+	__device__ static void add(float sums[B], reader<B> &stream, int chunk, int cols, unsigned at, int lane)
 	{
 		const int per_chunk = DECODE_CHUNK / V;
 		int vectors = min(per_chunk, (cols + V - 1) / V - chunk * per_chunk);
@@ -221,11 +250,11 @@ template <typename T> struct decode_dense {
 };
 
 /* The chunks of rows of a mask, one after the other. */
-template <typename T> struct decode_mask_rows {
+template <typename T, int SLOTS> struct decode_mask_rows {
 	static const int AT_ONCE = sizeof(T) == 2 ? 2 : 1; /* granules of a block */
 	static const int GRANULE_BYTES = (int)decode_granule_bytes(sizeof(T));
-	static_assert(decode_blocks<AT_ONCE * GRANULE_BYTES>::SLOTS * AT_ONCE * GRANULE_BYTES <= DECODE_WARP_RING, "");
-	decode_blocks<AT_ONCE * GRANULE_BYTES> blocks;
+	static const int RING = SLOTS * AT_ONCE * GRANULE_BYTES;
+	decode_blocks<AT_ONCE * GRANULE_BYTES, SLOTS> blocks;
 	bool half; /* of the block at hand one granule was read */
 	const decode_part *part;
 	decode_counts before, behind;       /* the chunk at hand */
@@ -250,6 +279,11 @@ template <typename T> struct decode_mask_rows {
 		behind = *counts;
 		go_on();
 	}
+	/* Follows begin_rows(). */
+	__device__ void begin_rest()
+	{
+		blocks.begin_last();
+	}
 	/* Of the chunk at hand, which has this number in its row. */
 	__device__ int granules(int chunk) const
 	{
@@ -266,8 +300,9 @@ template <typename T> struct decode_mask_rows {
 
 template <typename T> struct decode_mask {
 	static const int V = 4;
-	static const bool ONE_BLOCK = true;
-	typedef decode_mask_rows<T> reader;
+	static const bool ONE_BLOCK = true, TWICE = true;
+	/* four rows of x, twice, and 32 warps leave no room for a third slot */
+	template <int B> using reader = decode_mask_rows<T, B == 4 ? 2 : 3>;
 	/* Address of the entry behind the gaps whose sum is in byte i of `sums_of_gaps`. */
 	template <int B> __device__ static unsigned place(unsigned sums_of_gaps, int i, unsigned at)
 	{
@@ -289,9 +324,10 @@ template <typename T> struct decode_mask {
 		return at + (odd >> 24) * (128 * B) + DECODE_GRANULE * 128 * B;
 	}
 	/* The next granule; sums and others change places, so that each sum gets every second one of a chunk. */
-	template <int B> __device__ static unsigned single(float sums[B], float others[B], reader &r, unsigned at, int lane)
+	template <int B>
+	__device__ static unsigned single(float sums[B], float others[B], reader<B> &r, unsigned at, int lane)
 	{
-		unsigned offset = r.half ? reader::GRANULE_BYTES : 0;
+		unsigned offset = r.half ? reader<B>::GRANULE_BYTES : 0;
 		decode_granule<T> v;
 		v.load(r.blocks, offset + 128 + lane * decode_granule<T>::BYTES);
 		at = granule<B>(sums, v, r.blocks.template load<uint32_t>(offset + lane * 4), at);
@@ -301,7 +337,9 @@ template <typename T> struct decode_mask {
 			sums[b] = others[b];
 			others[b] = sum;
 		}
-		r.half = reader::AT_ONCE == 2 && !r.half;
+		r.half = reader<B>::AT_ONCE == 2 && !r.half;
+		if (!r.half)
+			r.blocks.release();
 		return at;
 	}
 	/* A stray's bits; at: the address of the chunk's first column. */
@@ -313,21 +351,22 @@ template <typename T> struct decode_mask {
 	{
 		decode_add<B>(sums, __uint_as_float(bits.x), at + (bits.y & 0xffffU) * (4 * B));
 	}
-	template <int B> __device__ static void add(float sums[B], reader &r, int chunk, int, unsigned at, int lane)
+	template <int B> __device__ static void add(float sums[B], reader<B> &r, int chunk, int, unsigned at, int lane)
 	{
 		typedef typename std::conditional<sizeof(T) == 2, uint32_t, uint2>::type stray_bits;
-		const int all_bytes = reader::GRANULE_BYTES, bytes = decode_granule<T>::BYTES, early = DECODE_EARLY / 32;
+		const int all_bytes = reader<B>::GRANULE_BYTES, bytes = decode_granule<T>::BYTES,
+				  early = B == 4 ? 1 : DECODE_EARLY / 32;
 		int granules = r.granules(chunk);
 		float others[B] = {}; /* two chains of sums */
 		unsigned first = at - lane * 4 * B;
-		if (reader::AT_ONCE == 2 && r.half && granules > 0) {
+		if (reader<B>::AT_ONCE == 2 && r.half && granules > 0) {
 			at = single<B>(sums, others, r, at, lane);
 			granules--;
 		}
 		auto multiply = [&](int count) {
 			for (; count > 0; count--) {
 				r.blocks.advance();
-				if constexpr (reader::AT_ONCE == 1) {
+				if constexpr (reader<B>::AT_ONCE == 1) {
 					at = single<B>(sums, others, r, at, lane);
 				} else {
 					decode_granule<T> v[2];
@@ -337,6 +376,7 @@ template <typename T> struct decode_mask {
 						gaps[u] = r.blocks.template load<uint32_t>(u * all_bytes + lane * 4);
 						v[u].load(r.blocks, u * all_bytes + 128 + lane * bytes);
 					}
+					r.blocks.release();
 					at = granule<B>(sums, v[0], gaps[0], at);
 					at = granule<B>(others, v[1], gaps[1], at);
 				}
@@ -344,7 +384,7 @@ template <typename T> struct decode_mask {
 		};
 		/* The strays are on their way while the second half of the blocks is multiplied; the first half does not wait for
 		 * their number. */
-		int blocks = granules / reader::AT_ONCE;
+		int blocks = granules / reader<B>::AT_ONCE;
 		multiply(blocks / 2);
 		int strays = (int)(r.behind.strays - r.before.strays);
 		const stray_bits *from = (const stray_bits *)(const void *)r.part->strays + r.before.strays + lane;
@@ -355,7 +395,7 @@ template <typename T> struct decode_mask {
 				stray[u] = __ldg(from + u * 32);
 		r.go_on();
 		multiply(blocks - blocks / 2);
-		if (granules > blocks * reader::AT_ONCE) {
+		if (granules > blocks * reader<B>::AT_ONCE) {
 			r.blocks.advance();
 			at = single<B>(sums, others, r, at, lane);
 		}
@@ -373,8 +413,9 @@ template <typename T> struct decode_mask {
 
 template <typename T> struct decode_pairs {
 	static const int V = 4;
-	static const bool ONE_BLOCK = false;
-	typedef decode_equal_rows<sizeof(T) == 2 ? 4 : 6> reader;
+	static const bool ONE_BLOCK = false, TWICE = false;
+	static_assert(DECODE_UNITS * DECODE_UNIT % 512 == 0, "granule() needs it");
+	template <int B> using reader = decode_equal_rows<sizeof(T) == 2 ? 4 : 6>;
 	/* Bits 7 and 8 of `at` are zero if B is 1: shared memory and the rings before x are aligned to 512. */
 	template <int B>
 	__device__ static void granule(float sums[B], const decode_granule<T> &v, unsigned bits, unsigned at)
@@ -387,7 +428,7 @@ template <typename T> struct decode_pairs {
 		}
 	}
 	template <int B>
-	__device__ static void add(float sums[B], reader &stream, int chunk, int cols, unsigned at, int lane)
+	__device__ static void add(float sums[B], reader<B> &stream, int chunk, int cols, unsigned at, int lane)
 	{
 		const int per_chunk = DECODE_CHUNK / DECODE_STEP, bytes = decode_granule<T>::BYTES;
 		int steps = min(per_chunk, (cols + DECODE_STEP - 1) / DECODE_STEP - chunk * per_chunk);
@@ -444,9 +485,9 @@ __global__ void __launch_bounds__(WARPS * 32, B <= 2 ? 32 / WARPS : 1)
 	decode_kernel(const __grid_constant__ decode_arguments a)
 {
 	extern __shared__ __align__(512) char decode_shared[];
-	static_assert(DECODE_WARP_RING % 512 == 0, "decode_pairs needs it");
 	const int warps = (int)blockDim.x / 32;
-	float *xs = (float *)(decode_shared + warps * DECODE_WARP_RING);
+	const int ring = (int)Form::template reader<B>::RING;
+	float *xs = (float *)(decode_shared + warps * ring);
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	/* the rows of all parts are divided evenly among the blocks, those of a block among its warps */
 	int block = (int)blockIdx.x, count = a.block_rows + (block < a.longer_blocks ? 1 : 0);
@@ -454,35 +495,44 @@ __global__ void __launch_bounds__(WARPS * 32, B <= 2 ? 32 / WARPS : 1)
 	int row = block_row + count * warp / warps, end = block_row + count * (warp + 1) / warps;
 	int part_end = row;                                    /* of the rows of this part */
 	unsigned first = decode_shared_address(xs + lane * B); /* column of the lane */
+	const int chunk_bytes = DECODE_CHUNK * (Form::TWICE ? a.copies : 1) * B * (int)sizeof(float);
 	const decode_part *p = a.part;
-	typename Form::reader reader(decode_shared_address(decode_shared + warp * DECODE_WARP_RING), lane);
+	typename Form::template reader<B> reader(decode_shared_address(decode_shared + warp * ring), lane);
 	auto begin_part = [&] {
 		p = &decode_part_of(a, row);
 		part_end = min(end, p->first_row + p->rows);
 		reader.begin_rows(*p, row - p->first_row, part_end - p->first_row, a.chunks);
+	};
+	auto begin_rest = [&] {
+		if (row < end)
+			reader.begin_rest();
 	};
 	if (row < end)
 		begin_part();
 	decode_let_next_begin();
 	decode_wait_for_inputs();
 	if (a.resident) {
-		decode_load_x<B, Form::V>(xs, a, 0, a.cols);
+		decode_load_x<B, Form::V, Form::TWICE>(xs, a, 0, a.cols, begin_rest);
 		__syncthreads();
+	} else {
+		begin_rest();
 	}
 	for (int round = 0; round * warps < count; round++, row++) { /* as many for each warp, because of x */
 		float sums[B] = {};
-		if (row < end && row == part_end)
+		if (row < end && row == part_end) {
 			begin_part();
+			begin_rest();
+		}
 		for (int chunk = 0; chunk < a.chunks; chunk++) {
 			if (!a.resident) {
 				__syncthreads();
-				decode_load_x<B, Form::V>(xs, a, chunk * DECODE_CHUNK,
-										  min((int)DECODE_CHUNK, a.cols - chunk * DECODE_CHUNK));
+				decode_load_x<B, Form::V, Form::TWICE>(xs, a, chunk * DECODE_CHUNK,
+													   min((int)DECODE_CHUNK, a.cols - chunk * DECODE_CHUNK), [] {});
 				__syncthreads();
 			}
 			if (row < end)
-				Form::template add<B>(sums, reader, chunk, a.cols,
-									  first + (a.resident ? chunk * DECODE_CHUNK * 4 * B : 0), lane);
+				Form::template add<B>(sums, reader, chunk, a.cols, first + (a.resident ? chunk * chunk_bytes : 0),
+									  lane);
 		}
 		if (row < end)
 			decode_put_sums<B>(a, *p, row - p->first_row, sums, lane);

@@ -8,14 +8,20 @@
  *
  *     column of the chunk = q/4·128 + lane·4 + q%4          x is in shared memory at [q·32 + lane]
  *
- * So whatever columns the lanes read at once, each reads from a bank of its own.
+ * So whatever columns the lanes read at once, each reads from a bank of its own. A mask may need x twice (held->copies),
+ * the second time in another bank, so that two lanes can read a column:
+ *
+ *     column of lane and q at [2q·32 + lane] and at [(2q + 1)·32 + (lane + q)%32]
+ *
+ * A lane then has twice as many places for columns, and a nonzero goes to the lane that has fewer so far. The lanes'
+ * numbers of nonzeros, which at 50% differ by 6 in the root mean square, become equal but for one or two.
  *
  * A warp takes some rows one after the other, and reads them as one stream of bytes (cuda_decode_stream.cuh): whatever
  * it needs next comes next in memory. A row is
  *
  *     dense    its entries, zeros behind the last; a multiple of 16 bytes
  *     mask     for each chunk some granules: the lanes' gaps, then their values.
- *              A granule is GRANULE columns of a lane: their values, and for each the number of columns of the lane that
+ *              A granule is GRANULE columns of a lane: their values, and for each the number of places of the lane that
  *              lie between it and the one before, in four bits. Positions as gaps take four bits for a nonzero, the bits
  *              of a mask two at 50%, but a lane finds all of a granule's columns in a few instructions. All lanes have
  *              the same number of granules, the one that takes the fewest bytes. A lane with too few nonzeros stores
@@ -36,12 +42,14 @@
 
 enum {
 	DECODE_CHUNK = 4096,
-	DECODE_LANE_COLUMNS = DECODE_CHUNK / 32, /* of a chunk */
+	DECODE_LANE_COLUMNS = DECODE_CHUNK / 32,      /* of a chunk */
+	DECODE_LANE_PLACES = 2 * DECODE_LANE_COLUMNS, /* the most */
 	DECODE_GRANULE = 8,
 	DECODE_STEP = 512, /* columns of a granule of all lanes, 2:4 */
 	DECODE_MOST_GAP = 15,
-	DECODE_EARLY = 3 * 32, /* strays of a chunk that are read early; more of them cost time */
-	DECODE_SAME = 8,       /* the most chunks of rows that have the same granules */
+	DECODE_EARLY = 3 * 32,          /* strays of a chunk that are read early; more of them cost time */
+	DECODE_SAME = 8,                /* the most chunks of rows that have the same granules */
+	DECODE_TWICE_ROOM = 208 * 1024, /* bytes of shared memory of a block, with which x may lie there twice */
 };
 
 static inline int64_t decode_rounded_up(int64_t n, int64_t unit)
@@ -67,9 +75,12 @@ static inline int64_t decode_pairs_bytes(int64_t cols, int64_t size)
 	return (steps + 1) / 2 * 128 + steps * 32 * DECODE_GRANULE * size;
 }
 
-/* Column of lane and q in a chunk. */
-static inline int64_t decode_column(int lane, int q)
+/* The column in a chunk whose copy of x is at [place·32 + lane]. */
+__host__ __device__ static inline int64_t decode_column(int lane, int place, int copies)
 {
+	int q = place / copies;
+	if (place % copies == 1)
+		lane = (lane - q) & 31;
 	return (int64_t)(q / 4) * 128 + lane * 4 + q % 4;
 }
 
@@ -91,54 +102,70 @@ struct decode_counts {
 /* An entry of T anywhere in a chunk. */
 template <typename T> struct decode_stray {
 	T value;
-	uint16_t place; /* of x: q·32 + lane */
+	uint16_t place; /* of x: place·32 + lane */
 };
 
-/* The columns of a lane in one chunk that have a place in a granule. */
+/* The places of a lane in one chunk that are in a granule. */
 struct decode_slots {
 	int count; /* of them, also beyond what has room */
-	bool used[DECODE_LANE_COLUMNS];
-	bool nonzero[DECODE_LANE_COLUMNS];
+	int next;  /* the place behind the last one */
+	bool used[DECODE_LANE_PLACES];
+	bool nonzero[DECODE_LANE_PLACES];
 };
 
-/* `row` is the chunk's part of a row, of `cols` entries. */
-static inline void decode_find_slots(decode_slots *slots, const char *row, int64_t cols, int lane, int64_t size)
+/* How many slots there would be with this place, if it is not one of them. */
+static inline int decode_count_with(const decode_slots *slots, int place)
 {
-	int next = 0; /* the q behind the last slot */
-	memset(slots, 0, sizeof *slots);
-	for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
-		int64_t column = decode_column(lane, q);
-		if (column >= cols || decode_is_zero(row + column * size, size))
-			continue;
-		for (; q - next > DECODE_MOST_GAP; next += DECODE_MOST_GAP + 1, slots->count++)
-			slots->used[next + DECODE_MOST_GAP] = true;
-		slots->used[q] = slots->nonzero[q] = true;
-		slots->count++;
-		next = q + 1;
-	}
+	return slots->count + (place - slots->next) / (DECODE_MOST_GAP + 1) + 1;
+}
+
+static inline void decode_use_place(decode_slots *slots, int place)
+{
+	for (; place - slots->next > DECODE_MOST_GAP; slots->next += DECODE_MOST_GAP + 1, slots->count++)
+		slots->used[slots->next + DECODE_MOST_GAP] = true;
+	slots->count += !slots->used[place]; /* place 2q may come after 2q + 1, and be used to fill a gap */
+	slots->used[place] = slots->nonzero[place] = true;
+	slots->next = place >= slots->next ? place + 1 : slots->next;
+}
+
+/* `row` is the chunk's part of a row, of `cols` entries. */
+static inline void decode_find_slots(decode_slots lanes[32], const char *row, int64_t cols, int64_t size, int copies)
+{
+	memset(lanes, 0, 32 * sizeof *lanes);
+	for (int q = 0; q < DECODE_LANE_COLUMNS; q++)
+		for (int lane = 0; lane < 32; lane++) {
+			int64_t column = decode_column(lane, q, 1);
+			if (column >= cols || decode_is_zero(row + column * size, size))
+				continue;
+			decode_slots *own = &lanes[lane], *other = &lanes[(lane + q) % 32];
+			if (copies == 2 && decode_count_with(other, 2 * q + 1) < decode_count_with(own, 2 * q))
+				decode_use_place(other, 2 * q + 1);
+			else
+				decode_use_place(own, copies * q);
+		}
 }
 
 /* Nonzeros behind the first `room` slots. */
 static inline int decode_strays_of(const decode_slots *slots, int room)
 {
 	int strays = 0, seen = 0;
-	for (int q = 0; q < DECODE_LANE_COLUMNS && slots->count > room; q++) {
-		strays += seen >= room && slots->nonzero[q];
-		seen += slots->used[q];
+	for (int place = 0; place < DECODE_LANE_PLACES && slots->count > room; place++) {
+		strays += seen >= room && slots->nonzero[place];
+		seen += slots->used[place];
 	}
 	return strays;
 }
 
-/* Makes it exactly `room` slots, of which there are no more than columns. */
+/* Makes it exactly `room` slots, of which there are no more than places. */
 static inline void decode_fill_slots(decode_slots *slots, int room)
 {
-	for (int q = DECODE_LANE_COLUMNS - 1; q >= 0 && slots->count > room; q--) {
-		slots->count -= slots->used[q];
-		slots->used[q] = false;
+	for (int place = DECODE_LANE_PLACES - 1; place >= 0 && slots->count > room; place--) {
+		slots->count -= slots->used[place];
+		slots->used[place] = false;
 	}
-	for (int q = 0; q < DECODE_LANE_COLUMNS && slots->count < room; q++) {
-		slots->count += !slots->used[q];
-		slots->used[q] = true;
+	for (int place = 0; place < DECODE_LANE_PLACES && slots->count < room; place++) {
+		slots->count += !slots->used[place];
+		slots->used[place] = true;
 	}
 }
 
@@ -154,22 +181,22 @@ static inline int64_t decode_mask_bytes(int64_t granules, int64_t strays, int64_
 }
 
 /* The lanes' granules; values and gaps of one granule of all lanes at `out`. */
-static inline void decode_pack_lane(const decode_slots *slots, const char *row, int64_t cols, int lane, int64_t size,
+static inline void decode_pack_lane(const decode_slots *slots, const char *row, int lane, int64_t size, int copies,
 									char *out)
 {
 	const int64_t all = decode_granule_bytes(size);
 	int slot = 0, next = 0;
 	uint32_t gaps = 0;
-	for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
-		if (!slots->used[q])
+	for (int place = 0; place < DECODE_LANE_PLACES; place++) {
+		if (!slots->used[place])
 			continue;
 		char *granule = out + slot / DECODE_GRANULE * all;
 		int i = slot++ % DECODE_GRANULE;
-		int64_t column = decode_column(lane, q);
-		gaps |= (uint32_t)(q - next) << (4 * i);
-		next = q + 1;
-		if (slots->nonzero[q] && column < cols)
-			memcpy(granule + 128 + (lane * DECODE_GRANULE + i) * size, row + column * size, (size_t)size);
+		gaps |= (uint32_t)(place - next) << (4 * i);
+		next = place + 1;
+		if (slots->nonzero[place])
+			memcpy(granule + 128 + (lane * DECODE_GRANULE + i) * size, row + decode_column(lane, place, copies) * size,
+				   (size_t)size);
 		if (i == DECODE_GRANULE - 1) {
 			memcpy(granule + lane * 4, &gaps, 4);
 			gaps = 0;
@@ -210,24 +237,23 @@ static inline decode_counts decode_measure_mask(const decode_slots lanes[32], in
 
 /* Packs a chunk of a row, unless out is null: granules to `out`, strays to `stray`, all zero before. Returns how many.
  * granules: how many it must have; less than zero: those that take the fewest bytes. */
-static inline decode_counts decode_pack_mask(const char *row, int64_t cols, int64_t size, int granules, char *out,
-											 char *stray)
+static inline decode_counts decode_pack_mask(const char *row, int64_t cols, int64_t size, int copies, int granules,
+											 char *out, char *stray)
 {
 	decode_slots lanes[32];
-	for (int lane = 0; lane < 32; lane++)
-		decode_find_slots(&lanes[lane], row, cols, lane, size);
+	decode_find_slots(lanes, row, cols, size, copies);
 	decode_counts counts = granules < 0
 							   ? decode_measure_mask(lanes, cols, size)
 							   : decode_counts{(uint32_t)granules, (uint32_t)decode_count_strays(lanes, granules)};
 	for (int lane = 0; out && lane < 32; lane++) {
 		decode_fill_slots(&lanes[lane], (int)counts.granules * DECODE_GRANULE);
-		decode_pack_lane(&lanes[lane], row, cols, lane, size, out);
-		for (int q = 0; q < DECODE_LANE_COLUMNS; q++) {
-			if (!lanes[lane].nonzero[q] || lanes[lane].used[q])
+		decode_pack_lane(&lanes[lane], row, lane, size, copies, out);
+		for (int place = 0; place < DECODE_LANE_PLACES; place++) {
+			if (!lanes[lane].nonzero[place] || lanes[lane].used[place])
 				continue;
-			uint16_t place = (uint16_t)(q * 32 + lane);
-			memcpy(stray, row + decode_column(lane, q) * size, (size_t)size);
-			memcpy(stray + size, &place, 2);
+			uint16_t at = (uint16_t)(place * 32 + lane);
+			memcpy(stray, row + decode_column(lane, place, copies) * size, (size_t)size);
+			memcpy(stray + size, &at, 2);
 			stray += 2 * size;
 		}
 	}

@@ -93,7 +93,8 @@ static void pack_mask(packing *p, int64_t row, bool measure)
 		int granules = p->same ? p->held->granules[chunk] : -1;
 		char *out = measure ? nullptr : p->values + decode_mask_bytes(counts->granules, 0, p->size);
 		char *strays = measure ? nullptr : p->strays + decode_mask_bytes(0, counts->strays, p->size);
-		decode_counts found = decode_pack_mask(entries, chunk_columns(p, chunk), p->size, granules, out, strays);
+		decode_counts found =
+			decode_pack_mask(entries, chunk_columns(p, chunk), p->size, p->held->copies, granules, out, strays);
 		if (measure)
 			*counts = found;
 	}
@@ -152,8 +153,7 @@ static void choose_granules(packing *p, int64_t chunk, double *bytes, double *fe
 		const char *entries = row_at(p, p->held->rows * i / samples) + chunk * DECODE_CHUNK * p->size;
 		decode_slots lanes[32];
 		double least = 0;
-		for (int lane = 0; lane < 32; lane++)
-			decode_find_slots(&lanes[lane], entries, chunk_columns(p, chunk), lane, p->size);
+		decode_find_slots(lanes, entries, chunk_columns(p, chunk), p->size, p->held->copies);
 		for (int g = 0; g <= most; g++) {
 			int64_t strays = decode_count_strays(lanes, g), late = fp_larger(strays - DECODE_EARLY, 0);
 			double own = (double)decode_mask_bytes(g, strays, p->size);
@@ -169,18 +169,32 @@ static void choose_granules(packing *p, int64_t chunk, double *bytes, double *fe
 	*bytes += taken[best];
 }
 
-/* Measures all chunks. Where it costs few bytes, all rows get as many granules. *granules and *strays ← of all */
-static fp_status measure_mask(fp_backend *be, packing *p, int64_t *granules, int64_t *strays)
+/* The same for so many copies of x; sets p->same and held->granules. Returns the bytes of some rows. */
+static double choose_layout(packing *p, int copies)
 {
 	const double worth = 1.03;
 	double bytes = 0, fewest = 0;
-	fp_held_counts unused = {};
-	p->same = p->chunks <= DECODE_SAME;
-	for (int64_t chunk = 0; chunk < p->chunks && p->same; chunk++)
+	p->held->copies = copies;
+	for (int64_t chunk = 0; chunk < p->chunks; chunk++)
 		choose_granules(p, chunk, &bytes, &fewest);
-	p->same = p->same && bytes <= worth * fewest;
+	p->same = bytes <= worth * fewest;
 	if (!p->same)
 		memset(p->held->granules, 0, sizeof p->held->granules);
+	return p->same ? bytes : fewest;
+}
+
+/* Measures all chunks. Where it costs few bytes, all rows get as many granules. *granules and *strays ← of all */
+static fp_status measure_mask(fp_backend *be, packing *p, int64_t *granules, int64_t *strays)
+{
+	int room = 0;
+	fp_held_counts unused = {};
+	FP_CUDA(be, cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, fp_cuda_state_of(be)->device));
+	p->held->copies = 1;
+	if (p->chunks <= DECODE_SAME) {
+		bool twice = room >= DECODE_TWICE_ROOM && choose_layout(p, 2) < choose_layout(p, 1);
+		if (twice)
+			choose_layout(p, 2);
+	}
 	for_rows(p, be->threads, measure_row, &unused);
 	return sum_counts(be, p, granules, strays);
 }

@@ -143,39 +143,45 @@ template <int UNITS, int WINDOW> struct decode_stream {
 };
 
 /*
- * A stream of blocks of BYTES bytes, the last of which may be shorter, through three slots. A block is read while the
- * next one or two are on their way; no byte's place has to be computed, and asking takes a third of the instructions.
+ * A stream of blocks of BYTES bytes, the last of which may be shorter, through some slots: as soon as a block is read,
+ * its slot is asked for again. No byte's place has to be computed, and asking takes a third of the instructions.
  */
-template <int BYTES> struct decode_blocks {
-	static const int SLOTS = 3, PIECES = (BYTES + DECODE_UNIT - 1) / DECODE_UNIT;
+template <int BYTES, int SLOTS> struct decode_blocks {
+	static const int PIECES = (BYTES + DECODE_UNIT - 1) / DECODE_UNIT;
 	unsigned ring;    /* address of SLOTS × BYTES of shared memory */
 	const char *next; /* what the lane asks for next */
 	int left;         /* bytes of the stream that were not asked for, less those of the lanes before this one */
-	unsigned asked;   /* slot of the next block that is asked for, in bytes */
-	unsigned slot;    /* that is read, in bytes */
+	unsigned slot;    /* that is read or asked for, in bytes */
 	int lane;
 
 	__device__ decode_blocks(unsigned memory, int in_warp) : ring(memory), lane(in_warp)
 	{
 	}
-	/* Starts to read `bytes` bytes; from: a multiple of 16. */
+	/* Starts to read `bytes` bytes; from: a multiple of 16. Asks for all slots but the last; begin_last() must follow. */
 	__device__ void begin(const char *from, int bytes)
 	{
 		asm volatile("cp.async.wait_all;" ::: "memory");
 		__syncwarp(); /* all lanes have read what is overwritten now */
 		next = from + lane * 16;
 		left = bytes - lane * 16;
-		asked = 0;
-		slot = (SLOTS - 1) * BYTES;
-		ask();
+		for (slot = 0; slot < (SLOTS - 1) * BYTES; slot += BYTES)
+			ask();
+	}
+	__device__ void begin_last()
+	{
 		ask();
 	}
 	/* Makes the next block readable, at ring + slot. */
 	__device__ void advance()
 	{
-		asm volatile("cp.async.wait_group 1;" ::: "memory");
-		__syncwarp(); /* all lanes have their bytes, and have read the block before */
-		slot = after(slot);
+		asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");
+		__syncwarp(); /* all lanes have their bytes */
+		slot = slot == (SLOTS - 1) * BYTES ? 0 : slot + BYTES;
+	}
+	/* The block was read: asks for the one that takes its slot. */
+	__device__ void release()
+	{
+		__syncwarp();
 		ask();
 	}
 	template <typename T> __device__ T load(unsigned offset) const
@@ -186,13 +192,9 @@ template <int BYTES> struct decode_blocks {
 	}
 
   private:
-	__device__ static unsigned after(unsigned at)
-	{
-		return at == (SLOTS - 1) * BYTES ? 0 : at + BYTES;
-	}
 	__device__ void ask()
 	{
-		unsigned to = ring + asked + lane * 16;
+		unsigned to = ring + slot + lane * 16;
 #pragma unroll
 		for (int i = 0; i < PIECES; i++)
 			if (left > i * DECODE_UNIT && ((i + 1) * DECODE_UNIT <= BYTES || lane < (BYTES - i * DECODE_UNIT) / 16))
@@ -202,7 +204,6 @@ template <int BYTES> struct decode_blocks {
 		asm volatile("cp.async.commit_group;" ::: "memory");
 		next += BYTES;
 		left -= BYTES;
-		asked = after(asked);
 	}
 };
 
