@@ -131,7 +131,7 @@ static const char *missing(void)
 }
 
 /* two panels of so many steps fill the L1 cache of 48 KB, and what leaves it comes from the L2 cache in time */
-static const fp_bf16_kernel kernel = {.chunk = 16, .begin = begin, .end = end, .multiply = multiply};
+static const fp_bf16_kernel kernel = {.chunk = 16, .tasks = 4, .begin = begin, .end = end, .multiply = multiply};
 
 const fp_cpu_bf16_engine fp_cpu_amx = {
 	.name = "AMX",

@@ -73,7 +73,7 @@ static const char *missing(void)
 }
 
 /* a right panel of so many steps, which is read four times, is most of an L1 cache of 32 KB */
-static const fp_bf16_kernel kernel = {.chunk = 12, .multiply = multiply};
+static const fp_bf16_kernel kernel = {.chunk = 12, .tasks = 16, .multiply = multiply};
 
 const fp_cpu_bf16_engine fp_cpu_avx512_bf16 = {
 	.name = "AVX512-BF16",

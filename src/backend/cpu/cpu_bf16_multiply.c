@@ -16,7 +16,6 @@ enum {
 	TASK_ROWS = 16, /* panels of a part of C that one thread computes: it stays in the L2 cache */
 	TASK_COLS = 8,
 	TASK = TASK_ROWS * TASK_COLS * FP_BF16_SQUARE, /* entries of its sums */
-	TASKS = 4,                                     /* at least so many parts for each thread, if C has them */
 	BLOCK = 16 << 20, /* entries of an operand that are packed at once; fp_packed_bytes() knows it */
 	LONGEST = 16384,  /* entries of k that are packed at once */
 };
@@ -29,7 +28,7 @@ static int64_t tasks_of(int64_t panels, int64_t size)
 /* Smaller tasks where there are few: which thread computes a square does not change its sums. */
 static void choose_tasks(fp_bf16_product *t, int64_t left, int64_t right)
 {
-	int64_t wanted = t->product->threads > 1 ? TASKS * t->product->threads : 1;
+	int64_t wanted = t->product->threads > 1 ? t->kernel->tasks * t->product->threads : 1;
 	t->rows = TASK_ROWS;
 	t->cols = TASK_COLS;
 	while (t->rows > 1 && tasks_of(left, t->rows) * tasks_of(right, t->cols) < wanted) {
