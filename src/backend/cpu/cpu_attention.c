@@ -192,13 +192,18 @@ static void attend_block(const attention_plan *plan, const fp_cpu_loops *loops, 
 		int64_t end = fp_smaller(begin + KEY_BLOCK, last);
 		const float *k = fp_cpu_floats(plan->K) + (start + begin) * plan->K.stride + kv_head * d;
 		const float *v = fp_cpu_floats(plan->V) + (start + begin) * plan->V.stride + kv_head * d;
-		multiply(plan, scratch, scores_product(plan, scratch, rows, k, end - begin));
+		bool masked = plan->group == 1 && end > first; /* rows of several heads are not in the order of their queries */
+		fp_cpu_product scores = scores_product(plan, scratch, rows, k, end - begin);
+		fp_cpu_product output = output_product(plan, scratch, rows, v, end - begin);
+		scores.lower_C = output.lower_A = masked;
+		scores.reach = output.reach = first - begin;
+		multiply(plan, scratch, scores);
 		for (int64_t r = 0; r < rows && !fp_attention_is_plain(shape); r++)
 			fp_cpu_shape_scores(scratch->scores + r * KEY_BLOCK, end - begin, shape->soft_cap,
 								key_bias(shape, kv_head * plan->group + r / count, begin), NULL);
 		for (int64_t r = 0; r < rows; r++)
 			softmax_row(plan, loops, scratch, r, first + r % count, begin, end);
-		multiply(plan, scratch, output_product(plan, scratch, rows, v, end - begin));
+		multiply(plan, scratch, output);
 	}
 	for (int64_t h = 0; h < plan->group; h++) {
 		float *out = fp_cpu_floats(plan->out) + row * plan->out.stride + (kv_head * plan->group + h) * d;

@@ -90,6 +90,9 @@ static void multiply_square(const fp_bf16_product *t, const place *at, int64_t i
 							 .start = at->now.from > 0 ? sums : NULL,
 							 .out = direct ? C : sums,
 							 .stride = direct ? p->ldc : STEP};
+	if (p->lower_A) /* the other steps would add zeros */
+		square.steps =
+			fp_smaller(square.steps, fp_larger(1, fp_bf16_steps((row + 1) * STEP + p->reach) - at->now.from));
 	add_soon(t, at, i, j, square.soon);
 	t->kernel->multiply(&square);
 	if (last && !direct)
@@ -111,6 +114,8 @@ void fp_bf16_multiply_task(const fp_bf16_product *t, int64_t row, int64_t col, f
 			for (int64_t i = 0; i < at.rows; i++) {
 				if (t->product->upper && (row + i) * STEP > (col + j) * STEP + STEP - 1 + t->skip)
 					break;
+				if (t->product->lower_C && (col + j) * STEP > (row + i) * STEP + STEP - 1 + t->product->reach)
+					continue;
 				multiply_square(t, &at, i, j, kept ? sums + (j * at.rows + i) * SQUARE : sums);
 			}
 	}

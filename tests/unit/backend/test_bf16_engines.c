@@ -3,6 +3,7 @@
  * the CPU backend is a part. */
 #include "backend/cpu/cpu_bf16.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "support.h"
 #include "tensor/dtype.h"
 
@@ -126,20 +127,43 @@ static void check_entries(const shape *s, const matrix *A, const matrix *B, cons
 	}
 }
 
+static fp_cpu_product product_of(const shape *s, const matrix *A, const matrix *B, const matrix *C)
+{
+	return (fp_cpu_product){.m = s->m,
+							.n = s->n,
+							.k = s->k,
+							.A = A->data,
+							.B = B->data,
+							.C = C->data,
+							.lda = A->stride,
+							.ldb = B->stride,
+							.ldc = C->stride,
+							.ta = s->ta,
+							.tb = s->tb,
+							.alpha = s->alpha,
+							.beta = s->beta,
+							.split = s->split,
+							.upper = s->upper};
+}
+
+static void multiply_alone(fixture *f, const fp_cpu_product *product)
+{
+	const fp_cpu_bf16_engine *engine = f->opened.engine;
+	uint8_t *space = NULL;
+	assert_ok(f->ctx, FP_NEW(f->ctx, &space, engine->space(engine, product)));
+	engine->multiply_alone(engine, product, space);
+	fp_free(space);
+}
+
 /* C ← the product of the shape, with so many threads; 0: by the calling thread alone. */
 static void multiply(fixture *f, const shape *s, const matrix *A, const matrix *B, matrix *C, int threads)
 {
-	fp_cpu_product product = {s->m,      s->n,  s->k,  A->data,  B->data, C->data,  A->stride, B->stride,
-							  C->stride, s->ta, s->tb, s->alpha, s->beta, s->split, s->upper,  threads};
-	if (threads > 0) {
+	fp_cpu_product product = product_of(s, A, B, C);
+	product.threads = threads;
+	if (threads > 0)
 		assert_ok(f->ctx, f->opened.engine->multiply(&f->opened, f->ctx, &product));
-		return;
-	}
-	const fp_cpu_bf16_engine *engine = f->opened.engine;
-	uint8_t *space = NULL;
-	assert_ok(f->ctx, FP_NEW(f->ctx, &space, engine->space(engine, &product)));
-	engine->multiply_alone(engine, &product, space);
-	fp_free(space);
+	else
+		multiply_alone(f, &product);
 }
 
 static void check(fixture *f, shape s)
@@ -219,6 +243,38 @@ static void test_upper(void **state)
 	close_engine(&f);
 }
 
+/* Parts that a mask makes zero or unwanted may be left out, which changes nothing in the others. */
+static void test_lower(void **state)
+{
+	static const int64_t reaches[] = {-40, -1, 0, 5, 64, 300};
+	fixture f;
+	open_engine(&f, *state);
+	for (size_t r = 0; r < sizeof reaches / sizeof *reaches; r++) {
+		shape s = {.m = 100, .n = 600, .k = 600, .alpha = 1};
+		int64_t reach = reaches[r];
+		matrix A = new_matrix(&f, s.m, s.k), B = new_matrix(&f, s.k, s.n), whole = new_matrix(&f, s.m, s.n);
+		matrix part = new_matrix(&f, s.m, s.n);
+		for (int64_t i = 0; i < s.m; i++)
+			for (int64_t j = fp_larger(0, i + reach + 1); j < s.k; j++)
+				A.data[i * A.stride + j] = 0;
+		fp_cpu_product product = product_of(&s, &A, &B, &whole);
+		multiply_alone(&f, &product);
+		product.C = part.data;
+		product.ldc = part.stride;
+		product.lower_A = product.lower_C = true;
+		product.reach = reach;
+		multiply_alone(&f, &product);
+		for (int64_t i = 0; i < s.m; i++)
+			for (int64_t j = 0; j < s.n && j <= i + reach; j++)
+				assert_true(part.data[i * part.stride + j] == whole.data[i * whole.stride + j]);
+		free_matrix(&A);
+		free_matrix(&B);
+		free_matrix(&whole);
+		free_matrix(&part);
+	}
+	close_engine(&f);
+}
+
 /* Infinity and NaN must not vanish. */
 static void test_not_finite(void **state)
 {
@@ -259,6 +315,7 @@ static void test_choice(void **state)
 		cmocka_unit_test_prestate(test_shapes, (void *)(name)),                                                        \
 			cmocka_unit_test_prestate(test_pieces, (void *)(name)),                                                    \
 			cmocka_unit_test_prestate(test_upper, (void *)(name)),                                                     \
+			cmocka_unit_test_prestate(test_lower, (void *)(name)),                                                     \
 			cmocka_unit_test_prestate(test_not_finite, (void *)(name)),                                                \
 	}
 
