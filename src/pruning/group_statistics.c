@@ -144,8 +144,7 @@ void fp_group_statistics_free(fp_group_statistics *set)
 /* out ← h − h* */
 static fp_status subtract_hidden(fp_backend *be, const fp_group_rows *dense, const fp_group_rows *pruned, fp_matrix out)
 {
-	fp_status status = be->memory->copy(be, out, dense->state->hidden);
-	return status == FP_OK ? be->linear->axpby(be, -1, pruned->state->hidden, 1, out) : status;
+	return be->linear->combine(be, 1, dense->state->hidden, -1, pruned->state->hidden, out);
 }
 
 static fp_status fold_own(fp_group_statistics *set, const fp_group_rows *dense, const fp_group_rows *pruned)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "statistics/statistics.h"
 
+#include "base/numbers.h"
 #include <string.h>
 
 static fp_status new_zero(fp_backend *be, fp_matrix *out, int64_t rows, int64_t cols)
@@ -160,8 +161,7 @@ static fp_status subtract(fp_backend *be, fp_matrix *out, fp_matrix work, fp_mat
 	*out = fp_matrix_rows(work, 0, a.rows);
 	if (work.dtype == FP_BF16)
 		return be->gradients->difference(be, 1.0F, a, b, *out, NULL);
-	fp_status status = be->memory->copy(be, *out, a);
-	return status == FP_OK ? be->linear->axpby(be, -1.0F, b, 1.0F, *out) : status;
+	return be->linear->combine(be, 1.0F, a, -1.0F, b, *out);
 }
 
 /* sum ← scale·(sum of X's rows) + β·sum */
@@ -175,6 +175,13 @@ static fp_status sum_rows(fp_statistics *statistics, float scale, fp_matrix X, f
 	return status;
 }
 
+/* Rows of a wide matrix that several operations take one after the other. On a processor, they stay in its cache. */
+static int64_t rows_at_once(const fp_backend *be, int64_t cols)
+{
+	const int64_t entries = (int64_t)1 << 18; /* 1 MiB */
+	return be->asynchronous ? INT64_MAX : fp_larger(1, entries / cols);
+}
+
 /* Centred statistics subtract the mean of the first batch from X*. Otherwise, if a mean is large compared
  * with the deviations, its rounding error would swamp their squares. */
 static fp_status shift(fp_statistics *statistics, fp_matrix *Xstar)
@@ -186,9 +193,13 @@ static fp_status shift(fp_statistics *statistics, fp_matrix *Xstar)
 	fp_matrix shifted = fp_matrix_rows(statistics->shifted, 0, Xstar->rows);
 	if (statistics->tokens == 0)
 		FP_TRY(sum_rows(statistics, -1.0F / (float)Xstar->rows, *Xstar, 0.0F, statistics->shift));
-	FP_TRY(be->memory->copy(be, shifted, *Xstar));
-	FP_TRY(be->transformer->add_bias(be, statistics->shift, shifted));
-	FP_TRY(sum_rows(statistics, 1.0F, shifted, 1.0F, statistics->mean));
+	for (int64_t at = 0, rows; at < Xstar->rows; at += rows) {
+		rows = fp_smaller(rows_at_once(be, Xstar->cols), Xstar->rows - at);
+		fp_matrix part = fp_matrix_rows(shifted, at, rows);
+		FP_TRY(be->memory->copy(be, part, fp_matrix_rows(*Xstar, at, rows)));
+		FP_TRY(be->transformer->add_bias(be, statistics->shift, part));
+		FP_TRY(sum_rows(statistics, 1.0F, part, 1.0F, statistics->mean));
+	}
 	*Xstar = shifted;
 cleanup:
 	return status;

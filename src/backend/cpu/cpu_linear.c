@@ -10,6 +10,7 @@
 
 #include "backend/cpu/cpu_blas.h"
 #include "base/memory.h"
+#include "base/numbers.h"
 #include <string.h>
 
 /* LAPACK by its Fortran names: Debian's OpenBLAS has no LAPACKE. The last arguments are the lengths of the character
@@ -64,6 +65,29 @@ static fp_status multiply_rounded(fp_backend *be, fp_cpu_arithmetic how, fp_cpu_
 	return bf16->engine->multiply(bf16, be->ctx, product);
 }
 
+/* c ← α aB + βc for a row a of k entries: every row of B is read once, in order. B is cut into parts by the shape only, so
+ * that the sums do not depend on the number of threads. sgemm takes three times as long. */
+static fp_status multiply_row(fp_backend *be, float alpha, const float *a, fp_matrix B, float beta, float *c)
+{
+	enum { FEWEST = 64 }; /* rows of a part */
+	const fp_cpu_loops *loops = fp_cpu_loops_of(be);
+	int64_t n = B.cols, parts = fp_larger(1, fp_smaller(FP_CPU_SUMS, B.rows / FEWEST));
+	float *sums = NULL;
+	fp_status status = fp_allocate_undefined(be->ctx, (void **)&sums, parts * n * (int64_t)sizeof *sums);
+	if (status != FP_OK)
+		return status;
+#pragma omp parallel for num_threads(be->threads) if (fp_matrix_size(B) >= FP_CPU_PARALLEL_FROM)
+	for (int64_t part = 0; part < parts; part++) {
+		int64_t begin = B.rows * part / parts, end = B.rows * (part + 1) / parts;
+		for (int64_t i = begin; i < end; i++)
+			loops->axpby(sums + part * n, fp_cpu_floats(B) + i * B.stride, n, a[i], i > begin ? 1.0f : 0.0f);
+	}
+	for (int64_t part = 0; part < parts; part++)
+		loops->axpby(c, sums + part * n, n, alpha, part > 0 ? 1.0f : beta);
+	fp_free(sums);
+	return FP_OK;
+}
+
 static fp_status multiply(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 						  float beta, fp_matrix C, bool exact)
 {
@@ -95,6 +119,8 @@ static fp_status multiply(fp_backend *be, float alpha, fp_matrix A, fp_transpose
 								  .beta = beta};
 		return multiply_rounded(be, how, &product);
 	}
+	if (m == 1 && ta == FP_PLAIN && tb == FP_PLAIN)
+		return multiply_row(be, alpha, fp_cpu_floats(A), B, beta, fp_cpu_floats(C));
 	int before = fp_cpu_blas_begin(threads_for(be, 2.0 * (double)m * (double)n * (double)k));
 	cblas_sgemm(CblasRowMajor, ta == FP_PLAIN ? CblasNoTrans : CblasTrans, tb == FP_PLAIN ? CblasNoTrans : CblasTrans,
 				(int)m, (int)n, (int)k, alpha, fp_cpu_floats(A), leading(A), fp_cpu_floats(B), leading(B), beta,
