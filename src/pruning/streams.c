@@ -44,15 +44,21 @@ static bool keeps_context(fp_residence residence, int stream)
 	return residence == FP_RESIDENT && stream == FP_PRUNED;
 }
 
+/* At once where there is space: fp_model_embed() drops the pages of the embedding that it has read. */
 static fp_status embed(fp_streams *streams, const fp_windows *windows)
 {
+	const int32_t *ids = windows->ids + streams->first * windows->length;
 	fp_status status;
+	if (streams->residence != FP_ON_DISK)
+		return streams->windows == 0
+				   ? FP_OK
+				   : fp_model_embed(streams->model, ids, streams->windows, streams->length, streams->hidden[FP_DENSE]);
 	FP_TRY(fp_streams_begin_pass(streams));
 	fp_streams_begin_store(streams, FP_DENSE);
 	for (int64_t first = 0; first < streams->windows; first = fp_streams_next(streams, first)) {
 		fp_layer_state state = fp_streams_batch(streams, FP_DENSE, first);
-		FP_TRY(fp_model_embed(streams->model, windows->ids + (streams->first + first) * windows->length,
-							  state.sequences, state.length, state.hidden));
+		FP_TRY(
+			fp_model_embed(streams->model, ids + first * windows->length, state.sequences, state.length, state.hidden));
 		FP_TRY(fp_streams_store(streams, FP_DENSE, first));
 	}
 	fp_streams_stored(streams, FP_DENSE);
