@@ -99,6 +99,14 @@ def ticks(low, high):
     return all_ticks[first:last + 1]
 
 
+def name_heights(wanted):
+    """The heights of the names, at least a line apart."""
+    line, heights, above = 15, {}, math.inf
+    for name, height in sorted(wanted.items(), key=lambda item: -item[1]):
+        heights[name] = above = min(height, above - line)
+    return heights
+
+
 def panel(series, left, title, name_of):
     """One logarithmic plot; `series`: {name: [(x, y)]}. Equal steps on both axes are equal ratios."""
     xs = sorted({x for points in series.values() for x, _ in points})
@@ -122,11 +130,12 @@ def panel(series, left, title, name_of):
                    f'text-anchor="end">{level:g} s</text>')
     for x in xs:
         out.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{name_of(x)}</text>')
+    names = name_heights({name: down(points[-1][1]) - 7 for name, points in series.items()})
     for (name, points), colour in zip(series.items(), COLOURS):
         line = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)
         out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         out += [f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="3" fill="{colour}"/>' for x, y in points]
-        out.append(f'<text x="{across(points[-1][0]):.1f}" y="{down(points[-1][1]) - 7:.1f}" text-anchor="end" '
+        out.append(f'<text x="{across(points[-1][0]):.1f}" y="{names[name]:.1f}" text-anchor="end" '
                    f'fill="{colour}">{name}</text>')
     return "\n".join(out)
 
