@@ -91,7 +91,8 @@ FP_API fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_
 
 /*
  * Prunes and evaluates `model` once for every method × preset × correction × pattern × sample count × seed, and the
- * dense model: rows[] with method, preset, pattern, perplexity, kl, relative_error, seconds. Lists are comma-separated;
+ * dense model: rows[] with method, preset, pattern, perplexity, kl, relative_error, seconds. calibration: as in
+ * fp_prune_request. Lists are comma-separated;
  * NULL: those of the recipe (main|sparsity|correction|samples|seeds; NULL: main). No pruned model is written. journal
  * (may be NULL) is a file that keeps finished rows: a stopped run continues, and no row is computed twice as long as the
  * model, the texts and the settings are the same.

@@ -176,14 +176,15 @@ def evaluate_tasks(model: Path, tasks: Mapping[str, Path], *, progress: Progress
         return session.document(TaskResults, library.fp_evaluate_tasks, ctypes.byref(request), session.settings)
 
 
-def compare(model: Path, calibration: Union[Path, Sequence[Path]], text: Path, *, recipe: Optional[str] = None,
+def compare(model: Path, calibration: Union[None, Path, Sequence[Path]], text: Path, *, recipe: Optional[str] = None,
             journal: Optional[Path] = None, progress: Progress = True, methods: Optional[Sequence[str]] = None,
             presets: Optional[Sequence[str]] = None, corrections: Optional[Sequence[str]] = None,
             patterns: Optional[Sequence[str]] = None, samples: Optional[Sequence[int]] = None, seeds: Optional[Sequence[int]] = None,
             **settings: Any) -> Comparison:
     """Evaluates the dense model, and prunes and evaluates it for every combination of method,
     preset, correction, pattern, sample count and seed. A list that is None is the recipe's. With a
-    journal an interrupted comparison continues where it stopped. No pruned model is written."""
+    journal an interrupted comparison continues where it stopped. No pruned model is written.
+    calibration as in prune_checkpoint()."""
     texts = _paths(calibration)
     lists = [None if values is None else encode(",".join(map(str, values)))
              for values in (methods, presets, corrections, patterns, samples, seeds)]

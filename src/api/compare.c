@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compare.c: fp_compare() and fp_report_page() of the public interface. */
+#include "api/own_calibration.h"
 #include "api/result_text.h"
 #include "comparison/comparison.h"
 #include "report/page.h"
@@ -8,10 +9,12 @@
 
 fp_status fp_compare(char **json, fp_context *ctx, const fp_compare_request *request, const fp_settings *settings)
 {
+	bool own;
+	fp_status status = fp_own_calibration_asked(&own, ctx, request->calibration, request->calibration_count);
 	const fp_comparison_task task = {
 		.model = request->model,
 		.calibration = request->calibration,
-		.calibration_count = request->calibration_count,
+		.calibration_count = own ? 0 : request->calibration_count,
 		.text = request->text,
 		.lists = {.recipe = request->recipe,
 				  .methods = request->methods,
@@ -27,9 +30,8 @@ fp_status fp_compare(char **json, fp_context *ctx, const fp_compare_request *req
 	*json = NULL;
 	if (!request->text)
 		return fp_fail(ctx, FP_ERROR_USAGE, "a text to score is needed: --text FILE");
-	if (request->calibration_count == 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "calibration text is needed: --calibration FILE");
-	fp_status status = fp_comparison_run(&document, ctx, &task);
+	if (status == FP_OK)
+		status = fp_comparison_run(&document, ctx, &task);
 	return status == FP_OK ? fp_result_text(json, ctx, document) : status;
 }
 

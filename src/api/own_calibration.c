@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "checkpoint/working_folder.h"
+#include "generation/start_token.h"
 #include "solver/method.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,54 +22,37 @@ typedef struct kept_head {
 
 static const char magic[8] = "FPTEXT01";
 
-fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, const fp_prune_request *request,
-									const fp_settings *settings)
+fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const *calibration, int count)
 {
-	*out = (fp_own_calibration){0};
-	for (int i = 0; i < request->calibration_count; i++)
-		out->wanted |= fp_is(request->calibration[i], "self");
-	if (out->wanted && request->calibration_count > 1)
+	*out = false;
+	for (int i = 0; i < count; i++)
+		*out |= fp_is(calibration[i], "self");
+	if (*out && count > 1)
 		return fp_fail(
 			ctx, FP_ERROR_USAGE,
 			"--calibration self is the model's own text and cannot be mixed with files; a file of that name is "
 			"./self");
-	if (request->calibration_count == 0 && fp_method_of(settings)->needs_text)
-		out->wanted = true;
-	if (out->wanted && settings->samples == 0)
-		return fp_fail(
-			ctx, FP_ERROR_USAGE,
-			"--samples 0 means all windows of a text, but the model's own text has no end; give a number, such "
-			"as 128");
 	return FP_OK;
 }
 
-/* The token behind which the model begins a text: what its tokenizer puts before one, else BOS, else a stop token. */
+fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, const fp_prune_request *request,
+									const fp_settings *settings)
+{
+	*out = (fp_own_calibration){0};
+	fp_status status = fp_own_calibration_asked(&out->wanted, ctx, request->calibration, request->calibration_count);
+	if (request->calibration_count == 0 && fp_method_of(settings)->needs_text)
+		out->wanted = true;
+	return status == FP_OK && out->wanted ? fp_own_text_check_count(ctx, settings->samples) : status;
+}
+
 static fp_status find_start(fp_own_calibration *own, const fp_model *model, const fp_stop_tokens *stop)
 {
-	fp_context *ctx = fp_model_backend(model)->ctx;
-	const fp_checkpoint *checkpoint = fp_model_checkpoint(model);
 	fp_tokenizer *tokenizer = NULL;
-	fp_tokens tokens = {0};
 	fp_status status;
-	FP_TRY(fp_tokenizer_open(&tokenizer, ctx, fp_checkpoint_directory(checkpoint)));
-	FP_TRY(fp_tokenizer_encode(tokenizer, "", 0, true, &tokens));
-	const json_t *bos = json_object_get(fp_checkpoint_config(checkpoint), "bos_token_id");
-	own->start = -1;
-	if (tokens.count > 0)
-		own->start = tokens.ids[0];
-	else if (json_is_integer(bos))
-		own->start = (int32_t)json_integer_value(bos);
-	else if (fp_tokenizer_bos(tokenizer) >= 0)
-		own->start = fp_tokenizer_bos(tokenizer);
-	else if (stop->count > 0)
-		own->start = stop->ids[0];
-	if (own->start < 0 || own->start >= fp_model_get_config(model)->vocabulary)
-		status = fp_fail(ctx, FP_ERROR_INPUT,
-						 "%s: has no token that begins a text (bos_token_id), so that it cannot write its own; give "
-						 "--calibration FILE",
-						 fp_checkpoint_directory(checkpoint));
+	FP_TRY(fp_tokenizer_open(&tokenizer, fp_model_backend(model)->ctx,
+							 fp_checkpoint_directory(fp_model_checkpoint(model))));
+	FP_TRY(fp_start_token(&own->start, model, tokenizer, stop));
 cleanup:
-	fp_free(tokens.ids);
 	fp_tokenizer_free(tokenizer);
 	return status;
 }

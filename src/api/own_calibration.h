@@ -17,6 +17,8 @@ typedef struct fp_own_calibration {
 	fp_own_text_statistics statistics;
 } fp_own_calibration;
 
+/* Whether it is the word self. Fails if there are files besides the word. */
+fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const *calibration, int count);
 /* Whether the request asks for it: by the word, or since it has no text and the method needs one. Fails if there are
  * files besides the word, or if the settings do not say how many windows. */
 fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, const fp_prune_request *request,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_compare.c: fistapruner compare MODEL --calibration FILE --text FILE */
+/* cmd_compare.c: fistapruner compare MODEL --text FILE */
 #include "cli/commands.h"
 #include "cli/report_file.h"
 #include "cli/result.h"
@@ -117,8 +117,6 @@ fp_status fp_cli_compare(fp_context *ctx, const fp_cli_options *options)
 	char *json = NULL;
 	if (!options->text)
 		return fp_cli_error(FP_ERROR_USAGE, "compare needs a text to score: --text FILE");
-	if (options->calibration_count == 0)
-		return fp_cli_error(FP_ERROR_USAGE, "compare needs calibration text: --calibration FILE");
 	fp_status status = fp_cli_report_check(options);
 	if (status == FP_OK)
 		status = choose_journal(journal, options);

@@ -46,7 +46,7 @@ static const fp_cli_command command_table[] = {
 		.name = "compare",
 		.letter = 'c',
 		.operands = 1,
-		.usage = "MODEL --calibration FILE --text FILE [flags]",
+		.usage = "MODEL --text FILE [--calibration FILE|self] [flags]",
 		.summary = "methods and patterns side by side on one model: the paper's tables and curves",
 		.detail = "Prunes MODEL once for every method, preset, pattern, number of samples and seed, evaluates each "
 				  "result and the dense model, and prints one table. A flag holds for all rows: --basis full "

@@ -21,12 +21,9 @@ static const struct own_flag {
 	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR",
 	 "directory for the pruned checkpoint; must not exist, or be empty"},
 	{"output", 'o', FLAG_TEXT, FIELD(output), "ku", "DIR", "directory to write; must not exist, or be empty"},
-	{"calibration", 0, FLAG_LIST, FIELD(calibration), "p", "FILE",
+	{"calibration", 0, FLAG_LIST, FIELD(calibration), "pc", "FILE",
 	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times; "
-	 "the "
-	 "word self, or no text: the model writes it"},
-	{"calibration", 0, FLAG_LIST, FIELD(calibration), "c", "FILE",
-	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times"},
+	 "the word self, or no text: the model writes it"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "ec", "FILE",
 	 "the text to score: plain text or JSON lines with a \"text\" key, also .gz and .zst"},
 	{"reference", 0, FLAG_TEXT, FIELD(reference), "e", "DENSE",

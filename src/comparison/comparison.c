@@ -19,6 +19,8 @@
 #include "evaluation/divergence.h"
 #include "evaluation/hidden_error.h"
 #include "evaluation/perplexity.h"
+#include "generation/own_text.h"
+#include "generation/start_token.h"
 #include "run/report.h"
 
 #include <fistapruner/fistapruner.h>
@@ -183,6 +185,24 @@ static fp_status dense_row(comparison *c, json_t **out)
 	return evaluate(c, c->model, NULL, *out);
 }
 
+/* The model's own text. */
+static fp_status write_windows(comparison *c, const fp_settings *settings)
+{
+	fp_own_text_statistics statistics;
+	fp_own_text_task task = {.model = c->model,
+							 .seed = (uint64_t)settings->seed,
+							 .count = settings->samples,
+							 .length = c->length,
+							 .memory = c->memory};
+	fp_status status;
+	FP_TRY(fp_own_text_check_count(c->ctx, settings->samples));
+	FP_TRY(fp_stop_tokens_read(&task.stop, c->ctx, c->checkpoint));
+	FP_TRY(fp_start_token(&task.start, c->model, c->tokenizer, &task.stop));
+	FP_TRY(fp_own_text(&c->calibration, &statistics, &task));
+cleanup:
+	return status == FP_OK ? status : fp_fail_in(c->ctx, status, "--calibration self");
+}
+
 /* Adjacent cells usually have the same windows. */
 static fp_status draw_windows(comparison *c, const fp_settings *settings)
 {
@@ -192,9 +212,11 @@ static fp_status draw_windows(comparison *c, const fp_settings *settings)
 	fp_dense_statistics_forget(c->kept);
 	c->calibration = (fp_windows){0};
 	c->samples = -1;
-	fp_status status =
-		fp_windows_calibration(&c->calibration, c->ctx, c->tokenizer, c->task->calibration, c->task->calibration_count,
-							   settings->sampler, settings->samples, c->length, (uint64_t)settings->seed);
+	fp_status status = c->task->calibration_count == 0
+						   ? write_windows(c, settings)
+						   : fp_windows_calibration(&c->calibration, c->ctx, c->tokenizer, c->task->calibration,
+													c->task->calibration_count, settings->sampler, settings->samples,
+													c->length, (uint64_t)settings->seed);
 	if (status == FP_OK) {
 		c->samples = settings->samples;
 		c->seed = settings->seed;
@@ -223,6 +245,7 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 	fp_prune_result result = {0};
 	json_t *report = NULL;
 	fp_status status;
+	FP_TRY(fp_backend_set_precision(c->be, cell->settings.precision, fp_model_get_config(c->model)->hidden));
 	FP_TRY(draw_windows(c, &cell->settings));
 	FP_TRY(fp_overlay_new(&overlay, c->ctx));
 	fp_prune_task task = {.be = c->be,
@@ -232,7 +255,6 @@ static fp_status cell_row(comparison *c, const fp_cell *cell, json_t **out)
 						  .windows = &c->calibration,
 						  .overlay = overlay,
 						  .kept = c->kept};
-	FP_TRY(fp_backend_set_precision(c->be, cell->settings.precision, fp_model_get_config(c->model)->hidden));
 	FP_TRY(fp_shared_basis_take(&c->basis, &task));
 	FP_TRY(fp_prune_model(&result, &task));
 	fp_shared_basis_report(&c->basis, &result.basis);
@@ -275,6 +297,8 @@ static fp_journal_key key_of(const comparison *c, const fp_cell *cell)
 	key = fp_journal_key_text(key, device);
 	if (!cell)
 		return fp_journal_key_text(key, "dense");
+	if (c->task->calibration_count == 0)
+		key = fp_journal_key_text(key, "self");
 	for (int i = 0; i < c->task->calibration_count; i++)
 		key = fp_journal_key_file(key, c->task->calibration[i]);
 	return fp_journal_key_settings(key, &cell->settings, c->ctx);
@@ -331,6 +355,8 @@ static json_t *make_document(const comparison *c, double seconds)
 	json_t *files = json_array();
 	for (int i = 0; files && i < task->calibration_count; i++)
 		json_array_append_new(files, json_string(task->calibration[i]));
+	if (files && task->calibration_count == 0)
+		json_array_append_new(files, json_string("self"));
 	json_t *document = json_pack(
 		"{s:s, s:s, s:s*, s:s, s:s, s:s, s:s, s:I, s:I, s:o, s:s, s:f, s:I, s:I}", "program", "fistapruner " FP_VERSION,
 		"model", task->model, "stored_as", fp_checkpoint_coding(fp_model_checkpoint(c->model)), "architecture",
@@ -355,6 +381,8 @@ fp_status fp_comparison_run(json_t **out, fp_context *ctx, const fp_comparison_t
 	fp_status status;
 	*out = NULL;
 	FP_TRY(open_all(&c));
+	if (task->calibration_count == 0)
+		fp_log(ctx, FP_LOG_INFO, "calibration self: the model writes the calibration text");
 	for (int64_t i = -1; i < c.count; i++)
 		c.kept_cells += fp_journal_find(c.journal, key_of(&c, i < 0 ? NULL : &c.cells[i])) != NULL;
 	FP_TRY(run_cell(&c, NULL));

@@ -9,7 +9,7 @@
 typedef struct fp_comparison_task {
 	const char *model;
 	const char *const *calibration;
-	int calibration_count;
+	int calibration_count; /* 0: the model writes the text */
 	const char *text;
 	fp_cell_lists lists;
 	const char *journal; /* NULL: finished cells are not saved */

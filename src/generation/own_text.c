@@ -268,6 +268,15 @@ static fp_status open_decoder(own_text_run *run)
 	} while (true);
 }
 
+fp_status fp_own_text_check_count(fp_context *ctx, int64_t samples)
+{
+	if (samples > 0)
+		return FP_OK;
+	return fp_fail(ctx, FP_ERROR_USAGE,
+				   "--samples 0 means all windows of a text, but the model's own text has no end; give a number, such "
+				   "as 128");
+}
+
 fp_status fp_own_text(fp_windows *out, fp_own_text_statistics *statistics, const fp_own_text_task *task)
 {
 	own_text_run run = {.task = task,

@@ -15,7 +15,6 @@ sys.exit(0 if $2 else 1)" "$work/out" || complain "$1"
 }
 
 expect 2 "--text FILE" compare good --calibration documents.jsonl
-expect 2 "--calibration FILE" compare good --text documents.jsonl
 expect 2 "must be one of" compare good --calibration documents.jsonl --text documents.jsonl --methods wanda,magic
 expect 2 "main.sparsity" compare good --calibration documents.jsonl --text documents.jsonl --recipe table
 expect 2 "pattern 'half'" compare good --calibration documents.jsonl --text documents.jsonl --patterns 50%,half

@@ -69,6 +69,25 @@ expect 2 "setting seed '0'.*'3'" prune "$model" -o stopped --preset fast --basis
 expect 2 "another calibration text" prune "$model" -o stopped --preset fast --basis none --samples 8 --sequence-length 64 --threads 1 \
 	--resume --calibration "$source/models/calibration.jsonl"
 
+# compare draws the same text
+flags="--pattern 2:4 --samples 8 --sequence-length 64 --threads 1"
+prune wanda --method wanda --json || complain "Wanda with the model's own text fails"
+for text in "" "--calibration self"; do
+	rm -rf rows
+	# shellcheck disable=SC2086 # the flags are words
+	"$program" compare "$model" --text documents.jsonl --methods wanda --patterns 2:4 --samples 8 --sequence-length 64 --threads 1 \
+		--work rows --json $text >"$work/rows" 2>"$work/err" || complain "compare with the model's own text fails"
+	grep -q "the model writes the calibration text" "$work/err" || complain "compare does not say whose text it is"
+	python3 -c "
+import json, sys
+alone, compared = (json.load(open(path)) for path in sys.argv[1:])
+row = [row for row in compared['rows'] if row['method'] == 'wanda'][0]
+assert row['relative_error'] == alone['relative_error'] and compared['calibration'] == ['self'], row" "$work/out" "$work/rows" ||
+		complain "compare has another text than prune"
+done
+expect 2 "cannot be mixed with files" compare "$model" --text documents.jsonl --calibration self --calibration documents.jsonl
+expect 2 "samples 0.*no end" compare "$model" --text documents.jsonl --samples-list 0 --work none
+
 # bad input
 expect 2 "cannot be mixed with files" prune "$model" -o bad --calibration self --calibration documents.jsonl
 expect 2 "samples 0.*no end" prune "$model" -o bad --samples 0

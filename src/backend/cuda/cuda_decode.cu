@@ -59,9 +59,9 @@ static int choose_warps(int64_t rows, int64_t blocks, int most)
 	return best;
 }
 
-/* Up to B rows of x at once, WARPS at most in a block. Up to 32 warps work on each processor, if its memory has room.
- * All of x lies in shared memory if that has room for it, else one chunk, which has. The kernel may begin while the one before it ends: between short
- * kernels the memory would idle. */
+/* Up to B rows of x at once, WARPS at most in a block. Up to 32 warps work on each processor, if its memory has room. All
+ * of x lies in shared memory if that has room for it, else one chunk, which always has. The kernel may begin while the
+ * one before it ends: between short kernels the memory would idle. */
 template <typename Form, int B, int WARPS> static fp_status launch(fp_backend *be, decode_arguments *a, int64_t room)
 {
 	auto kernel = decode_kernel<Form, B, WARPS>;
