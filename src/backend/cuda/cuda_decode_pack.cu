@@ -169,7 +169,8 @@ static void choose_granules(packing *p, int64_t chunk, double *bytes, double *fe
 	*bytes += taken[best];
 }
 
-/* The same for so many copies of x; sets p->same and held->granules. Returns the bytes of some rows. */
+/* Chooses the granules of all chunks for so many copies of x; sets p->same, held->copies and held->granules. Returns what
+ * some of the rows take. */
 static double choose_layout(packing *p, int copies)
 {
 	const double worth = 1.03;
@@ -191,9 +192,9 @@ static fp_status measure_mask(fp_backend *be, packing *p, int64_t *granules, int
 	FP_CUDA(be, cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, fp_cuda_state_of(be)->device));
 	p->held->copies = 1;
 	if (p->chunks <= DECODE_SAME) {
-		bool twice = room >= DECODE_TWICE_ROOM && choose_layout(p, 2) < choose_layout(p, 1);
-		if (twice)
-			choose_layout(p, 2);
+		double once = choose_layout(p, 1);
+		if (room >= DECODE_TWICE_ROOM && choose_layout(p, 2) >= once)
+			choose_layout(p, 1);
 	}
 	for_rows(p, be->threads, measure_row, &unused);
 	return sum_counts(be, p, granules, strays);
