@@ -17,7 +17,7 @@ typedef struct fp_own_calibration {
 	fp_own_text_statistics statistics;
 } fp_own_calibration;
 
-/* Whether it is the word self. Fails if there are files besides the word. */
+/* *out: the calibration is the word `self`. Fails if there are files besides the word. */
 fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const *calibration, int count);
 /* Whether the request asks for it: by the word, or since it has no text and the method needs one. Fails if there are
  * files besides the word, or if the settings do not say how many windows. */

@@ -35,7 +35,7 @@ typedef struct fp_own_text_statistics {
 	double seconds;
 } fp_own_text_statistics;
 
-/* Fails unless it is a number of windows: 0, all windows of a text, is none. */
+/* Fails if samples is 0, which means all windows of a text: the model's own text has no end. */
 fp_status fp_own_text_check_count(fp_context *ctx, int64_t samples);
 /* Holds the whole model in memory and frees it again. The same task on the same device gives the same windows. */
 fp_status fp_own_text(fp_windows *out, fp_own_text_statistics *statistics, const fp_own_text_task *task);

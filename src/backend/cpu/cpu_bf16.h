@@ -22,7 +22,7 @@ typedef struct fp_cpu_product {
 	bool split;            /* an operand is the sum of two BF16 numbers, high and low; low·low is dropped */
 	bool upper;            /* only entries of C with column ≥ row are wanted; others may be written */
 	int threads;
-	/* multiply_alone() only, as far as it saves time; attention's masks. */
+	/* For attention's masks. Only multiply_alone() uses them, to leave out work. */
 	bool lower_C; /* only entries of C with column ≤ row + reach are wanted; others may be written */
 	bool lower_A; /* entries of A with column > row + reach are zero */
 	int64_t reach;

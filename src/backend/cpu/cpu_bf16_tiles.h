@@ -72,8 +72,8 @@ static inline int64_t fp_bf16_count_soon(const fp_bf16_square *square)
 /* The part of an engine that multiplies. */
 typedef struct fp_bf16_kernel {
 	int64_t chunk; /* the most steps of k in a chunk, by the size of the L1 cache */
-	int64_t tasks; /* for each thread at least, if C has so many parts: a slower kernel affords smaller ones, which end
-					* more evenly */
+	int64_t tasks; /* the fewest for each thread, if C has so many parts. A slower kernel can afford smaller tasks, with
+					* which the threads end more evenly. */
 	/* A thread calls multiply() between these two; NULL: there is nothing to do. */
 	void (*begin)(void);
 	void (*end)(void);
