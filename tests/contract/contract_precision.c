@@ -162,6 +162,8 @@ static void test_relaxed_uses(void **state)
 			check_attention(c, (fp_attention_shape)SHAPE(2, 70, 4, 2, 16, 0, 0));
 			check_attention(c, (fp_attention_shape)SHAPE(1, 150, 2, 2, 64, 40, 0));
 			check_attention(c, (fp_attention_shape)SHAPE(1, 200, 4, 1, 128, 0, 0));
+			check_attention(c, (fp_attention_shape)SHAPE(2, 520, 36, 4, 128, 0, 0)); /* more work than processors */
+			check_attention(c, (fp_attention_shape)SHAPE(2, 700, 6, 3, 64, 300, 0));
 			if (fp_backend_can(c->be, FP_CAN_DIFFERENTIATE)) {
 				check_attention_backward(c, (fp_attention_shape)SHAPE(2, 70, 4, 2, 16, 0, 0));
 				check_attention_backward(c, (fp_attention_shape)SHAPE(1, 150, 2, 2, 64, 40, 0));

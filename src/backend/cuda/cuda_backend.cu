@@ -318,6 +318,7 @@ static fp_status open_device(fp_backend *be, const char *device)
 	FP_OR_RETURN(check_architecture(be, &properties));
 	state->processors = properties.multiProcessorCount;
 	state->begins_early = properties.major >= 9;
+	state->is_hopper = properties.major == 9 && properties.minor == 0;
 	snprintf(be->description, sizeof be->description, "cuda:%d: %.60s, sm_%d%d, %.0f GiB", state->device,
 			 properties.name, properties.major, properties.minor, (double)properties.totalGlobalMem / 1073741824.0);
 	return make_state(be);

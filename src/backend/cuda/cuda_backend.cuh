@@ -33,6 +33,7 @@ struct fp_cuda_state {
 	int device;
 	int processors;    /* multiprocessors */
 	bool begins_early; /* a kernel may begin before the one before it has ended (sm_90 and newer) */
+	bool is_hopper;    /* sm_90: the instructions of backend/cuda/hopper */
 	cudaStream_t stream;
 	cudaMemPool_t pool;
 	cublasHandle_t blas;

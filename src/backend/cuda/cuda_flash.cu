@@ -8,32 +8,12 @@
  * bf16, are the left operand of the product with the values as they are, because mma.sync has the same layout for
  * accumulators and operands. This is the online softmax of Milakov and Gimelshein in the tiling of Dao et al.
  */
-#include "backend/cuda/cuda_flash.cuh"
+#include "backend/cuda/cuda_flash_parts.cuh"
 
 enum { QUERIES = 64, KEYS = 64, THREADS = 128, STAGES = 2 };
 static const float LOG2_E = 1.4426950408889634f;
 
 /* --- the instructions --------------------------------------------------------------------------------------------- */
-
-__device__ static inline unsigned shared_address(const void *p)
-{
-	return (unsigned)__cvta_generic_to_shared(p);
-}
-
-/* Copies 16 bytes to shared memory asynchronously; zeros unless valid. */
-__device__ static inline void copy_async(unsigned to, const void *from, bool valid)
-{
-	int bytes = valid ? 16 : 0;
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ static inline void copy_commit(void)
-{
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int N> __device__ static inline void copy_wait(void)
-{
-	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
 
 /* Four 8 × 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
 __device__ static inline void load_four(unsigned (&r)[4], unsigned at)
@@ -60,12 +40,6 @@ __device__ static inline void multiply_add(float (&c)[4], const unsigned (&a)[4]
 				 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ static inline unsigned pack(float low, float high)
-{
-	__nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-	return *(const unsigned *)&both;
-}
-
 /* --- tiles -------------------------------------------------------------------------------------------------------- */
 
 /* Byte offset of 16-byte piece `piece` of row `row` in a tile of D columns. The pieces of a row are permuted, so that
@@ -88,68 +62,7 @@ __device__ static inline void load_tile(unsigned to, const __nv_bfloat16 *from, 
 	}
 }
 
-/* Maximum and sum of a thread's two rows so far. */
-struct running {
-	float largest[2], sum[2];
-};
-
-/* s ← 2^(s − the maximum so far); factor ← what earlier sums are to be multiplied by. */
-template <int TILES> __device__ static inline void softmax(float (&s)[TILES][4], running &r, float (&factor)[2])
-{
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		float largest = r.largest[h];
-#pragma unroll
-		for (int n = 0; n < TILES; n++)
-			largest = fmaxf(largest, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-		largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 1));
-		largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 2));
-		float base = largest == -INFINITY ? 0.0f : largest; /* a row without visible keys so far */
-		factor[h] = exp2f(r.largest[h] - base);
-		float sum = 0;
-#pragma unroll
-		for (int n = 0; n < TILES; n++)
-			for (int e = 2 * h; e < 2 * h + 2; e++) {
-				s[n][e] = exp2f(s[n][e] - base);
-				sum += s[n][e];
-			}
-		r.largest[h] = largest;
-		r.sum[h] =
-			r.sum[h] * factor[h] + sum; /* of this lane's columns; the four lanes of a row are added at the end */
-	}
-}
-
 /* --- the kernel --------------------------------------------------------------------------------------------------- */
-
-/* Loads the warp's 16 queries as left operands, directly from memory: they are read once. */
-template <int D>
-__device__ static inline void load_queries(unsigned (&q)[D / 16][4], const __nv_bfloat16 *from, int64_t stride, int row,
-										   int length)
-{
-	int lane = threadIdx.x % 32, column = lane % 4 * 2;
-	int low = min(row + lane / 4, length - 1), high = min(row + lane / 4 + 8, length - 1);
-#pragma unroll
-	for (int k = 0; k < D / 16; k++) {
-		q[k][0] = *(const unsigned *)(from + low * stride + k * 16 + column);
-		q[k][1] = *(const unsigned *)(from + high * stride + k * 16 + column);
-		q[k][2] = *(const unsigned *)(from + low * stride + k * 16 + column + 8);
-		q[k][3] = *(const unsigned *)(from + high * stride + k * 16 + column + 8);
-	}
-}
-
-/* s ← −∞ for keys that a query does not see. `row` is the thread's first query, `key` the tile's first key. */
-__device__ static inline void mask_scores(float (&s)[KEYS / 8][4], int row, int key, int window)
-{
-	int column = key + threadIdx.x % 4 * 2;
-#pragma unroll
-	for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-		for (int e = 0; e < 4; e++) {
-			int query = row + e / 2 * 8, at = column + n * 8 + e % 2;
-			if (at > query || (window > 0 && at <= query - window))
-				s[n][e] = -INFINITY;
-		}
-}
 
 template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(fp_cuda_flash f)
 {
@@ -194,15 +107,10 @@ template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(
 				multiply_add(s[2 * pair], q[step], b[0], b[1]);
 				multiply_add(s[2 * pair + 1], q[step], b[2], b[3]);
 			}
-#pragma unroll
-		for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-			for (int e = 0; e < 4; e++)
-				s[n][e] *= f.scale;
 		if (key + KEYS > row || f.window > 0)
 			mask_scores(s, row + lane / 4, key, f.window);
 		float factor[2];
-		softmax(s, r, factor);
+		softmax(s, f.scale, r, factor);
 #pragma unroll
 		for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -225,22 +133,7 @@ template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(
 		__syncthreads(); /* before the next copies overwrite this tile */
 	}
 
-#pragma unroll
-	for (int h = 0; h < 2; h++) {
-		float sum = r.sum[h];
-		sum += __shfl_xor_sync(0xffffffffU, sum, 1);
-		sum += __shfl_xor_sync(0xffffffffU, sum, 2);
-		int query = row + lane / 4 + h * 8;
-		int64_t to = (start + query) * f.out_stride + head * D + lane % 4 * 2;
-		if (query < f.length && f.narrow)
-#pragma unroll
-			for (int n = 0; n < D / 8; n++)
-				*(unsigned *)(f.narrow + to + n * 8) = pack(out[n][2 * h] / sum, out[n][2 * h + 1] / sum);
-		else if (query < f.length)
-#pragma unroll
-			for (int n = 0; n < D / 8; n++)
-				*(float2 *)(f.out + to + n * 8) = float2{out[n][2 * h] / sum, out[n][2 * h + 1] / sum};
-	}
+	write_rows<D>(f, start, row + lane / 4, head, out, r);
 }
 
 template <int D> static fp_status launch(fp_backend *be, const fp_cuda_flash *f, int64_t sequences, int64_t heads)
@@ -267,6 +160,10 @@ bool fp_cuda_flash_supports(const fp_cuda_flash *f, const fp_attention_shape *sh
 
 fp_status fp_cuda_flash_attention(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape)
 {
+#ifdef FP_HAS_HOPPER
+	if (fp_cuda_state_of(be)->is_hopper)
+		return fp_cuda_flash_hopper(be, f, shape);
+#endif
 	return shape->head_dim == 64 ? launch<64>(be, f, shape->sequences, shape->heads)
 								 : launch<128>(be, f, shape->sequences, shape->heads);
 }

@@ -17,5 +17,7 @@ struct fp_cuda_flash {
 /* True when the kernel supports these operands. */
 bool fp_cuda_flash_supports(const fp_cuda_flash *f, const fp_attention_shape *shape);
 fp_status fp_cuda_flash_attention(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape);
+/* The same on a Hopper GPU, if the module is built for it (hopper/cuda_flash_hopper.cu). */
+fp_status fp_cuda_flash_hopper(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape);
 
 #endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cuda_flash_hopper.cu: the attention of cuda_flash.cu for Hopper, whose large products read shared memory by themselves.
+ *
+ * A block has a group of four warps that loads tiles of 128 keys and values into a ring, and two groups that each handle
+ * 64 queries. Such a group asks for the scores of the next tile, then for the product of the current weights with their
+ * values, and takes the exponentials of the new scores while that product runs. One block runs on each processor and
+ * handles one piece of work after the other, the longest first, so that the ring is filled for the next piece while the
+ * last one ends.
+ */
+#include "backend/cuda/cuda_flash_parts.cuh"
+#include "backend/cuda/hopper/hopper_mma.cuh"
+
+enum {
+	GROUP = 128,
+	GROUPS = 2,
+	ROWS = 64,
+	QUERIES = GROUPS * ROWS,
+	KEYS = 128,
+	STAGES = 3,
+	THREADS = (GROUPS + 1) * GROUP
+};
+enum { LOADER_REGISTERS = 40, GROUP_REGISTERS = 232 };
+static const float LOG2_E = 1.4426950408889634f;
+
+/* All queries, by sequence, head and blocks of QUERIES. */
+struct flash_work {
+	fp_cuda_flash f;
+	int heads, sequences, items;
+};
+
+/* Block `first` of queries of one head; its keys are [begin, begin + tiles·KEYS). */
+struct flash_item {
+	int64_t start; /* of the sequence */
+	int head, first, begin, tiles;
+};
+
+__device__ static inline flash_item item_at(const flash_work &w, int number)
+{
+	int blocks = (w.f.length + QUERIES - 1) / QUERIES, each = w.heads * w.sequences;
+	flash_item item;
+	item.first = (blocks - 1 - number / each) * QUERIES;
+	item.head = number % each % w.heads;
+	item.start = (int64_t)(number % each / w.heads) * w.f.length;
+	item.begin = w.f.window > 0 && item.first - w.f.window + 1 > 0 ? (item.first - w.f.window + 1) / KEYS * KEYS : 0;
+	item.tiles = (min(item.first + QUERIES, w.f.length) - item.begin + KEYS - 1) / KEYS;
+	return item;
+}
+
+/* The ring of tiles in shared memory. */
+template <int D> struct flash_ring {
+	static constexpr unsigned tile = KEYS * HOPPER_TILE_ROW;           /* 64 columns of keys or values */
+	static constexpr unsigned matrix = D / HOPPER_TILE_COLUMNS * tile; /* all columns */
+	static constexpr unsigned bytes = STAGES * 2 * matrix;
+	unsigned base, full, empty; /* addresses; STAGES barriers each */
+	unsigned count;             /* of tiles so far */
+
+	__device__ unsigned keys() const
+	{
+		return base + count % STAGES * 2 * matrix;
+	}
+	__device__ unsigned values() const
+	{
+		return keys() + matrix;
+	}
+	__device__ unsigned full_barrier() const
+	{
+		return full + count % STAGES * 8;
+	}
+	__device__ unsigned empty_barrier() const
+	{
+		return empty + count % STAGES * 8;
+	}
+	__device__ unsigned parity() const
+	{
+		return count / STAGES & 1;
+	}
+};
+
+/* Starts to copy KEYS rows from `first` on; rows from `length` on are zeros. */
+template <int D>
+__device__ static inline void load_matrix(unsigned to, const __nv_bfloat16 *from, int64_t stride, int first, int length)
+{
+	constexpr int pieces = D / 8;
+#pragma unroll 4
+	for (int i = 0; i < KEYS * pieces / GROUP; i++) {
+		int at = i * GROUP + (int)threadIdx.x % GROUP, row = at / pieces, piece = at % pieces;
+		bool valid = first + row < length;
+		unsigned place = (unsigned)(piece / 8) * flash_ring<D>::tile + (unsigned)(row * HOPPER_TILE_ROW) +
+						 (unsigned)((piece % 8 ^ (row & 7)) * 16);
+		copy_async(to + place, from + (valid ? first + row : 0) * stride + piece * 8, valid);
+	}
+}
+
+/* The loading group: every tile of every piece of work, each published when the next one has been asked for. That one
+ * waits for a place; the groups give back the place of a tile when they have the scores of the next, so there must be at
+ * least three. */
+template <int D> __device__ static inline void load_all(const flash_work &w, flash_ring<D> ring)
+{
+	const fp_cuda_flash &f = w.f;
+	unsigned before = 0;
+	for (int number = blockIdx.x; number < w.items; number += gridDim.x) {
+		flash_item item = item_at(w, number);
+		const __nv_bfloat16 *k = f.k + item.start * f.k_stride + item.head / f.group * D;
+		const __nv_bfloat16 *v = f.v + item.start * f.v_stride + item.head / f.group * D;
+		for (int j = 0; j < item.tiles; j++, ring.count++) {
+			if (ring.count >= STAGES)
+				hopper_barrier_wait(ring.empty_barrier(), ring.parity() ^ 1);
+			load_matrix<D>(ring.keys(), k, f.k_stride, item.begin + j * KEYS, f.length);
+			load_matrix<D>(ring.values(), v, f.v_stride, item.begin + j * KEYS, f.length);
+			copy_commit();
+			if (before) {
+				copy_wait<1>();
+				hopper_publish();
+				hopper_barrier_arrive(before);
+			}
+			before = ring.full_barrier();
+		}
+	}
+	if (before) {
+		copy_wait<0>();
+		hopper_publish();
+		hopper_barrier_arrive(before);
+	}
+}
+
+/* s ← the scores of the tile at `keys` */
+template <int D>
+__device__ static inline void score(float (&s)[KEYS / 8][4], const unsigned (&q)[D / 16][4], unsigned keys)
+{
+#pragma unroll
+	for (int step = 0; step < D / 16; step++) {
+		constexpr int steps = HOPPER_TILE_COLUMNS / 16; /* in a tile */
+		unsigned at = keys + (unsigned)(step / steps) * flash_ring<D>::tile + (unsigned)(step % steps) * 32;
+		hopper_mma<0>(s, q[step], hopper_matrix(at, 16, 8 * HOPPER_TILE_ROW), step > 0);
+	}
+	hopper_mma_commit();
+}
+
+/* out ← out + p·V, or p·V for the first tile */
+template <int D>
+__device__ static inline void apply(float (&out)[D / 8][4], const unsigned (&p)[KEYS / 16][4], unsigned values,
+									bool first)
+{
+#pragma unroll
+	for (int step = 0; step < KEYS / 16; step++)
+		hopper_mma<1>(
+			out, p[step],
+			hopper_matrix(values + (unsigned)step * 16 * HOPPER_TILE_ROW, flash_ring<D>::tile, 8 * HOPPER_TILE_ROW),
+			!first || step > 0);
+	hopper_mma_commit();
+}
+
+__device__ static inline void pack_weights(unsigned (&p)[KEYS / 16][4], const float (&s)[KEYS / 8][4])
+{
+#pragma unroll
+	for (int step = 0; step < KEYS / 16; step++)
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			p[step][i] = pack(s[2 * step + i / 2][i % 2 * 2], s[2 * step + i / 2][i % 2 * 2 + 1]);
+}
+
+/* One piece of work of a group. row: the first of the warp's 16 queries. */
+template <int D>
+__device__ static inline void attend(const fp_cuda_flash &f, const flash_item &item, int row, flash_ring<D> &ring)
+{
+	int lane = threadIdx.x % 32;
+	unsigned q[D / 16][4], p[KEYS / 16][4], values = 0, empty = 0;
+	float s[KEYS / 8][4], out[D / 8][4], factor[2];
+	running r = {{-INFINITY, -INFINITY}, {0, 0}};
+	load_queries<D>(q, f.q + item.start * f.q_stride + item.head * D, f.q_stride, row, f.length);
+	for (int j = 0; j < item.tiles; j++) {
+		int key = item.begin + j * KEYS;
+		hopper_barrier_wait(ring.full_barrier(), ring.parity());
+		hopper_mma_begin();
+		score<D>(s, q, ring.keys());
+		if (j > 0) {
+			apply<D>(out, p, values, j == 1);
+			hopper_mma_wait<1>();
+		} else {
+			hopper_mma_wait<0>();
+		}
+		if (key + KEYS > row || f.window > 0)
+			mask_scores(s, row + lane / 4, key, f.window);
+		softmax(s, f.scale, r, factor);
+		if (j > 0) {
+			hopper_mma_wait<0>();
+			if (lane == 0)
+				hopper_barrier_arrive(empty);
+#pragma unroll
+			for (int n = 0; n < D / 8; n++)
+#pragma unroll
+				for (int e = 0; e < 4; e++)
+					out[n][e] *= factor[e / 2];
+		}
+		pack_weights(p, s);
+		values = ring.values();
+		empty = ring.empty_barrier();
+		ring.count++;
+	}
+	hopper_mma_begin();
+	apply<D>(out, p, values, item.tiles == 1);
+	hopper_mma_wait<0>();
+	if (lane == 0)
+		hopper_barrier_arrive(empty);
+	write_rows<D>(f, item.start, row + lane / 4, item.head, out, r);
+}
+
+template <int D> __global__ static void __launch_bounds__(THREADS, 1) flash_kernel(const __grid_constant__ flash_work w)
+{
+	extern __shared__ char space[];
+	__shared__ uint64_t barriers[2 * STAGES];
+	flash_ring<D> ring = {(shared_address(space) + 1023) & ~1023U, shared_address(barriers),
+						  shared_address(barriers + STAGES), 0};
+	if (threadIdx.x < STAGES) {
+		hopper_barrier_init(ring.full + threadIdx.x * 8, GROUP);
+		hopper_barrier_init(ring.empty + threadIdx.x * 8, GROUPS * GROUP / 32);
+	}
+	__syncthreads();
+	int group = (int)threadIdx.x / GROUP;
+	if (group == GROUPS) {
+		hopper_fewer_registers<LOADER_REGISTERS>();
+		load_all<D>(w, ring);
+	} else {
+		hopper_more_registers<GROUP_REGISTERS>();
+		for (int number = blockIdx.x; number < w.items; number += gridDim.x) {
+			flash_item item = item_at(w, number);
+			attend<D>(w.f, item, item.first + (int)threadIdx.x / 32 * 16, ring);
+		}
+	}
+}
+
+template <int D> static fp_status launch(fp_backend *be, const flash_work *work)
+{
+	const unsigned bytes = flash_ring<D>::bytes + 1024; /* tiles begin at multiples of 1024 */
+	FP_CUDA(be, cudaFuncSetAttribute(flash_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	unsigned blocks = (unsigned)fp_smaller(fp_cuda_state_of(be)->processors, work->items);
+	flash_kernel<D><<<blocks, THREADS, bytes, fp_cuda_stream(be)>>>(*work);
+	FP_LAUNCHED(be);
+	return FP_OK;
+}
+
+fp_status fp_cuda_flash_hopper(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape)
+{
+	flash_work work = {*f, (int)shape->heads, (int)shape->sequences, 0};
+	work.f.scale *= LOG2_E;
+	work.items = work.heads * work.sequences * ((f->length + QUERIES - 1) / QUERIES);
+	return shape->head_dim == 64 ? launch<64>(be, &work) : launch<128>(be, &work);
+}
