@@ -31,7 +31,7 @@ static const size_t field_offset[FP_SETTING_COUNT] = {
 };
 
 #define FAST_SETTINGS                                                                                                  \
-	"warm_start=dense iterations=0 scaling=1 support_search=admm search_steps=300 refit_steps=20 ridge=0.04 "          \
+	"warm_start=dense iterations=0 scaling=1 support_search=admm search_steps=300 refit_steps=6 ridge=0.04 "           \
 	"correction=cross mix=0.7 residual=1 residual_output=0.5 bias_update=1 "                                           \
 	"row_importance=1 basis=auto"
 

@@ -39,6 +39,15 @@ static void space_free(operator_space *space)
 	fp_drift_free(space->be, &space->drift);
 }
 
+/* C ← WA. Where products round, solvers use R and take only sizes from C. */
+static fp_status multiply_dense(operator_space *space, fp_matrix W, fp_matrix A)
+{
+	fp_backend *be = space->be;
+	FP_PRODUCTS_FOR(be, be->precision == FP_PRECISION_BF16 ? FP_USE_ACTIVATION : FP_USE_REFINEMENT);
+	fp_status status = be->linear->gemm(be, 1.0F, W, FP_PLAIN, A, FP_TRANSPOSED, 0.0F, space->C);
+	return status;
+}
+
 /* The drift and ‖WX‖², from the statistics; C ← WA */
 static fp_status measure_output(operator_space *space, const fp_statistics *statistics, fp_matrix W)
 {
@@ -47,7 +56,7 @@ static fp_status measure_output(operator_space *space, const fp_statistics *stat
 	double cross = 0;
 	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 	fp_status status;
-	FP_TRY(be->linear->gemm(be, 1.0F, W, FP_PLAIN, statistics->A, FP_TRANSPOSED, 0.0F, space->C));
+	FP_TRY(multiply_dense(space, W, statistics->A));
 	FP_TRY(be->linear->dot(be, W, space->C, &own));
 	FP_TRY(fp_statistics_drift(statistics, W, &space->drift));
 	if (!fp_matrix_is_absent(space->drift.product))

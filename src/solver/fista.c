@@ -104,8 +104,7 @@ cleanup:
 
 /* The steps from number `first` on, from Y, which P is equal to. */
 static fp_status take_steps(const fp_problem *problem, const fp_settings *settings, double lambda, double L,
-							int64_t first, bool records, bool bounds, fp_batch *batch, fp_matrix P, double *change,
-							int64_t *steps)
+							int64_t first, bool bounds, fp_batch *batch, fp_matrix P, double *change, int64_t *steps)
 {
 	fp_backend *be = problem->gram->be;
 	fp_momentum rule = fp_is(settings->momentum, "literal") ? FP_MOMENTUM_LITERAL : FP_MOMENTUM_STANDARD;
@@ -124,8 +123,6 @@ static fp_status take_steps(const fp_problem *problem, const fp_settings *settin
 			FP_TRY(be->memory->copy(be, space->oldY, Y));
 			FP_TRY(be->memory->copy(be, space->oldP, P));
 		}
-		if (records && last)
-			FP_TRY(fp_batch_record(batch, Y));
 		FP_TRY(gradient_at(problem, space));
 		if (bounds && last)
 			FP_TRY(begin_bound(problem, space, &before));
@@ -182,8 +179,8 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 		FP_TRY(be->memory->copy(be, used->space.Y, start));
 	if (batch)
 		FP_TRY(fp_batch_allows(batch, problem, settings, lambda, L, &batches));
-	bool records = batches && !fp_batch_is_ready(batch);
-	if (batches && !records) {
+	bool ready = batch && fp_batch_is_ready(batch);
+	if (batches && ready) {
 		FP_TRY(fp_batch_take(batch, problem, used->space.G, used->space.Y));
 		first = settings->iterations - 1;
 		*steps += first;
@@ -191,9 +188,9 @@ fp_status fp_fista(const fp_problem *problem, const fp_settings *settings, doubl
 	/* the literal rule needs P for the change only, which does not matter after the last step */
 	if (!literal || settings->restart || first + 1 < settings->iterations)
 		FP_TRY(be->memory->copy(be, P, used->space.Y));
-	FP_TRY(take_steps(problem, settings, lambda, L, first, records, bounds, used, P, &change, steps));
-	if (records)
-		FP_TRY(fp_batch_finish(batch, problem, settings, start, change, used->space.G));
+	FP_TRY(take_steps(problem, settings, lambda, L, first, bounds, used, P, &change, steps));
+	if (batches && !ready)
+		FP_TRY(fp_batch_finish(batch, problem, settings, change));
 cleanup:
 	fp_stage_enter(be->ctx, stage);
 	if (swapped)

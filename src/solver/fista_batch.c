@@ -60,76 +60,33 @@ bool fp_batch_is_ready(const fp_batch *batch)
 	return !fp_matrix_is_absent(batch->S);
 }
 
-fp_status fp_batch_record(fp_batch *batch, fp_matrix Y)
-{
-	fp_status status = FP_OK;
-	if (fp_fista_rounds(batch->be))
-		return FP_OK;
-	FP_TRY(fp_matrix_new(batch->be, &batch->E, Y.rows, Y.cols, FP_F32));
-	FP_TRY(batch->be->memory->copy(batch->be, batch->E, Y));
-cleanup:
-	return status;
-}
-
-/* out ← out ± (V − W)S; work ← V − W */
-static fp_status add_steps(const fp_batch *batch, const fp_problem *problem, float sign, fp_matrix V, fp_matrix work,
-						   fp_matrix out)
+fp_status fp_batch_finish(fp_batch *batch, const fp_problem *problem, const fp_settings *settings, double change)
 {
 	fp_backend *be = batch->be;
+	fp_matrix R = problem->R, Q;
+	bool drifts = !fp_matrix_is_absent(R);
 	fp_status status;
-	FP_TRY(fp_problem_difference(problem, V, work));
-	FP_TRY(be->linear->gemm(be, sign, work, FP_PLAIN, batch->S, FP_TRANSPOSED, 1.0F, out));
-cleanup:
-	return status;
-}
-
-/* E ← the result of `count` steps from D = 0, unless that is 0. */
-static fp_status steps_from_dense(fp_batch *batch, const fp_problem *problem, int64_t count)
-{
-	fp_backend *be = batch->be;
-	fp_matrix G = batch->space.G, P = batch->space.D, W = problem->W;
-	float step = (float)(1.0 / problem->gram->largest);
-	double t = 1;
-	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(problem->R))
-		return FP_OK;
-	FP_TRY(fp_matrix_new(be, &batch->E, W.rows, W.cols, FP_F32));
-	FP_TRY(be->memory->fill(be, batch->E, 0.0F));
-	FP_TRY(be->memory->fill(be, P, 0.0F));
-	for (int64_t k = 0; k < count; k++) {
-		FP_TRY(fp_problem_gradient_at(problem, batch->E, G));
-		FP_TRY(be->pruning->fista_step(be, FP_MOMENTUM_LITERAL, step, 0.0F, (float)fp_fista_momentum(&t), G, batch->E,
-									   P, NULL));
-	}
-cleanup:
-	return status;
-}
-
-fp_status fp_batch_finish(fp_batch *batch, const fp_problem *problem, const fp_settings *settings, fp_matrix start,
-						  double change, fp_matrix work)
-{
-	fp_backend *be = batch->be;
-	fp_status status = FP_OK;
 	if (!fp_stays_far(change, settings)) {
 		batch->converges = true;
-		fp_matrix_free(be, &batch->E);
 		return FP_OK;
 	}
-	FP_TRY(fp_gram_batched_steps(problem->gram, settings->iterations - 1, FP_F32, &batch->S));
-	if (fp_fista_rounds(be))
-		return steps_from_dense(batch, problem, settings->iterations - 1);
-	FP_TRY(be->linear->axpby(be, -1.0F, start, 1.0F, batch->E));
-	FP_TRY(add_steps(batch, problem, 1.0F, start, work, batch->E));
+	FP_TRY(fp_gram_batched_steps(problem->gram, settings->iterations - 1, FP_F32, &batch->S, drifts ? &Q : NULL));
+	if (drifts) {
+		FP_TRY(fp_matrix_new(be, &batch->E, R.rows, R.cols, FP_F32));
+		FP_TRY(be->linear->gemm(be, 1.0F, R, FP_PLAIN, Q, FP_TRANSPOSED, 0.0F, batch->E));
+	}
 cleanup:
 	return status;
 }
 
 fp_status fp_batch_take(const fp_batch *batch, const fp_problem *problem, fp_matrix work, fp_matrix Y)
 {
+	fp_backend *be = batch->be;
 	fp_status status;
-	FP_TRY(add_steps(batch, problem, -1.0F, Y, work, Y));
+	FP_TRY(fp_problem_difference(problem, Y, work));
+	FP_TRY(be->linear->gemm(be, -1.0F, work, FP_PLAIN, batch->S, FP_TRANSPOSED, 1.0F, Y));
 	if (!fp_matrix_is_absent(batch->E))
-		FP_TRY(batch->be->linear->axpby(batch->be, 1.0F, batch->E, 1.0F, Y));
+		FP_TRY(be->linear->axpby(be, 1.0F, batch->E, 1.0F, Y));
 cleanup:
 	return status;
 }

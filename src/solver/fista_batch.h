@@ -3,15 +3,10 @@
  * fista_batch.h: FISTA on floats with all steps of a round but the last in one product, where λ is so small that only the
  * last shrinkage could matter. fista_delta.h has the same for devices that multiply BF16.
  *
- *     Y ← Y − (Y − W)S + E                (fista_batched_steps.c)
+ *     Y ← Y − (Y − W)S + E
+ *     E = RQ                     (fista_batched_steps.c)
  *
- * E does not depend on the start. The first round of a search takes its steps one by one, from V₀ to Y₁, which shows
- * whether they converge early, and gives
- *
- *     E = Y₁ − V₀ + (V₀ − W)S
- *
- * Where products round to BF16 they take Y − W, which is small compared with Y. E is then the result of the steps from
- * Y = W, and absent if R is: the line above would keep the rounding errors of one round for all others.
+ * The first round of a search takes its steps one by one, which shows whether they converge early.
  */
 #ifndef FP_SOLVER_FISTA_BATCH_H
 #define FP_SOLVER_FISTA_BATCH_H
@@ -31,7 +26,7 @@ typedef struct fp_batch {
 	double negligible; /* a total shrinkage up to this is lost in the weights' rounding */
 	bool converges;    /* a round reached the tolerance, or came near it: every step counts */
 	fp_matrix S;       /* borrowed from the Gram matrix */
-	fp_matrix E;       /* absent until a round was recorded */
+	fp_matrix E;       /* absent if R is */
 	fp_fista_space space;
 	/* A lower bound of the squared error of the last result, by the tangent at the point before the last step; −∞: not
 	 * known. Otherwise space.D is the result less W. */
@@ -50,11 +45,8 @@ fp_status fp_batch_allows(fp_batch *batch, const fp_problem *problem, const fp_s
 bool fp_batch_is_ready(const fp_batch *batch);
 /* Y ← the result of all steps but the last from Y. work: m × n. */
 fp_status fp_batch_take(const fp_batch *batch, const fp_problem *problem, fp_matrix work, fp_matrix Y);
-/* Records a round that was taken one by one: first Y before the last step, then its start, and how much the last step
- * changed (squared). work: m × n. */
-fp_status fp_batch_record(fp_batch *batch, fp_matrix Y);
-fp_status fp_batch_finish(fp_batch *batch, const fp_problem *problem, const fp_settings *settings, fp_matrix start,
-						  double change, fp_matrix work);
+/* After a round that was taken one by one, whose last step changed so much (squared): prepares later rounds. */
+fp_status fp_batch_finish(fp_batch *batch, const fp_problem *problem, const fp_settings *settings, double change);
 
 /* True if a step changed so much (squared) that later rounds are assumed not to reach the tolerance either. */
 bool fp_stays_far(double change, const fp_settings *settings);

@@ -157,26 +157,18 @@ static fp_status plain_step(fp_delta *delta, fp_delta_step *rule, double momentu
 	return status;
 }
 
-/* E ← the result of `count` steps from D = 0; D is overwritten. */
-static fp_status make_start(fp_delta *delta, double L, int64_t count)
+/* S, and E = RQ, of `count` steps */
+static fp_status make_batch(fp_delta *delta, int64_t count)
 {
-	fp_backend *be = delta->problem->gram->be;
-	fp_matrix whole = delta->D;
-	double t = 1;
-	fp_delta_step rule = {
-		.rule = FP_MOMENTUM_LITERAL, .step = (float)(1.0 / L), .W = delta->W, .R = delta->R, .D = delta->D};
-	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(delta->R))
-		return FP_OK;
-	whole.rows /= 2;
-	whole.dtype = FP_F32; /* two halves are as large as a float, and zero is all bits 0 in both */
-	FP_TRY(be->memory->fill(be, whole, 0.0F));
-	for (int64_t k = 0; k < count; k++) {
-		FP_TRY(fp_delta_multiply(delta, delta->D));
-		FP_TRY(plain_step(delta, &rule, fp_fista_momentum(&t), delta->G, NULL, NULL));
+	fp_gram *gram = delta->problem->gram;
+	fp_matrix R = delta->R, Q;
+	bool drifts = !fp_matrix_is_absent(R);
+	fp_status status;
+	FP_TRY(fp_gram_batched_steps(gram, count, FP_BF16, &delta->batched, drifts ? &Q : NULL));
+	if (drifts) {
+		FP_TRY(fp_matrix_new(gram->be, &delta->E, R.rows, R.cols, FP_BF16));
+		FP_TRY(gram->be->linear->gemm(gram->be, 1.0F, R, FP_PLAIN, Q, FP_TRANSPOSED, 0.0F, delta->E));
 	}
-	FP_TRY(fp_matrix_new(be, &delta->E, delta->W.rows, delta->W.cols, FP_BF16));
-	FP_TRY(be->memory->copy(be, delta->E, fp_matrix_rows(delta->D, 0, delta->W.rows)));
 cleanup:
 	return status;
 }
@@ -206,10 +198,8 @@ static fp_status can_batch(fp_delta *delta, const fp_settings *settings, double 
 	}
 	if (!(lambda / L * (double)count <= delta->negligible))
 		return FP_OK;
-	if (fp_matrix_is_absent(delta->batched)) {
-		FP_TRY(fp_gram_batched_steps(gram, count, FP_BF16, &delta->batched));
-		FP_TRY(make_start(delta, L, count));
-	}
+	if (fp_matrix_is_absent(delta->batched))
+		FP_TRY(make_batch(delta, count));
 	*out = true;
 cleanup:
 	return status;

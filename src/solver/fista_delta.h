@@ -27,7 +27,7 @@ typedef struct fp_delta {
 	fp_matrix W;               /* the problem's, in the checkpoint's 16 bits if available */
 	fp_matrix R;               /* BF16; absent if the problem has none */
 	fp_matrix batched;         /* S of fista_batched_steps.c, borrowed; absent until steps are first batched */
-	fp_matrix E;               /* BF16: the result of the batched steps from D = 0; absent if R is */
+	fp_matrix E;               /* BF16: RQ, the result of the batched steps from D = 0; absent if R is */
 	double negligible; /* a total shrinkage up to this is lost in the weights' rounding; −1: not computed yet */
 	fp_matrix G;       /* BF16: DA of the last product */
 } fp_delta;

@@ -16,12 +16,12 @@
 
 #include "backend/work_space.h"
 #include "base/memory.h"
-#include "base/numbers.h"
+#include "solver/steps.h"
 
 #include <math.h>
 
 enum { LEVELS_KEPT = 16, LEVELS_SKIPPED = 3 };
-static const double FIRST_RHO = 0.1; /* relative to a unit diagonal */
+static const double FIRST_RHO = 0.15; /* relative to a unit diagonal */
 static const double RATIO = 1.25;
 
 double fp_penalty(int64_t level)
@@ -44,19 +44,34 @@ cleanup:
 	return status;
 }
 
-/* Upper triangle of out ← out + α·square·high, in strips of rows from the diagonal on. The product is small compared with
- * out, so it may be rounded more. */
-static fp_status add_product(fp_backend *be, float alpha, fp_matrix square, fp_matrix high, fp_matrix out)
+/* square ← X² for the inverse X at ρ, both triangles. Where products take F16, narrow is work space, and N = X − μI is
+ * multiplied instead:
+ *
+ *     X² = N² + 2μX − μ²I
+ *
+ * With the mean diagonal μ no entry of N is much larger than the others of its row, and rounding errors are smaller. */
+static fp_status square_of(fp_backend *be, double rho, fp_matrix X, fp_matrix narrow, fp_matrix square)
 {
-	int64_t n = out.rows, strip = fp_symmetric_strip(n);
-	fp_status status = FP_OK;
-	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
-	for (int64_t i = 0; i < n && status == FP_OK; i += strip) {
-		int64_t rows = fp_smaller(strip, n - i);
-		fp_matrix part = fp_matrix_cols(fp_matrix_rows(out, i, rows), i, n - i);
-		status = be->linear->gemm(be, alpha, fp_matrix_rows(square, i, rows), FP_PLAIN, fp_matrix_rows(high, i, n - i),
-								  FP_TRANSPOSED, 1.0F, part); /* high is symmetric */
+	const double scale = 256 * rho; /* no entry of X exceeds 1/ρ */
+	fp_matrix diagonal = {0};
+	double mean;
+	fp_status status;
+	if (fp_matrix_is_absent(narrow)) {
+		FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
+		FP_TRY(be->linear->gram(be, X, 0.0F, square)); /* X is symmetric: XᵀX = X² */
+	} else {
+		FP_TRY(fp_mean_diagonal(be, X, &mean));
+		FP_TRY(fp_matrix_new(be, &diagonal, 1, X.rows, FP_F32));
+		FP_TRY(be->memory->fill(be, diagonal, (float)-mean));
+		FP_TRY(be->memory->copy(be, square, X));
+		FP_TRY(be->linear->add_diagonal(be, square, diagonal));
+		FP_TRY(be->linear->combine(be, (float)scale, square, 0.0F, square, narrow));
+		FP_TRY(be->linear->axpby(be, (float)mean, X, (float)mean, square)); /* 2μX − μ²I */
+		FP_TRY(fp_multiply_symmetric(be, (float)(1 / (scale * scale)), narrow, narrow, 1.0F, square));
 	}
+	FP_TRY(be->linear->mirror(be, square));
+cleanup:
+	fp_matrix_free(be, &diagonal);
 	return status;
 }
 
@@ -73,21 +88,21 @@ static fp_status raise_penalty(fp_backend *be, double rho, fp_matrix X, fp_matri
 	const double a4 = -32768.0 / 51841.0 * delta * delta * delta;
 	/* in F16: entries of X² are at most 1/ρ² and those of `high` at most ρ/16; the largest become 256 */
 	const fp_dtype type = fp_backend_operand(be, FP_USE_ITERATION);
-	const double scale = type == FP_F16 ? 256 * rho * rho : 1, high_scale = type == FP_F16 ? 4096 / rho : 1;
+	const bool half = type == FP_F16;
+	const double scale = half ? 256 * rho * rho : 1, high_scale = half ? 4096 / rho : 1;
 	fp_matrix square = {0}, high = {0}, rounded = {0};
-	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
+	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &square, X.rows, X.cols, FP_F32));
-	FP_TRY(be->linear->gram(be, X, 0.0F, square)); /* X is symmetric: XᵀX = X² */
-	FP_TRY(be->linear->mirror(be, square));
+	if (half)
+		FP_TRY(fp_matrix_new(be, &rounded, X.rows, X.cols, type));
+	FP_TRY(square_of(be, rho, X, rounded, square));
 	FP_TRY(fp_matrix_new(be, &high, X.rows, X.cols, type)); /* after gram(), which needs memory itself */
 	FP_TRY(be->linear->combine(be, (float)(a3 * high_scale), X, (float)(a4 * high_scale), square, high));
 	FP_TRY(be->linear->combine(be, a1, X, a2, square, out));
-	if (type != FP_F32) {
-		FP_TRY(fp_matrix_new(be, &rounded, X.rows, X.cols, type));
+	if (half)
 		FP_TRY(be->linear->combine(be, (float)scale, square, 0.0F, square, rounded));
-	}
-	FP_TRY(add_product(be, (float)(1 / (scale * high_scale)), type == FP_F32 ? square : rounded, high, out));
+	FP_TRY(fp_multiply_symmetric(be, (float)(1 / (scale * high_scale)), half ? rounded : square, high, 1.0F, out));
 	FP_TRY(be->linear->mirror(be, out));
 cleanup:
 	fp_matrix_free(be, &square);
@@ -265,14 +280,16 @@ cleanup:
 
 fp_solve_memory fp_inverse_cache_memory(const fp_backend *be, const fp_solve_size *size)
 {
-	enum { USUAL_LEVELS = 12 }; /* visited by a search */
+	enum { USUAL_LEVELS = 10 }; /* visited by a search */
 	int64_t entries = size->inputs * size->inputs;
 	double square = (double)entries, inverses = size->operators > 1 && !size->frugal ? USUAL_LEVELS : 1;
-	if (fp_backend_operand(be, FP_USE_ITERATION) == FP_F16)
+	bool half = fp_backend_operand(be, FP_USE_ITERATION) == FP_F16;
+	if (half)
 		inverses = 0.5 * inverses + 1; /* copies in F16, and the newest in F32 */
-	/* raise_penalty(): first X² with the split operands of its product, 8 bytes an entry; then those of the last one */
+	/* raise_penalty(): X² and, in F16, both operands of the last product; otherwise first the split operands of X², 8 bytes
+	 * an entry, then those of the last one */
 	double product = (double)fp_product_bytes(be, FP_USE_ITERATION, entries, entries) / sizeof(float);
-	double raise = fmax((fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 3 : 1) * square, 2 * square + product);
+	double raise = fmax((!half && fp_operand_bytes(be, FP_USE_REFINEMENT) > 0 ? 3 : 1) * square, 2 * square + product);
 	double first = (double)fp_inverse_bytes(be, size->inputs) / sizeof(float);
 	return (fp_solve_memory){.kept = inverses * square, .peak = be->asynchronous ? fmax(raise, first) : 0};
 }

@@ -9,7 +9,7 @@
 #include "solver/method.h"
 
 enum { FP_PENALTY_LEVELS = 64 };
-/* ρ at a level: 0.1·1.25^level. */
+/* ρ at a level: 0.15·1.25^level. */
 double fp_penalty(int64_t level);
 
 /* *out ← the inverse at *level, in the type of operands for FP_USE_ITERATION; borrowed until the next call. If Cholesky

@@ -243,19 +243,20 @@ cleanup:
 fp_solve_memory fp_lambda_search_memory(const fp_backend *be, const fp_settings *settings, const fp_solve_size *size)
 {
 	double square = (double)(size->inputs * size->inputs), mn = (double)size->entries;
-	double steps = (settings->restart ? 7 : 5) * mn;
+	double steps = (settings->restart ? 7 : 5) * mn, making = 4 + size->has_R; /* S and Q */
 	if (!fp_delta_serves(be, settings)) {
 		bool bounds = fp_is(settings->momentum, "literal") && !settings->restart;
 		steps += bounds || fp_fista_rounds(be) ? mn : 0;
-		double batch = fp_batch_serves(be, settings, size) ? 1 : 0; /* E; S, and four matrices while it is made */
-		return (fp_solve_memory){.kept = batch * square,
-								 .peak =
-									 steps + batch * (mn + 4 * square) + fp_product_floats(be, FP_USE_ITERATION, size)};
+		bool batches = fp_batch_serves(be, settings, size); /* S and Q, what they are made in, and E after that */
+		double batch = batches ? fmax(making * square, size->has_R ? mn : 0) : 0;
+		return (fp_solve_memory){.kept = batches ? (1 + size->has_R) * square : 0,
+								 .peak = steps + batch + fp_product_floats(be, FP_USE_ITERATION, size)};
 	}
-	/* A in BF16; with batched steps S too, which takes four matrices while it is made */
+	/* A in BF16; with batched steps S and Q too */
 	bool batched =
 		fp_is(settings->momentum, "literal") && (!size->frugal || size->inputs * size->inputs <= 2 * size->entries);
-	return (fp_solve_memory){.kept = (batched ? 1 : 0.5) * square, .peak = steps + (batched ? 4 * square : 0)};
+	return (fp_solve_memory){.kept = (batched ? 1 + 0.5 * size->has_R : 0.5) * square,
+							 .peak = steps + (batched ? making * square : 0)};
 }
 
 /* Rounds, as seen: 8 on small models and 15 at 7B with the paper's ε of 1e-3, 56 with 1e-6. */
@@ -278,8 +279,8 @@ fp_solve_products fp_lambda_search_products(const fp_backend *be, const fp_setti
 	double rounds = usual_rounds(settings), steps = (double)settings->iterations;
 	if (!usually_batches(settings))
 		return (fp_solve_products){.operators = rounds * (steps + 2)};
-	/* a round: the batched steps, the last step and the error after rounding. Once: the steps one by one, where products
-	 * round also from the dense weights; and for the Gram matrix half a product for each pair of steps */
-	bool twice = fp_fista_rounds(be) && !fp_delta_serves(be, settings);
-	return (fp_solve_products){.operators = rounds * 3 + (twice ? 2 : 1) * steps, .gram = steps / 4};
+	/* a round: the batched steps, the last step and the error after rounding. Once: E, the steps one by one unless they are
+	 * batched at once, and for the Gram matrix half a product of S and one of Q for each pair of steps */
+	bool at_once = fp_delta_serves(be, settings);
+	return (fp_solve_products){.operators = rounds * 3 + 1 + (at_once ? 0 : steps), .gram = steps / 2};
 }

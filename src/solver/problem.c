@@ -12,19 +12,13 @@ fp_status fp_gram_new(fp_gram *out, fp_backend *be, fp_matrix A)
 	memset(out, 0, sizeof *out);
 	out->be = be;
 	out->A = A;
-	fp_matrix ones = {0};
-	double trace;
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &out->diagonal, 1, A.rows, FP_F32));
 	FP_TRY(be->linear->diagonal(be, A, out->diagonal));
-	FP_TRY(fp_matrix_new(be, &ones, 1, A.rows, FP_F32));
-	FP_TRY(be->memory->fill(be, ones, 1.0F));
-	FP_TRY(be->linear->dot(be, ones, out->diagonal, &trace));
-	out->mean_diagonal = A.rows > 0 ? trace / (double)A.rows : 0.0;
-	if (!isfinite(trace))
+	FP_TRY(fp_mean_diagonal(be, A, &out->mean_diagonal));
+	if (!isfinite(out->mean_diagonal))
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "the Gram matrix holds NaN or infinity");
 cleanup:
-	fp_matrix_free(be, &ones);
 	if (status != FP_OK)
 		fp_gram_free(out);
 	return status;
@@ -38,6 +32,7 @@ void fp_gram_free(fp_gram *gram)
 	fp_matrix_free(gram->be, &gram->narrow);
 	fp_matrix_free(gram->be, &gram->half);
 	fp_matrix_free(gram->be, &gram->batched);
+	fp_matrix_free(gram->be, &gram->batched_Q);
 	fp_matrix_free(gram->be, &gram->factor);
 	fp_matrix_free(gram->be, &gram->scale);
 	fp_matrix_free(gram->be, &gram->inverse_scale);

@@ -49,6 +49,7 @@ typedef struct fp_gram {
 	fp_matrix narrow;          /* A in BF16; absent until fp_gram_narrow() */
 	fp_matrix half;            /* A in F16; absent until fp_gram_half() */
 	fp_matrix batched;         /* S of fista_batched_steps.c; absent until fp_gram_batched_steps() */
+	fp_matrix batched_Q;       /* Q of the same steps; absent until asked for */
 	int64_t batched_count;     /* the number of steps in it */
 	fp_matrix factor;          /* SparseGPT's U of the damped A; absent until fp_gram_factor() */
 	double factor_damping;     /* used for it, relative to the mean diagonal */
@@ -77,9 +78,9 @@ fp_status fp_gram_narrow(fp_gram *gram, fp_matrix *out);
 fp_status fp_gram_half(fp_gram *gram, fp_matrix *out);
 /* *out ← an upper bound of λ_max(A) by Lanczos (spectrum.c); kept. */
 fp_status fp_gram_largest(fp_gram *gram, double *out);
-/* *out ← S of that many FISTA steps without shrinkage (fista_batched_steps.c); kept, borrowed. Uses four n × n matrices of
- * work space. */
-fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_dtype dtype, fp_matrix *out);
+/* *S and, unless it is NULL, *Q ← those of that many FISTA steps without shrinkage (fista_batched_steps.c); kept, borrowed.
+ * Uses four n × n matrices of work space, five with Q. */
+fp_status fp_gram_batched_steps(fp_gram *gram, int64_t steps, fp_dtype dtype, fp_matrix *S, fp_matrix *Q);
 /* gram->factor ← SparseGPT's factor; the damping grows tenfold until Cholesky succeeds (sparsegpt.c). Kept. */
 fp_status fp_gram_factor(fp_gram *gram, double damping);
 
@@ -87,7 +88,7 @@ void fp_gram_free_inverses(fp_gram *gram); /* for fp_gram_free(); inverse_cache.
 
 typedef struct fp_problem {
 	fp_gram *gram;  /* borrowed */
-	fp_matrix W, C; /* m × n, borrowed */
+	fp_matrix W, C; /* m × n, borrowed; in bf16 C may be rounded: use R */
 	fp_matrix R;    /* C − WA, borrowed; absent: zero */
 	fp_matrix held; /* W exactly, in the checkpoint's 16-bit type, borrowed; absent if that is F32 */
 	fp_pattern pattern;

@@ -5,7 +5,7 @@
  *     min ‖VX* − T‖² over V with V = 0 outside the mask
  *
  * The rows are independent problems. Conjugate gradients, preconditioned by diag(A), solve all of them at once: one GEMM
- * per step, and step lengths α and β per row. From r = (C − VA)∘mask and p = z = r·diag(A)⁻¹, each step is
+ * per step, and step lengths α and β per row. From r = (R − (V − W)A)∘mask and p = z = r·diag(A)⁻¹, each step is
  *
  *     q = (pA)∘mask
  *     α = ⟨r, z⟩/⟨p, q⟩
@@ -15,7 +15,7 @@
  *     β = ⟨r, z⟩/⟨r, z⟩ of the step before
  *     p ← z + βp
  *
- * V comes from a search, so that the steps change it little: if a device rounds p and A to 16 bits, the error is
+ * V comes from a search, so that the steps change it little: if products round p and A to 16 bits, the error is
  * relative to that change and not to V. Only the first residual must be exact.
  */
 #include "base/clock.h"
@@ -100,7 +100,8 @@ static fp_status start(refit_space *space, const fp_problem *problem)
 	fp_cg *cg = &space->cg;
 	int64_t m = cg->r.rows;
 	fp_status status;
-	FP_TRY(fp_problem_gradient(problem, cg->V, cg->r));
+	FP_TRY(fp_problem_difference(problem, cg->V, space->q));
+	FP_TRY(fp_problem_gradient_at(problem, space->q, cg->r));
 	FP_TRY(be->linear->axpby(be, 0.0F, cg->r, -1.0F, cg->r)); /* r ← −G */
 	FP_TRY(be->pruning->apply_mask(be, cg->mask, cg->r));
 	FP_TRY(be->pruning->cg_step(be, cg, (fp_matrix){0}));
@@ -111,6 +112,20 @@ static fp_status start(refit_space *space, const fp_problem *problem)
 	for (int64_t i = 0; i < m; i++)
 		space->enough[i] = fmaxf(CONVERGED * space->rz[i], CONVERGED_TARGET * space->enough[i]);
 	FP_TRY(be->memory->upload(be, cg->enough, space->enough, FP_F32, m));
+cleanup:
+	return status;
+}
+
+static fp_status take_steps(refit_space *space, int64_t steps)
+{
+	fp_backend *be = space->be;
+	fp_matrix direction = fp_matrix_is_absent(space->cg.narrow) ? space->cg.p : space->cg.narrow;
+	FP_PRODUCTS_FOR(be, FP_USE_ITERATION);
+	fp_status status = FP_OK;
+	for (int64_t k = 0; k < steps; k++) {
+		FP_TRY(be->linear->gemm(be, 1.0F, direction, FP_PLAIN, space->A, FP_TRANSPOSED, 0.0F, space->q));
+		FP_TRY(be->pruning->cg_step(be, &space->cg, space->q));
+	}
 cleanup:
 	return status;
 }
@@ -126,11 +141,7 @@ fp_status fp_refit(const fp_problem *problem, int64_t steps, fp_matrix mask, fp_
 	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 	FP_TRY(space_new(&space, problem, mask, V));
 	FP_TRY(start(&space, problem));
-	fp_matrix direction = fp_matrix_is_absent(space.cg.narrow) ? space.cg.p : space.cg.narrow;
-	for (int64_t k = 0; k < steps; k++) {
-		FP_TRY(be->linear->gemm(be, 1.0F, direction, FP_PLAIN, space.A, FP_TRANSPOSED, 0.0F, space.q));
-		FP_TRY(be->pruning->cg_step(be, &space.cg, space.q));
-	}
+	FP_TRY(take_steps(&space, steps));
 	FP_TRY(be->pruning->apply_mask(be, mask, V));
 cleanup:
 	space_free(&space);

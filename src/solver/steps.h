@@ -9,6 +9,9 @@
 #include "solver/fista_batch.h"
 #include "solver/method.h"
 
+/* Upper triangle of C ← α ST + β C for symmetric S and T that commute, so that C is symmetric too (symmetric.c). */
+fp_status fp_multiply_symmetric(fp_backend *be, float alpha, fp_matrix S, fp_matrix T, float beta, fp_matrix C);
+
 /* Warm start (warm_start.c): V and mask ← the solution of that name, with the pattern; "dense" gives V = W and a mask of
  * ones. */
 fp_status fp_warm_start(const fp_problem *problem, const char *name, const fp_settings *settings, fp_matrix V,

@@ -444,20 +444,15 @@ cleanup:
 fp_status fp_statistics_add_ridge(fp_statistics *statistics, double ridge)
 {
 	fp_backend *be = statistics->be;
-	fp_matrix diagonal = {0}, ones = {0};
-	int64_t n = statistics->A.rows;
-	double trace;
+	fp_matrix diagonal = {0};
+	double mean;
 	fp_status status;
-	FP_TRY(fp_matrix_new(be, &diagonal, 1, n, FP_F32));
-	FP_TRY(fp_matrix_new(be, &ones, 1, n, FP_F32));
-	FP_TRY(be->linear->diagonal(be, statistics->A, diagonal));
-	FP_TRY(be->memory->fill(be, ones, 1.0F));
-	FP_TRY(be->linear->dot(be, diagonal, ones, &trace));
-	FP_TRY(be->memory->fill(be, ones, (float)(ridge * trace / (double)n)));
-	FP_TRY(be->linear->add_diagonal(be, statistics->A, ones));
+	FP_TRY(fp_mean_diagonal(be, statistics->A, &mean));
+	FP_TRY(fp_matrix_new(be, &diagonal, 1, statistics->A.rows, FP_F32));
+	FP_TRY(be->memory->fill(be, diagonal, (float)(ridge * mean)));
+	FP_TRY(be->linear->add_diagonal(be, statistics->A, diagonal));
 cleanup:
 	fp_matrix_free(be, &diagonal);
-	fp_matrix_free(be, &ones);
 	return status;
 }
 

@@ -17,46 +17,76 @@ static double *run_steps(solver_fixture *f, const double *start)
 	return fixture_doubles(f, f->V);
 }
 
-/* The difference of two results is the difference of their starts times I − S: everything else that the steps add does
- * not depend on the start. */
+/* A matrix of BF16 as doubles. */
+static double *wide_doubles(solver_fixture *f, fp_matrix narrow)
+{
+	fp_matrix wide;
+	assert_int_equal(narrow.dtype, FP_BF16);
+	assert_ok(f->ctx, fp_matrix_new(f->be, &wide, narrow.rows, narrow.cols, FP_F32));
+	assert_ok(f->ctx, f->be->memory->copy(f->be, wide, narrow));
+	double *out = fixture_doubles(f, wide);
+	fp_matrix_free(f->be, &wide);
+	return out;
+}
+
+/* sign·XM is near `want` (rows × n), compared with `size`. M has 8 bits. */
+static void check_product(const char *what, double sign, const double *X, const double *M, const double *want,
+						  int64_t rows, int64_t n, double size)
+{
+	double off = 0;
+	for (int64_t i = 0; i < rows; i++)
+		for (int64_t j = 0; j < n; j++) {
+			double got = 0;
+			for (int64_t k = 0; k < n; k++)
+				got += sign * X[i * n + k] * M[k * n + j];
+			off += (got - want[i * n + j]) * (got - want[i * n + j]);
+		}
+	if (!(sqrt(off) <= ldexp(size, -8)))
+		fail_msg("%s for %lld inputs: off by %g of %g", what, (long long)n, sqrt(off), size);
+}
+
+static double norm_of(const double *x, int64_t count)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < count; i++)
+		sum += x[i] * x[i];
+	return sqrt(sum);
+}
+
+/* The steps from W give RQ. The difference of two results is the difference of their starts times I − S: everything else
+ * that the steps add does not depend on the start. */
 static void check(int64_t m, int64_t n, int64_t count, uint64_t seed)
 {
 	solver_fixture f;
-	fp_matrix S, wide;
+	fp_matrix S, Q, again;
 	char setting[64];
 	make_fixture(&f, m, n, 3 * n, 0.3, seed, "50%");
 	fixture_set(&f, "momentum=literal");
 	fixture_set(&f, "step_tolerance=0");
 	snprintf(setting, sizeof setting, "iterations=%lld", (long long)count);
 	fixture_set(&f, setting);
-	double *start = calloc((size_t)(m * n), sizeof *start);
+	double *start = calloc((size_t)(m * n), sizeof *start), *apart = calloc((size_t)(m * n), sizeof *apart),
+		   *moved = calloc((size_t)(m * n), sizeof *moved);
 	for (int64_t k = 0; k < m * n; k++)
 		start[k] = k % 3 == 0 ? 0 : f.W[k];
-	double *here = run_steps(&f, start), *dense = run_steps(&f, f.W);
-	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, FP_BF16, &S));
-	assert_int_equal(S.dtype, FP_BF16);
-	assert_ok(f.ctx, fp_matrix_new(f.be, &wide, n, n, FP_F32));
-	assert_ok(f.ctx, f.be->memory->copy(f.be, wide, S));
-	double *s = fixture_doubles(&f, wide);
-	double off = 0, size = 0;
-	for (int64_t i = 0; i < m; i++)
-		for (int64_t j = 0; j < n; j++) {
-			double want = here[i * n + j] - dense[i * n + j], got = start[i * n + j] - f.W[i * n + j];
-			for (int64_t k = 0; k < n; k++)
-				got -= (start[i * n + k] - f.W[i * n + k]) * s[k * n + j];
-			off += (got - want) * (got - want);
-			size += (start[i * n + j] - f.W[i * n + j]) * (start[i * n + j] - f.W[i * n + j]);
-		}
-	if (!(sqrt(off) <= ldexp(sqrt(size), -8))) /* S has 8 bits */
-		fail_msg("%lld steps of %lld inputs: off by %g of %g", (long long)count, (long long)n, sqrt(off), sqrt(size));
-	fp_matrix again; /* the one that was kept */
-	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, FP_BF16, &again));
+	double *here = run_steps(&f, start), *dense = run_steps(&f, f.W), *R = fixture_doubles(&f, f.problem.R);
+	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, FP_BF16, &S, NULL));
+	double *s = wide_doubles(&f, S);
+	for (int64_t k = 0; k < m * n; k++) {
+		apart[k] = start[k] - f.W[k];
+		moved[k] = here[k] - dense[k] - apart[k];
+	}
+	check_product("S", -1, apart, s, moved, m, n, norm_of(apart, m * n));
+	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, FP_BF16, &again, NULL)); /* the one that was kept */
 	assert_ptr_equal(again.buffer, S.buffer);
-	free(start);
-	free(here);
-	free(dense);
-	free(s);
-	fp_matrix_free(f.be, &wide);
+	assert_ok(f.ctx, fp_gram_batched_steps(&f.gram, count, FP_BF16, &S, &Q));
+	double *q = wide_doubles(&f, Q);
+	for (int64_t k = 0; k < m * n; k++)
+		moved[k] = dense[k] - f.W[k];
+	check_product("Q", 1, R, q, moved, m, n, norm_of(moved, m * n));
+	double *all[] = {start, apart, moved, here, dense, R, s, q};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		free(all[i]);
 	free_fixture(&f);
 }
 
@@ -194,7 +224,7 @@ static void zero_inputs_are_an_error(void **unused)
 	fp_matrix S;
 	double W[8] = {1, 2, 3, 4, 5, 6, 7, 8}, X[12] = {0};
 	make_fixture_from(&f, 2, 4, 3, W, X, X, "50%");
-	assert_fails(f.ctx, FP_ERROR_INTERNAL, "no FISTA steps", fp_gram_batched_steps(&f.gram, 19, FP_BF16, &S));
+	assert_fails(f.ctx, FP_ERROR_INTERNAL, "no FISTA steps", fp_gram_batched_steps(&f.gram, 19, FP_BF16, &S, NULL));
 	free_fixture(&f);
 }
 

@@ -185,6 +185,7 @@ static void zeros_of_the_input_stay(void **unused)
 		f.problem.gram = &f.gram;
 		fixture_set(&f, methods[i / 2]);
 		fixture_set(&f, "ridge=0");
+		fixture_set(&f, "refit_steps=20");
 		assert_ok(f.ctx, fp_settings_resolve(f.settings, f.ctx, "llama"));
 		assert_ok(f.ctx, fp_grid_new(&grid, f.be, fp_grid_format_named("int4-asym-g32"), FP_BF16, M, N));
 		assert_ok(f.ctx, fp_grid_fit(f.be, f.dW, &grid));
