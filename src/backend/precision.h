@@ -24,7 +24,7 @@ typedef enum fp_use {
 	X(FP_PRECISION_FP32, "fp32")     /* float everywhere */                                                            \
 	X(FP_PRECISION_BF16X3, "bf16x3") /* relaxed uses: operands split into two bf16 numbers, 16 bits in all */          \
 	X(FP_PRECISION_TF32, "tf32")     /* activations and iterations: operands of 11 bits; refinements as above */       \
-	X(FP_PRECISION_BF16, "bf16")     /* as tf32, but activations and FISTA's steps in bf16, search and refit in f16 */
+	X(FP_PRECISION_BF16, "bf16")     /* as tf32, but activations and FISTA in bf16; search, refit: f16, CPU bf16 */
 typedef enum fp_precision {
 #define FP_PRECISION_ENUM(id, name) id,
 	FP_PRECISION_LIST(FP_PRECISION_ENUM)

@@ -54,7 +54,7 @@ fp_cpu_arithmetic fp_cpu_arithmetic_wanted(const fp_backend *be)
 		/* exact      */ {FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT, FP_CPU_FLOAT},
 		/* refinement */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_SPLIT},
 		/* activation */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_ROUNDED},
-		/* iteration  */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_SPLIT},
+		/* iteration  */ {FP_CPU_FLOAT, FP_CPU_SPLIT, FP_CPU_SPLIT, FP_CPU_ROUNDED},
 	};
 	const fp_cpu_bf16_engine *engine = ((const fp_cpu_state *)be->state)->bf16.engine;
 	fp_cpu_arithmetic wanted = table[be->use][be->precision];
