@@ -6,11 +6,14 @@
 #include <pthread.h>
 #include <string.h>
 
-/* The thread's next job: to write a tensor or to call `work`. */
+/* Buffers, and jobs that wait for the thread: a job for each buffer and a few that need none. */
+enum { MOST_BUFFERS = 8, MOST_JOBS = MOST_BUFFERS + 4, NONE = -1 };
+
+/* A job of the thread: to write a tensor or to call `work`. */
 typedef struct behind_job {
 	const fp_tensor_info *tensor; /* NULL: calls `work` */
-	const char *bytes;
-	float *scales, *zeros; /* of a quantised tensor; owned */
+	int buffer;                   /* with its bytes; NONE for `work` */
+	float *scales, *zeros;        /* of a quantised tensor; owned */
 	fp_behind_work work;
 	void *work_data;
 } behind_job;
@@ -20,16 +23,17 @@ struct fp_write_behind {
 	fp_context *ctx;        /* the caller's */
 	fp_context *thread_ctx; /* the thread's: a context belongs to one thread at a time */
 	fp_writer *writer;      /* borrowed, or NULL */
-	char *space[2];         /* the two buffers */
-	int64_t capacity[2];    /* their sizes */
-	int filling;            /* index of the caller's buffer */
-	bool started;           /* the thread exists */
+	char *space[MOST_BUFFERS];
+	int64_t capacity[MOST_BUFFERS]; /* in bytes */
+	int filling;                    /* the caller's buffer, or NONE */
+	bool started;                   /* the thread exists */
 	pthread_t thread;
-	pthread_mutex_t lock;   /* protects what follows */
-	pthread_cond_t changed; /* `busy` or `stop` has changed */
-	bool busy;              /* `job` is not finished */
-	behind_job job;
-	fp_status status; /* of the first job that failed; its message is in thread_ctx */
+	pthread_mutex_t lock;       /* protects what follows */
+	pthread_cond_t changed;     /* something of it has changed */
+	behind_job jobs[MOST_JOBS]; /* a ring; the thread works at the first one */
+	int first, count;           /* of the ring */
+	bool waiting[MOST_BUFFERS]; /* buffers that are not written yet */
+	fp_status status;           /* of the first job that failed; its message is in thread_ctx */
 	bool stop;
 };
 
@@ -39,18 +43,28 @@ static void free_numbers(const behind_job *job)
 	fp_free(job->zeros);
 }
 
-static fp_status do_job(fp_write_behind *behind)
+static fp_status do_job(fp_write_behind *behind, const behind_job *job)
 {
-	const behind_job *job = &behind->job; /* does not change while `busy` is set */
 	fp_context *ctx = behind->thread_ctx;
 	if (!job->tensor)
 		return job->work(job->work_data, ctx);
+	const char *bytes = behind->space[job->buffer];
 	if (!job->scales)
-		return fp_writer_replace(behind->writer, ctx, job->tensor, job->bytes);
-	fp_status status = fp_writer_quantise(behind->writer, ctx, job->tensor, job->bytes,
-										  (fp_grid_numbers){.scales = job->scales, .zeros = job->zeros});
+		return fp_writer_replace(behind->writer, ctx, job->tensor, bytes);
+	return fp_writer_quantise(behind->writer, ctx, job->tensor, bytes,
+							  (fp_grid_numbers){.scales = job->scales, .zeros = job->zeros});
+}
+
+/* Removes the first job. The caller holds the lock. */
+static void end_job(fp_write_behind *behind)
+{
+	const behind_job *job = &behind->jobs[behind->first];
 	free_numbers(job);
-	return status;
+	if (job->buffer != NONE)
+		behind->waiting[job->buffer] = false;
+	behind->first = (behind->first + 1) % MOST_JOBS;
+	behind->count--;
+	pthread_cond_broadcast(&behind->changed);
 }
 
 static void *run(void *data)
@@ -58,37 +72,44 @@ static void *run(void *data)
 	fp_write_behind *behind = data;
 	pthread_mutex_lock(&behind->lock);
 	while (!behind->stop) {
-		if (!behind->busy) {
+		if (behind->count == 0) {
 			pthread_cond_wait(&behind->changed, &behind->lock);
 			continue;
 		}
-		pthread_mutex_unlock(&behind->lock);
-		fp_status status = do_job(behind);
-		pthread_mutex_lock(&behind->lock);
-		behind->status = status;
-		behind->busy = false;
-		pthread_cond_broadcast(&behind->changed);
+		if (behind->status == FP_OK) {
+			const behind_job *job = &behind->jobs[behind->first]; /* does not change until end_job() */
+			pthread_mutex_unlock(&behind->lock);
+			fp_status status = do_job(behind, job);
+			pthread_mutex_lock(&behind->lock);
+			behind->status = status;
+		}
+		end_job(behind);
 	}
 	pthread_mutex_unlock(&behind->lock);
 	return NULL;
 }
 
-/* Waits for the thread and returns its failure, if there was one. The caller holds the lock. */
-static fp_status wait_idle(fp_write_behind *behind)
+/* Waits until at most `count` jobs are left and returns the thread's failure, if there was one. The caller holds the
+ * lock. */
+static fp_status wait_for(fp_write_behind *behind, int count)
 {
-	while (behind->busy)
+	while (behind->count > count && behind->status == FP_OK)
 		pthread_cond_wait(&behind->changed, &behind->lock);
 	return behind->status == FP_OK ? FP_OK : fp_fail_from(behind->ctx, behind->status, behind->thread_ctx);
 }
 
-/* Gives the thread its next job. After a failure it gets none. */
+/* Gives the thread a job, and the caller's buffer with it if the job has one. After a failure it gets none. */
 static fp_status hand_over(fp_write_behind *behind, behind_job job)
 {
 	pthread_mutex_lock(&behind->lock);
-	fp_status status = wait_idle(behind);
+	fp_status status = wait_for(behind, MOST_JOBS - 1);
 	if (status == FP_OK) {
-		behind->job = job;
-		behind->busy = true;
+		behind->jobs[(behind->first + behind->count) % MOST_JOBS] = job;
+		behind->count++;
+		if (job.buffer != NONE) {
+			behind->waiting[job.buffer] = true;
+			behind->filling = NONE;
+		}
 		pthread_cond_broadcast(&behind->changed);
 	}
 	pthread_mutex_unlock(&behind->lock);
@@ -105,6 +126,7 @@ fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *
 	behind->be = be;
 	behind->ctx = ctx;
 	behind->writer = writer;
+	behind->filling = NONE;
 	pthread_mutex_init(&behind->lock, NULL);
 	pthread_cond_init(&behind->changed, NULL);
 	if (writer) {
@@ -125,7 +147,7 @@ cleanup:
 static void stop_thread(fp_write_behind *behind)
 {
 	pthread_mutex_lock(&behind->lock);
-	while (behind->busy)
+	while (behind->count > 0)
 		pthread_cond_wait(&behind->changed, &behind->lock);
 	behind->stop = true;
 	pthread_cond_broadcast(&behind->changed);
@@ -142,7 +164,7 @@ void fp_write_behind_free(fp_write_behind *behind)
 	pthread_cond_destroy(&behind->changed);
 	pthread_mutex_destroy(&behind->lock);
 	fp_context_free(behind->thread_ctx);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < MOST_BUFFERS; i++) {
 		if (fp_backend_can(behind->be, FP_CAN_DOWNLOAD_ASYNC))
 			behind->be->transfer->release_host(behind->be, behind->space[i]);
 		else
@@ -167,11 +189,44 @@ static fp_status replace_host_buffer(fp_write_behind *behind, int which, int64_t
 	return status;
 }
 
+/* Two buffers are enough while tensors are computed one by one. A layer fit on a device completes all of a layer at once,
+ * which would then wait for the disk. */
+static int buffers_of(const fp_backend *be)
+{
+	return be->asynchronous && !be->frugal ? MOST_BUFFERS : 2;
+}
+
+/* A buffer that is not waiting: one that exists, or else a new one; NONE if there are no more. The caller holds the lock. */
+static int find_buffer(const fp_write_behind *behind)
+{
+	int found = NONE;
+	for (int i = buffers_of(behind->be) - 1; i >= 0; i--)
+		if (!behind->waiting[i] && (found == NONE || behind->space[i] || !behind->space[found]))
+			found = i;
+	return found;
+}
+
+/* behind->filling ← a buffer, after waiting for one if need be */
+static fp_status take_buffer(fp_write_behind *behind)
+{
+	fp_status status = FP_OK;
+	pthread_mutex_lock(&behind->lock);
+	while (behind->filling == NONE && status == FP_OK) {
+		behind->filling = find_buffer(behind);
+		if (behind->filling == NONE)
+			status = wait_for(behind, behind->count - 1);
+	}
+	pthread_mutex_unlock(&behind->lock);
+	return status;
+}
+
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out)
 {
-	int which = behind->filling;
 	int64_t wanted = bytes > 0 ? bytes : 1;
-	fp_status status = FP_OK;
+	fp_status status = take_buffer(behind);
+	int which = behind->filling;
+	if (status != FP_OK)
+		return status;
 	if (!fp_backend_can(behind->be, FP_CAN_DOWNLOAD_ASYNC))
 		status = FP_GROW(behind->ctx, &behind->space[which], &behind->capacity[which], wanted);
 	else if (wanted > behind->capacity[which])
@@ -184,16 +239,13 @@ fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *ten
 {
 	if (!behind->started)
 		return FP_OK;
-	fp_status status = hand_over(behind, (behind_job){.tensor = tensor, .bytes = behind->space[behind->filling]});
-	if (status == FP_OK)
-		behind->filling ^= 1;
-	return status;
+	return hand_over(behind, (behind_job){.tensor = tensor, .buffer = behind->filling});
 }
 
 fp_status fp_write_behind_quantise(fp_write_behind *behind, const fp_tensor_info *tensor, fp_grid_numbers numbers,
 								   int64_t groups)
 {
-	behind_job job = {.tensor = tensor, .bytes = behind->space[behind->filling]};
+	behind_job job = {.tensor = tensor, .buffer = behind->filling};
 	fp_status status = FP_OK;
 	if (!behind->started)
 		return FP_OK;
@@ -204,8 +256,7 @@ fp_status fp_write_behind_quantise(fp_write_behind *behind, const fp_tensor_info
 		memcpy(job.zeros, numbers.zeros, (size_t)groups * sizeof *job.zeros);
 	}
 	FP_TRY(hand_over(behind, job));
-	job = (behind_job){0}; /* do_job() frees them */
-	behind->filling ^= 1;
+	job = (behind_job){0}; /* end_job() frees them */
 cleanup:
 	free_numbers(&job);
 	return status;
@@ -215,7 +266,7 @@ fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, voi
 {
 	if (!behind->started)
 		return fp_fail(behind->ctx, FP_ERROR_INTERNAL, "the writing thread needs a writer");
-	return hand_over(behind, (behind_job){.work = work, .work_data = data});
+	return hand_over(behind, (behind_job){.buffer = NONE, .work = work, .work_data = data});
 }
 
 fp_status fp_write_behind_finish(fp_write_behind *behind)
@@ -223,7 +274,7 @@ fp_status fp_write_behind_finish(fp_write_behind *behind)
 	if (!behind->started)
 		return FP_OK;
 	pthread_mutex_lock(&behind->lock);
-	fp_status status = wait_idle(behind);
+	fp_status status = wait_for(behind, 0);
 	pthread_mutex_unlock(&behind->lock);
 	return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * write_behind.h: a thread that writes finished tensors while the next ones are computed. There are two buffers: the
- * caller fills one while the thread writes the other. A caller that is faster than the disk waits in
- * fp_write_behind_put().
+ * write_behind.h: a thread that writes finished tensors while the next ones are computed. The caller
+ * fills one buffer while the thread writes others, in their order. There are two buffers, for devices with enough memory up
+ * to eight. A caller that is faster than the disk waits in fp_write_behind_space().
  *
  * A failure of the thread is returned by the next call, with its message in the caller's context. Nothing more is
  * written after it.
@@ -21,7 +21,7 @@ fp_status fp_write_behind_new(fp_write_behind **out, fp_backend *be, fp_writer *
 /* *out ← the caller's buffer, of at least `bytes`. It remains the same until fp_write_behind_put(), unless a later call
  * asks for more: then its contents may be lost. */
 fp_status fp_write_behind_space(fp_write_behind *behind, int64_t bytes, char **out);
-/* Hands the caller's buffer over as the new bytes of `tensor`. Waits until the thread has written the other buffer. */
+/* Hands the caller's buffer over as the new bytes of `tensor`. */
 fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *tensor);
 /* The same for a tensor that is quantised, with the numbers of its grid (copied), `groups` of them in all. */
 fp_status fp_write_behind_quantise(fp_write_behind *behind, const fp_tensor_info *tensor, fp_grid_numbers numbers,

@@ -2,6 +2,7 @@
 #include "run/write_behind.h"
 #include "support.h"
 
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +13,20 @@ static void fill(char *space, const fp_tensor_info *tensor, int seed)
 		space[i] = (char)(seed + 31 * i);
 }
 
-/* Every tensor goes through one of the two buffers and must be complete in the output. */
-static void everything_is_written(void **state)
+static fp_status wait_at_gate(void *data, fp_context *ctx)
 {
-	(void)state;
+	(void)ctx;
+	sem_wait(data);
+	return FP_OK;
+}
+
+/* Every tensor goes through one of the buffers and must be complete in the output. A device has buffers for a layer: the
+ * caller does not wait for the thread before they are full. */
+static void check_written(bool device)
+{
+	enum { LAYER = 7 };
+	sem_t gate;
+	sem_init(&gate, 0, 0);
 	fp_context *ctx = fp_context_new();
 	fp_backend *be;
 	fp_checkpoint *source;
@@ -28,9 +39,14 @@ static void everything_is_written(void **state)
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
 	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target, NULL));
+	be->asynchronous = device;
 	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
 	int64_t count = fp_checkpoint_tensor_count(source);
+	assert_true(count > LAYER);
+	assert_ok(ctx, fp_write_behind_call(behind, wait_at_gate, &gate));
 	for (int64_t i = 0; i < count; i++) {
+		if (i == (device ? LAYER : 1))
+			sem_post(&gate);
 		const fp_tensor_info *tensor = fp_checkpoint_tensor(source, i);
 		char *space;
 		assert_ok(ctx, fp_write_behind_space(behind, tensor->bytes, &space));
@@ -56,6 +72,14 @@ static void everything_is_written(void **state)
 	fp_context_free(ctx);
 	remove_folder(folder);
 	free(folder);
+	sem_destroy(&gate);
+}
+
+static void everything_is_written(void **state)
+{
+	(void)state;
+	check_written(false);
+	check_written(true);
 }
 
 static fp_status failing_work(void *data, fp_context *ctx)
