@@ -54,19 +54,16 @@ fp_status fp_matrix_widen(fp_backend *be, fp_matrix m, fp_matrix *own, fp_matrix
 	return status == FP_OK ? be->memory->copy(be, *own, m) : status;
 }
 
-fp_status fp_mean_diagonal(fp_backend *be, fp_matrix A, double *out)
+fp_status fp_mean(fp_backend *be, fp_matrix vector, double *out)
 {
-	fp_matrix diagonal = {0}, ones = {0};
-	double trace;
+	fp_matrix ones = {0};
+	double sum;
 	fp_status status;
-	FP_TRY(fp_matrix_new(be, &diagonal, 1, A.rows, FP_F32));
-	FP_TRY(fp_matrix_new(be, &ones, 1, A.rows, FP_F32));
+	FP_TRY(fp_matrix_new(be, &ones, 1, vector.cols, FP_F32));
 	FP_TRY(be->memory->fill(be, ones, 1.0F));
-	FP_TRY(be->linear->diagonal(be, A, diagonal));
-	FP_TRY(be->linear->dot(be, diagonal, ones, &trace));
-	*out = A.rows > 0 ? trace / (double)A.rows : 0;
+	FP_TRY(be->linear->dot(be, vector, ones, &sum));
+	*out = vector.cols > 0 ? sum / (double)vector.cols : 0;
 cleanup:
-	fp_matrix_free(be, &diagonal);
 	fp_matrix_free(be, &ones);
 	return status;
 }

@@ -93,8 +93,8 @@ static inline bool fp_backend_can(const fp_backend *be, fp_capability capability
 /* True when weights can be uploaded during other work: the device can, and memory is not short. */
 bool fp_backend_uploads_async(const fp_backend *be);
 
-/* *out ← the mean of a square matrix's diagonal; 0 if it is empty */
-fp_status fp_mean_diagonal(fp_backend *be, fp_matrix A, double *out);
+/* *out ← the mean of a vector, 1 × n; 0 if it is empty */
+fp_status fp_mean(fp_backend *be, fp_matrix vector, double *out);
 
 /* Measured floating-point operations a second of a GEMM of moderate size, for estimates. */
 fp_status fp_backend_gemm_rate(fp_backend *be, double *out);

@@ -60,8 +60,9 @@ static fp_status square_of(fp_backend *be, double rho, fp_matrix X, fp_matrix na
 		FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 		FP_TRY(be->linear->gram(be, X, 0.0F, square)); /* X is symmetric: XᵀX = X² */
 	} else {
-		FP_TRY(fp_mean_diagonal(be, X, &mean));
 		FP_TRY(fp_matrix_new(be, &diagonal, 1, X.rows, FP_F32));
+		FP_TRY(be->linear->diagonal(be, X, diagonal));
+		FP_TRY(fp_mean(be, diagonal, &mean));
 		FP_TRY(be->memory->fill(be, diagonal, (float)-mean));
 		FP_TRY(be->memory->copy(be, square, X));
 		FP_TRY(be->linear->add_diagonal(be, square, diagonal));

@@ -15,7 +15,7 @@ fp_status fp_gram_new(fp_gram *out, fp_backend *be, fp_matrix A)
 	fp_status status;
 	FP_TRY(fp_matrix_new(be, &out->diagonal, 1, A.rows, FP_F32));
 	FP_TRY(be->linear->diagonal(be, A, out->diagonal));
-	FP_TRY(fp_mean_diagonal(be, A, &out->mean_diagonal));
+	FP_TRY(fp_mean(be, out->diagonal, &out->mean_diagonal));
 	if (!isfinite(out->mean_diagonal))
 		status = fp_fail(be->ctx, FP_ERROR_NUMERIC, "the Gram matrix holds NaN or infinity");
 cleanup:

@@ -447,8 +447,9 @@ fp_status fp_statistics_add_ridge(fp_statistics *statistics, double ridge)
 	fp_matrix diagonal = {0};
 	double mean;
 	fp_status status;
-	FP_TRY(fp_mean_diagonal(be, statistics->A, &mean));
 	FP_TRY(fp_matrix_new(be, &diagonal, 1, statistics->A.rows, FP_F32));
+	FP_TRY(be->linear->diagonal(be, statistics->A, diagonal));
+	FP_TRY(fp_mean(be, diagonal, &mean));
 	FP_TRY(be->memory->fill(be, diagonal, (float)(ridge * mean)));
 	FP_TRY(be->linear->add_diagonal(be, statistics->A, diagonal));
 cleanup:

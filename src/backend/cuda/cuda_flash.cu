@@ -11,7 +11,6 @@
 #include "backend/cuda/cuda_flash_parts.cuh"
 
 enum { QUERIES = 64, KEYS = 64, THREADS = 128, STAGES = 2 };
-static const float LOG2_E = 1.4426950408889634f;
 
 /* --- the instructions --------------------------------------------------------------------------------------------- */
 

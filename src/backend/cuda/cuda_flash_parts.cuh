@@ -5,6 +5,8 @@
 
 #include "backend/cuda/cuda_flash.cuh"
 
+static const float LOG2_E = 1.4426950408889634f; /* exponentials are powers of two */
+
 __device__ static inline unsigned shared_address(const void *p)
 {
 	return (unsigned)__cvta_generic_to_shared(p);

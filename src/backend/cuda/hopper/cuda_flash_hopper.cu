@@ -12,16 +12,15 @@
 #include "backend/cuda/hopper/hopper_mma.cuh"
 
 enum {
-	GROUP = 128,
-	GROUPS = 2,
-	ROWS = 64,
-	QUERIES = GROUPS * ROWS,
-	KEYS = 128,
-	STAGES = 3,
-	THREADS = (GROUPS + 1) * GROUP
+	GROUP = 128,                    /* threads of a group: four warps */
+	GROUPS = 2,                     /* that multiply, besides the one that loads */
+	QUERIES = GROUPS * 64,          /* of a block */
+	KEYS = 128,                     /* of a tile */
+	STAGES = 3,                     /* tiles in the ring */
+	THREADS = (GROUPS + 1) * GROUP, /* of a block */
+	LOADER_REGISTERS = 40,          /* for each thread; together all that a processor has */
+	GROUP_REGISTERS = 232
 };
-enum { LOADER_REGISTERS = 40, GROUP_REGISTERS = 232 };
-static const float LOG2_E = 1.4426950408889634f;
 
 /* All queries, by sequence, head and blocks of QUERIES. */
 struct flash_work {
