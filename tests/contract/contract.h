@@ -76,6 +76,7 @@ typedef struct contract_group {
 extern const contract_group contract_memory, contract_linear, contract_factor, contract_transformer, contract_attention,
 	contract_pruning, contract_sweep, contract_grid, contract_decode, contract_precision;
 /* Tests of optional operations. */
-extern const contract_group contract_upload, contract_output, contract_delta, contract_gradients, contract_bf16;
+extern const contract_group contract_upload, contract_output, contract_delta, contract_gradients;
+extern const contract_group contract_relaxed_gradients, contract_bf16;
 
 #endif

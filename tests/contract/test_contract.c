@@ -40,7 +40,7 @@ static int close_backend(void **state)
 	return 0;
 }
 
-enum { GROUP_COUNT = 15 };
+enum { GROUP_COUNT = 16 };
 static const struct {
 	const contract_group *group;
 	unsigned needs; /* capabilities; 0: required of every backend */
@@ -59,6 +59,7 @@ static const struct {
 	{&contract_decode, 0},
 	{&contract_gradients, FP_CAN_DIFFERENTIATE},
 	{&contract_precision, 0},
+	{&contract_relaxed_gradients, FP_CAN_DIFFERENTIATE},
 	{&contract_bf16, FP_CAN_MULTIPLY_NARROW | FP_CAN_DIFFERENTIATE},
 };
 

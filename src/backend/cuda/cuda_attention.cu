@@ -14,7 +14,6 @@
  */
 #include "backend/cuda/cuda_attention.cuh"
 #include "backend/cuda/cuda_few_queries.cuh"
-#include "backend/cuda/cuda_flash.cuh"
 
 enum { THREADS = FP_CUDA_ATTENTION_THREADS };
 
@@ -57,6 +56,30 @@ fp_status fp_cuda_heads_of(const fp_cuda_attention_plan *plan, fp_matrix m, fp_c
 	FP_OR_RETURN(space->take(plan->be, fp_matrix_size(m) * 2));
 	*out = fp_cuda_heads{space->as<char>(), m.cols, 2, CUDA_R_16BF};
 	return fp_cuda_round(plan->be, m, space->as<__nv_bfloat16>());
+}
+
+bool fp_cuda_is_flash(const fp_cuda_attention_plan *plan)
+{
+	const fp_attention_shape *s = plan->shape;
+	return plan->round && fp_attention_is_plain(s) && s->past == 0 && fp_attention_key_rows(s) == s->length;
+}
+
+fp_cuda_flash fp_cuda_flash_of(const fp_cuda_attention_plan *plan, const fp_cuda_heads *queries,
+							   const fp_cuda_heads *keys, const fp_cuda_heads *values)
+{
+	const fp_attention_shape *s = plan->shape;
+	fp_cuda_flash flash = {};
+	flash.q = (const __nv_bfloat16 *)queries->data;
+	flash.k = (const __nv_bfloat16 *)keys->data;
+	flash.v = (const __nv_bfloat16 *)values->data;
+	flash.q_stride = queries->stride;
+	flash.k_stride = keys->stride;
+	flash.v_stride = values->stride;
+	flash.length = (int)s->length;
+	flash.group = (int)(s->heads / s->kv_heads);
+	flash.window = (int)s->window;
+	flash.scale = s->scale;
+	return flash;
 }
 
 fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, int64_t sequence, int64_t first)
@@ -217,22 +240,11 @@ fp_status fp_cuda_attention(fp_backend *be, const fp_attention_shape *shape, fp_
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, Q, &q, &queries));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &keys));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, V, &v, &values));
-	if (plan.round && fp_attention_is_plain(shape) && shape->past == 0 &&
-		fp_attention_key_rows(shape) == shape->length) {
-		fp_cuda_flash flash = {};
-		flash.q = (const __nv_bfloat16 *)queries.data;
-		flash.k = (const __nv_bfloat16 *)keys.data;
-		flash.v = (const __nv_bfloat16 *)values.data;
+	if (fp_cuda_is_flash(&plan)) {
+		fp_cuda_flash flash = fp_cuda_flash_of(&plan, &queries, &keys, &values);
 		flash.out = out.dtype == FP_F32 ? fp_cuda_floats(out) : nullptr;
 		flash.narrow = out.dtype == FP_BF16 ? fp_cuda_at<__nv_bfloat16>(out) : nullptr;
-		flash.q_stride = queries.stride;
-		flash.k_stride = keys.stride;
-		flash.v_stride = values.stride;
 		flash.out_stride = out.stride;
-		flash.length = (int)shape->length;
-		flash.group = (int)(shape->heads / shape->kv_heads);
-		flash.window = (int)shape->window;
-		flash.scale = shape->scale;
 		if (fp_cuda_flash_supports(&flash, shape))
 			return fp_cuda_flash_attention(be, &flash, shape);
 	}

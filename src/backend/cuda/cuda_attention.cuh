@@ -9,7 +9,7 @@
 #ifndef FP_BACKEND_CUDA_ATTENTION_CUH
 #define FP_BACKEND_CUDA_ATTENTION_CUH
 
-#include "backend/cuda/cuda_backend.cuh"
+#include "backend/cuda/cuda_flash.cuh"
 
 #include <type_traits>
 
@@ -58,6 +58,11 @@ fp_status fp_cuda_attention_plan_of(fp_backend *be, const fp_attention_shape *sh
 									fp_matrix V, fp_matrix out, fp_cuda_attention_plan *plan);
 /* *out ← a packed bf16 copy of m in `space` if the plan rounds, else m itself. */
 fp_status fp_cuda_heads_of(const fp_cuda_attention_plan *plan, fp_matrix m, fp_cuda_scratch *space, fp_cuda_heads *out);
+/* True if one kernel may do all of it: bf16 operands, plain scores of whole sequences. */
+bool fp_cuda_is_flash(const fp_cuda_attention_plan *plan);
+/* Its operands, without the result. */
+fp_cuda_flash fp_cuda_flash_of(const fp_cuda_attention_plan *plan, const fp_cuda_heads *queries,
+							   const fp_cuda_heads *keys, const fp_cuda_heads *values);
 fp_cuda_score_block fp_cuda_score_block_at(const fp_cuda_attention_plan *plan, int64_t sequence, int64_t first);
 
 /* out (a block, of `type`) ← alpha · left[queries] · right[keys]ᵀ */

@@ -11,7 +11,8 @@
  *
  * The blocks are those of the forward pass. Each holds all keys that its queries see, so P is recomputed from its scores
  * alone and dQ is written once. dK and dV are summed over the blocks in the order of the queries. dS overwrites dP, in
- * bf16 if the operands are. A soft cap multiplies dS by its derivative; the keys' bias changes P only.
+ * bf16 if the operands are. A soft cap multiplies dS by its derivative; the keys' bias changes P only. On Hopper, bf16
+ * operands without either have kernels of their own (hopper/cuda_flash_backward_hopper.cu).
  */
 #include "backend/cuda/cuda_attention.cuh"
 
@@ -147,6 +148,39 @@ static fp_status backward_block(const fp_cuda_attention_plan *plan, const backwa
 	return fp_cuda_apply_block(plan, &b, w->dscores, &w->K, w->dQ);
 }
 
+#ifdef FP_HAS_HOPPER
+/* True if the kernels for Hopper can do all of it. */
+static bool is_for_hopper(const fp_cuda_attention_plan *plan, const backward_space *w, fp_matrix out, fp_matrix dout)
+{
+	fp_cuda_flash f = fp_cuda_flash_of(plan, &w->Q, &w->K, &w->V);
+	const fp_matrix floats[] = {out, dout, w->dQ, w->dK, w->dV};
+	bool aligned = true;
+	for (const fp_matrix &m : floats)
+		aligned = aligned && fp_cuda_in_fours(m);
+	return fp_cuda_state_of(plan->be)->is_hopper && fp_cuda_is_flash(plan) && aligned &&
+		   fp_cuda_flash_supports(&f, plan->shape);
+}
+
+static fp_status backward_on_hopper(const fp_cuda_attention_plan *plan, const backward_space *w, fp_matrix out,
+									fp_matrix dout)
+{
+	fp_cuda_flash f = fp_cuda_flash_of(plan, &w->Q, &w->K, &w->V);
+	fp_cuda_flash_gradients g = {(const __nv_bfloat16 *)w->dO.data,
+								 fp_cuda_floats(out),
+								 fp_cuda_floats(dout),
+								 fp_cuda_floats(w->dQ),
+								 fp_cuda_floats(w->dK),
+								 fp_cuda_floats(w->dV),
+								 w->dO.stride,
+								 out.stride,
+								 dout.stride,
+								 w->dQ.stride,
+								 w->dK.stride,
+								 w->dV.stride};
+	return fp_cuda_flash_backward_hopper(plan->be, &f, &g, plan->shape);
+}
+#endif
+
 fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
 									 fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
 									 fp_matrix dV)
@@ -166,6 +200,13 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &w.K));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, V, &v, &w.V));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, dout, &d, &w.dO));
+	w.dQ = dQ;
+	w.dK = dK;
+	w.dV = dV;
+#ifdef FP_HAS_HOPPER
+	if (is_for_hopper(&plan, &w, out, dout))
+		return backward_on_hopper(&plan, &w, out, dout);
+#endif
 	FP_OR_RETURN(scores.take(be, plan.entries * 4));
 	FP_OR_RETURN(dscores.take(be, plan.entries * w.dO.size));
 	if (plan.round)
@@ -179,9 +220,6 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 	w.outputs =
 		output_pair{fp_cuda_floats(out), fp_cuda_floats(dout),           out.stride,  dout.stride, shape->head_dim,
 					shape->kv_heads,     shape->heads / shape->kv_heads, shape->scale};
-	w.dQ = dQ;
-	w.dK = dK;
-	w.dV = dV;
 	FP_OR_RETURN(fp_cuda_fill(be, dK, 0.0f));
 	FP_OR_RETURN(fp_cuda_fill(be, dV, 0.0f));
 	return fp_cuda_each_block(&plan, [&](fp_cuda_score_block b) { return backward_block(&plan, &w, b); });

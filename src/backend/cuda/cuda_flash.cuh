@@ -14,10 +14,21 @@ struct fp_cuda_flash {
 	float scale;
 };
 
+/* Gradients of the same attention. d: dO in bf16, as the products read it. */
+struct fp_cuda_flash_gradients {
+	const __nv_bfloat16 *d;
+	const float *out, *dout;
+	float *dq, *dk, *dv;
+	int64_t d_stride, out_stride, dout_stride, dq_stride, dk_stride, dv_stride;
+};
+
 /* True when the kernel supports these operands. */
 bool fp_cuda_flash_supports(const fp_cuda_flash *f, const fp_attention_shape *shape);
 fp_status fp_cuda_flash_attention(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape);
 /* The same on a Hopper GPU, if the module is built for it (hopper/cuda_flash_hopper.cu). */
 fp_status fp_cuda_flash_hopper(fp_backend *be, const fp_cuda_flash *f, const fp_attention_shape *shape);
+/* Its gradients there (hopper/cuda_flash_backward_hopper.cu). */
+fp_status fp_cuda_flash_backward_hopper(fp_backend *be, const fp_cuda_flash *f, const fp_cuda_flash_gradients *g,
+										const fp_attention_shape *shape);
 
 #endif

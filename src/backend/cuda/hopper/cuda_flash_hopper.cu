@@ -8,11 +8,10 @@
  * handles one piece of work after the other, the longest first, so that the ring is filled for the next piece while the
  * last one ends.
  */
-#include "backend/cuda/cuda_flash_parts.cuh"
-#include "backend/cuda/hopper/hopper_mma.cuh"
+#include "backend/cuda/hopper/hopper_ring.cuh"
 
 enum {
-	GROUP = 128,                    /* threads of a group: four warps */
+	GROUP = HOPPER_GROUP,
 	GROUPS = 2,                     /* that multiply, besides the one that loads */
 	QUERIES = GROUPS * 64,          /* of a block */
 	KEYS = 128,                     /* of a tile */
@@ -46,81 +45,26 @@ __device__ static inline flash_item item_at(const flash_work &w, int number)
 	return item;
 }
 
-/* The ring of tiles in shared memory. */
-template <int D> struct flash_ring {
-	static constexpr unsigned tile = KEYS * HOPPER_TILE_ROW;           /* 64 columns of keys or values */
-	static constexpr unsigned matrix = D / HOPPER_TILE_COLUMNS * tile; /* all columns */
-	static constexpr unsigned bytes = STAGES * 2 * matrix;
-	unsigned base, full, empty; /* addresses; STAGES barriers each */
-	unsigned count;             /* of tiles so far */
+template <int D> using flash_ring = hopper_ring<D, KEYS, STAGES>;
 
-	__device__ unsigned keys() const
-	{
-		return base + count % STAGES * 2 * matrix;
-	}
-	__device__ unsigned values() const
-	{
-		return keys() + matrix;
-	}
-	__device__ unsigned full_barrier() const
-	{
-		return full + count % STAGES * 8;
-	}
-	__device__ unsigned empty_barrier() const
-	{
-		return empty + count % STAGES * 8;
-	}
-	__device__ unsigned parity() const
-	{
-		return count / STAGES & 1;
-	}
-};
-
-/* Starts to copy KEYS rows from `first` on; rows from `length` on are zeros. */
-template <int D>
-__device__ static inline void load_matrix(unsigned to, const __nv_bfloat16 *from, int64_t stride, int first, int length)
-{
-	constexpr int pieces = D / 8;
-#pragma unroll 4
-	for (int i = 0; i < KEYS * pieces / GROUP; i++) {
-		int at = i * GROUP + (int)threadIdx.x % GROUP, row = at / pieces, piece = at % pieces;
-		bool valid = first + row < length;
-		unsigned place = (unsigned)(piece / 8) * flash_ring<D>::tile + (unsigned)(row * HOPPER_TILE_ROW) +
-						 (unsigned)((piece % 8 ^ (row & 7)) * 16);
-		copy_async(to + place, from + (valid ? first + row : 0) * stride + piece * 8, valid);
-	}
-}
-
-/* The loading group: every tile of every piece of work, each published when the next one has been asked for. That one
- * waits for a place; the groups give back the place of a tile when they have the scores of the next, so there must be at
- * least three. */
+/* The loading group: every tile of every piece of work. */
 template <int D> __device__ static inline void load_all(const flash_work &w, flash_ring<D> ring)
 {
+	using tile = typename flash_ring<D>::tile;
 	const fp_cuda_flash &f = w.f;
-	unsigned before = 0;
+	hopper_announcer announcer = {0};
 	for (int number = blockIdx.x; number < w.items; number += gridDim.x) {
 		flash_item item = item_at(w, number);
 		const __nv_bfloat16 *k = f.k + item.start * f.k_stride + item.head / f.group * D;
 		const __nv_bfloat16 *v = f.v + item.start * f.v_stride + item.head / f.group * D;
 		for (int j = 0; j < item.tiles; j++, ring.count++) {
-			if (ring.count >= STAGES)
-				hopper_barrier_wait(ring.empty_barrier(), ring.parity() ^ 1);
-			load_matrix<D>(ring.keys(), k, f.k_stride, item.begin + j * KEYS, f.length);
-			load_matrix<D>(ring.values(), v, f.v_stride, item.begin + j * KEYS, f.length);
-			copy_commit();
-			if (before) {
-				copy_wait<1>();
-				hopper_publish();
-				hopper_barrier_arrive(before);
-			}
-			before = ring.full_barrier();
+			ring.wait_until_empty();
+			tile::load(ring.first(), k, f.k_stride, item.begin + j * KEYS, f.length);
+			tile::load(ring.second(), v, f.v_stride, item.begin + j * KEYS, f.length);
+			announcer.asked(ring.full_barrier());
 		}
 	}
-	if (before) {
-		copy_wait<0>();
-		hopper_publish();
-		hopper_barrier_arrive(before);
-	}
+	announcer.finish();
 }
 
 /* s ← the scores of the tile at `keys` */
@@ -128,35 +72,9 @@ template <int D>
 __device__ static inline void score(float (&s)[KEYS / 8][4], const unsigned (&q)[D / 16][4], unsigned keys)
 {
 #pragma unroll
-	for (int step = 0; step < D / 16; step++) {
-		constexpr int steps = HOPPER_TILE_COLUMNS / 16; /* in a tile */
-		unsigned at = keys + (unsigned)(step / steps) * flash_ring<D>::tile + (unsigned)(step % steps) * 32;
-		hopper_mma<0>(s, q[step], hopper_matrix(at, 16, 8 * HOPPER_TILE_ROW), step > 0);
-	}
+	for (int step = 0; step < D / 16; step++)
+		hopper_mma<0>(s, q[step], flash_ring<D>::tile::columns(keys, step), step > 0);
 	hopper_mma_commit();
-}
-
-/* out ← out + p·V, or p·V for the first tile */
-template <int D>
-__device__ static inline void apply(float (&out)[D / 8][4], const unsigned (&p)[KEYS / 16][4], unsigned values,
-									bool first)
-{
-#pragma unroll
-	for (int step = 0; step < KEYS / 16; step++)
-		hopper_mma<1>(
-			out, p[step],
-			hopper_matrix(values + (unsigned)step * 16 * HOPPER_TILE_ROW, flash_ring<D>::tile, 8 * HOPPER_TILE_ROW),
-			!first || step > 0);
-	hopper_mma_commit();
-}
-
-__device__ static inline void pack_weights(unsigned (&p)[KEYS / 16][4], const float (&s)[KEYS / 8][4])
-{
-#pragma unroll
-	for (int step = 0; step < KEYS / 16; step++)
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-			p[step][i] = pack(s[2 * step + i / 2][i % 2 * 2], s[2 * step + i / 2][i % 2 * 2 + 1]);
 }
 
 /* One piece of work of a group. row: the first of the warp's 16 queries. */
@@ -170,11 +88,11 @@ __device__ static inline void attend(const fp_cuda_flash &f, const flash_item &i
 	load_queries<D>(q, f.q + item.start * f.q_stride + item.head * D, f.q_stride, row, f.length);
 	for (int j = 0; j < item.tiles; j++) {
 		int key = item.begin + j * KEYS;
-		hopper_barrier_wait(ring.full_barrier(), ring.parity());
+		ring.wait_until_full();
 		hopper_mma_begin();
-		score<D>(s, q, ring.keys());
+		score<D>(s, q, ring.first());
 		if (j > 0) {
-			apply<D>(out, p, values, j == 1);
+			hopper_apply<D, KEYS>(out, p, values, j == 1);
 			hopper_mma_wait<1>();
 		} else {
 			hopper_mma_wait<0>();
@@ -192,13 +110,13 @@ __device__ static inline void attend(const fp_cuda_flash &f, const flash_item &i
 				for (int e = 0; e < 4; e++)
 					out[n][e] *= factor[e / 2];
 		}
-		pack_weights(p, s);
-		values = ring.values();
+		hopper_pack<KEYS>(p, s);
+		values = ring.second();
 		empty = ring.empty_barrier();
 		ring.count++;
 	}
 	hopper_mma_begin();
-	apply<D>(out, p, values, item.tiles == 1);
+	hopper_apply<D, KEYS>(out, p, values, item.tiles == 1);
 	hopper_mma_wait<0>();
 	if (lane == 0)
 		hopper_barrier_arrive(empty);
@@ -211,10 +129,7 @@ template <int D> __global__ static void __launch_bounds__(THREADS, 1) flash_kern
 	__shared__ uint64_t barriers[2 * STAGES];
 	flash_ring<D> ring = {(shared_address(space) + 1023) & ~1023U, shared_address(barriers),
 						  shared_address(barriers + STAGES), 0};
-	if (threadIdx.x < STAGES) {
-		hopper_barrier_init(ring.full + threadIdx.x * 8, GROUP);
-		hopper_barrier_init(ring.empty + threadIdx.x * 8, GROUPS * GROUP / 32);
-	}
+	ring.init_barriers(GROUPS * GROUP / 32);
 	__syncthreads();
 	int group = (int)threadIdx.x / GROUP;
 	if (group == GROUPS) {

@@ -67,6 +67,25 @@ __device__ static inline void hopper_mma(float (&c)[8][4], const unsigned (&a)[4
 				 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds), "n"(ACROSS));
 }
 
+/* c ← a·bᵀ, or c + a·bᵀ if `adds`, for a and b 64 × 16, both in shared memory. */
+__device__ static inline void hopper_mma_shared(float (&c)[8][4], uint64_t a, uint64_t b, int adds)
+{
+	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+				 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+				 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+				 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+				 "%32, %33, p, 1, 1, 0, 0;\n}"
+				 : HOPPER_32(c, 0)
+				 : "l"(a), "l"(b), "r"(adds));
+}
+/* Keeps the compiler from reading c before this place, where its product has been waited for. */
+template <int N> __device__ static inline void hopper_ready(float (&c)[N][4])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("" : HOPPER_FOUR(c, i)::"memory");
+}
+
 /* A group of warps that needs fewer registers gives them to one that needs more. */
 template <int N> __device__ static inline void hopper_fewer_registers(void)
 {
