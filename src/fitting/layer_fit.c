@@ -69,14 +69,16 @@ static bool is_early_look(int64_t done, int64_t steps)
 	return done == fp_larger(steps / EARLY_SHARE, LEAST_EARLY);
 }
 
-/* One attempt. A fit that gets worse is stopped early: a loss a little above the start's may still fall below it, a
- * larger one only grows. `limit`: the loss at which it stops. */
+/* One attempt; returns true through `failed` if it was stopped early, because the fit gets worse. A loss a little above the
+ * start's, below `limit`, may still fall below it, but not by much if it is there after half of the steps: then a lower
+ * rate gives more. */
 static fp_status take_steps(const fp_fit_task *task, fp_fit_loss *loss, fp_fit_optimiser *optimiser, int64_t steps,
-							double limit, fp_fit_result *result)
+							double limit, fp_fit_result *result, bool *failed)
 {
 	fp_layer working = fp_fit_optimiser_layer(optimiser), rounded = fp_fit_optimiser_rounded_layer(optimiser);
 	fp_status status = FP_OK;
-	for (int64_t step = 0; step < steps; step++) {
+	*failed = false;
+	for (int64_t step = 0; step < steps && !*failed; step++) {
 		double now, squared_error;
 		FP_TRY(fp_check_interrupt(task->ctx));
 		FP_TRY(fp_fit_loss_gradients(loss, &working, fp_fit_optimiser_kept(optimiser), &optimiser->gradients));
@@ -88,8 +90,7 @@ static fp_status take_steps(const fp_fit_task *task, fp_fit_loss *loss, fp_fit_o
 		FP_TRY(fp_fit_loss_measure(loss, &rounded, &now, &squared_error));
 		fp_log(task->ctx, FP_LOG_DEBUG, "layer %lld: fit step %lld: loss %.6f, %.6f at the start",
 			   (long long)task->layer->index, (long long)step + 1, now, result->loss_before);
-		if (!(now < limit)) /* NaN too */
-			break;
+		*failed = !(now < (2 * (step + 1) < steps ? limit : result->loss_before)); /* NaN too */
 		if (evaluation && now < result->loss_after) {
 			FP_TRY(fp_fit_optimiser_keep(optimiser));
 			result->loss_after = now;
@@ -100,21 +101,22 @@ cleanup:
 	return status;
 }
 
-/* The first rate is proportional to the relative error of the output: the weights need to move by about as much. If no
- * point is better than the start, as happens with little text, a lower rate and half the steps are tried. */
+/* The first rate is proportional to the relative error of the output: the weights need to move by about as much. If it
+ * fails, or no point is better than the start, as happens with little text, a lower rate and half the steps are tried. */
 static fp_status attempt_fits(const fp_fit_task *task, fp_fit_loss *loss, fp_fit_optimiser *optimiser,
 							  fp_fit_result *result)
 {
 	int64_t steps = fp_fit_steps(task->settings, task->windows, task->length);
 	double squared_error, factor, limit;
+	bool failed = true;
 	fp_status status;
 	FP_TRY(fp_fit_loss_measure(loss, task->layer, &result->loss_before, &squared_error));
 	result->loss_after = result->loss_before;
 	limit = result->loss_before + TOLERANCE * squared_error; /* not a multiple of the loss, which may be negative */
 	factor = sqrt(fmin(squared_error, 1));
-	for (int attempt = 0; attempt < ATTEMPTS && result->steps == 0; attempt++, factor *= NEXT_RATE) {
+	for (int attempt = 0; attempt < ATTEMPTS && (failed || result->steps == 0); attempt++, factor *= NEXT_RATE) {
 		FP_TRY(fp_fit_optimiser_start(optimiser, factor));
-		FP_TRY(take_steps(task, loss, optimiser, attempt == 0 ? steps : (steps + 1) / 2, limit, result));
+		FP_TRY(take_steps(task, loss, optimiser, attempt == 0 ? steps : (steps + 1) / 2, limit, result, &failed));
 	}
 cleanup:
 	return status;
@@ -135,7 +137,7 @@ fp_status fp_fit_layer(const fp_fit_task *task, fp_fit_result *result)
 		goto cleanup;
 	}
 	FP_TRY(fp_fit_loss_new(&loss, task));
-	if (!(loss.held_out_energy > 0 && loss.mean_energy > 0)) /* the dense layer adds nothing to its input */
+	if (!(loss.held_out_energy > 0)) /* the dense layer adds nothing to its input */
 		goto cleanup;
 	FP_TRY(fp_fit_optimiser_new(&optimiser, task));
 	FP_TRY(attempt_fits(task, &loss, &optimiser, result));
