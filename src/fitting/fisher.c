@@ -68,7 +68,8 @@ static fp_fisher_store plan_store(const fp_model *model, const fp_settings *sett
 							 .length = windows->length,
 							 .width = fp_model_get_config(model)->hidden,
 							 .batch = fp_larger(batch, 1),
-							 .resident = room.on_device && !fp_fisher_keeps_gradients(settings),
+							 .resident = room.on_device,
+							 .holds = room.keeps,
 							 .slot_limit = room.bytes > 0 ? room.bytes : STATE_BYTES,
 							 .keeps_slots = fp_fisher_keeps_gradients(settings)};
 	fp_fisher_store_plan(&store);
@@ -90,12 +91,22 @@ int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, cons
 	return batch + registers * f.width * f.width * fp_dtype_size(FP_F32) + fp_larger(head, layer);
 }
 
-fp_fisher_room fp_fisher_choose_room(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
-									 int64_t free_bytes)
+int64_t fp_fisher_kept_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows)
 {
-	fp_fisher_room room = {.on_device = true, .bytes = fp_larger(free_bytes, 1)};
+	fp_fisher_store f =
+		plan_store(model, settings, windows, (fp_fisher_room){0}, 0, fp_model_get_config(model)->layers);
+	return fp_fisher_store_matrix_bytes(&f) + (f.keeps_slots ? fp_fisher_store_slot_bytes(&f) : 0);
+}
+
+fp_fisher_room fp_fisher_choose_room(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
+									 int64_t free_bytes, int64_t spare_bytes)
+{
+	fp_fisher_room room = {.on_device = true, .bytes = fp_larger(free_bytes, 1)}, none = {0};
 	fp_fisher_store f = plan_store(model, settings, windows, room, 0, 0);
-	return f.resident && fp_fisher_store_slot_bytes(&f) <= free_bytes ? room : (fp_fisher_room){0};
+	none.keeps = room.keeps = fp_fisher_kept_bytes(model, settings, windows) <= spare_bytes;
+	if (f.keeps_slots)
+		return room.keeps ? room : none;
+	return fp_fisher_store_slot_bytes(&f) <= free_bytes ? room : none;
 }
 
 /* Through each layer twice forward (three times with a stride) and once backward by the inputs, then Σ ggᵀ; through the

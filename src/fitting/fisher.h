@@ -3,8 +3,8 @@
  * fisher.h: what an error in a layer's output does to the token loss. With g the gradient of the dense model's
  * cross-entropy on a token of the calibration text with respect to the output of a layer, each layer has Fisher's
  * matrix Σ ggᵀ; with `adapt`, the gradients themselves are kept too. They come from one pass forward and one back
- * through the whole model, before anything is pruned. One layer is in memory at a time, and the results are in an
- * unnamed temporary file. Ranks that share the windows of a text compute the gradients of some of them each, and all have
+ * through the whole model, before anything is pruned. One layer is in memory at a time, and the results are on the device
+ * or in an unnamed temporary file. Ranks that share the windows of a text compute the gradients of some of them each, and all have
  * the same matrices in the end.
  */
 #ifndef FP_FITTING_FISHER_H
@@ -17,10 +17,11 @@
 
 typedef struct fp_fisher fp_fisher; /* freed with fp_fisher_free() */
 
-/* Where the passes keep hidden states: on the device or in the file, and how much they may take before some are computed
- * twice instead; all zero: in the file, with the usual limit. The result does not depend on it. */
+/* Where the passes have hidden states: on the device or in the file, and how much they may take before some are computed
+ * twice instead; and whether the matrices stay on the device. With `adapt`, hidden states become gradients, which stay
+ * where they are. All zero: in the file, with the usual limit. The result does not depend on it. */
 typedef struct fp_fisher_room {
-	bool on_device;
+	bool on_device, keeps;
 	int64_t bytes;
 } fp_fisher_room;
 
@@ -52,15 +53,18 @@ fp_status fp_fisher_read_gradients(const fp_fisher *fisher, int64_t layer, int64
 bool fp_fisher_wanted(const fp_settings *settings, const fp_windows *windows);
 bool fp_fisher_keeps_gradients(const fp_settings *settings);
 
-/* For planning: the windows that the passes read (the first ones; their number does not depend on the machine), the
- * bytes that they allocate at their peak on the device with hidden states in the file, with `held` bytes for the
- * weights of a layer and so many sums in registers (sharing/part_sum.h), the room to use when so many bytes more are free on the device, and the operations of their
- * matrix products, with so many weights in a layer. */
+/* For planning: the windows that the passes read (the first ones; their number does not depend on the machine). */
 int64_t fp_fisher_windows(const fp_model *model, const fp_settings *settings, const fp_windows *windows);
+/* The bytes that the passes allocate at their peak on the device with hidden states in the file, with `held` bytes for the
+ * weights of a layer and so many sums in registers (sharing/part_sum.h). */
 int64_t fp_fisher_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t held,
 						int registers);
+/* The bytes of all that is kept after the passes. */
+int64_t fp_fisher_kept_bytes(const fp_model *model, const fp_settings *settings, const fp_windows *windows);
+/* The room to use if so many bytes more are free on the device during the passes, and so many are spare all the time. */
 fp_fisher_room fp_fisher_choose_room(const fp_model *model, const fp_settings *settings, const fp_windows *windows,
-									 int64_t free_bytes);
+									 int64_t free_bytes, int64_t spare_bytes);
+/* The operations of their matrix products, with so many weights in a layer. */
 double fp_fisher_flops(const fp_model *model, const fp_settings *settings, const fp_windows *windows, int64_t weights);
 
 #endif

@@ -50,15 +50,26 @@ int64_t fp_fisher_store_slot_bytes(const fp_fisher_store *f)
 	return slot_count(f, f->stride) * slot_bytes(f);
 }
 
+/* The first row of a layer's matrix, counted over all matrices. */
+static int64_t matrix_row(const fp_fisher_store *f, int64_t layer)
+{
+	return (layer - f->first) * f->width;
+}
+
+int64_t fp_fisher_store_matrix_bytes(const fp_fisher_store *f)
+{
+	return matrix_row(f, f->end) * f->width * fp_dtype_size(FP_F32);
+}
+
 static int64_t matrix_offset(const fp_fisher_store *f, int64_t layer, int64_t row)
 {
-	int64_t rows = (layer - f->first) * f->width + row;
+	int64_t rows = matrix_row(f, layer) + row;
 	return (f->resident ? 0 : fp_fisher_store_slot_bytes(f)) + rows * f->width * fp_dtype_size(FP_F32);
 }
 
 int64_t fp_fisher_store_file_bytes(const fp_fisher_store *f)
 {
-	return matrix_offset(f, f->end, 0);
+	return matrix_offset(f, f->holds ? f->first : f->end, 0);
 }
 
 bool fp_fisher_store_shares_below(const fp_fisher_store *f, int64_t layer)
@@ -68,10 +79,14 @@ bool fp_fisher_store_shares_below(const fp_fisher_store *f, int64_t layer)
 
 fp_status fp_fisher_store_open(fp_fisher_store *f, const char *folder)
 {
-	fp_status status;
-	FP_TRY(FP_NEW(f->be->ctx, &f->host, fp_larger(f->batch * f->length, 2) * f->width));
+	fp_status status = FP_OK;
 	if (f->resident)
 		FP_TRY(fp_matrix_new(f->be, &f->slots, slot_count(f, f->stride) * f->windows * f->length, f->width, FP_BF16));
+	if (f->holds)
+		FP_TRY(fp_matrix_new(f->be, &f->matrices, matrix_row(f, f->end), f->width, FP_F32));
+	if (fp_fisher_store_file_bytes(f) == 0)
+		goto cleanup;
+	FP_TRY(FP_NEW(f->be->ctx, &f->host, fp_larger(f->batch * f->length, 2) * f->width));
 	FP_TRY(fp_scratch_file(&f->file, f->be->ctx, folder, fp_fisher_store_file_bytes(f)));
 cleanup:
 	if (status != FP_OK)
@@ -81,13 +96,16 @@ cleanup:
 
 void fp_fisher_store_drop_slots(fp_fisher_store *f)
 {
-	if (f->resident)
+	if (!f->keeps_slots)
 		fp_matrix_free(f->be, &f->slots);
 }
 
 void fp_fisher_store_close(fp_fisher_store *f)
 {
-	fp_fisher_store_drop_slots(f);
+	if (f->be) {
+		fp_matrix_free(f->be, &f->slots);
+		fp_matrix_free(f->be, &f->matrices);
+	}
 	if (f->host && f->file >= 0)
 		close(f->file);
 	fp_free(f->host);
@@ -143,6 +161,8 @@ static fp_matrix buffer_rows(const fp_fisher_store *f, fp_matrix matrix, int64_t
 fp_status fp_fisher_write_matrix(const fp_fisher_store *f, int64_t layer, fp_matrix matrix)
 {
 	fp_status status = FP_OK;
+	if (f->holds)
+		return f->be->memory->copy(f->be, fp_matrix_rows(f->matrices, matrix_row(f, layer), f->width), matrix);
 	for (int64_t row = 0; row < matrix.rows && status == FP_OK;) {
 		fp_matrix part = buffer_rows(f, matrix, row);
 		status = write_rows(f, part, FP_F32, matrix_offset(f, layer, row));
@@ -154,6 +174,8 @@ fp_status fp_fisher_write_matrix(const fp_fisher_store *f, int64_t layer, fp_mat
 fp_status fp_fisher_read_matrix(const fp_fisher_store *f, int64_t layer, fp_matrix out)
 {
 	fp_status status = FP_OK;
+	if (f->holds)
+		return f->be->memory->copy(f->be, out, fp_matrix_rows(f->matrices, matrix_row(f, layer), f->width));
 	for (int64_t row = 0; row < out.rows && status == FP_OK;) {
 		fp_matrix part = buffer_rows(f, out, row);
 		status = read_rows(f, part, FP_F32, matrix_offset(f, layer, row));

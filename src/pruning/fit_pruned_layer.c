@@ -190,14 +190,9 @@ fp_status fp_fit_pruned_layer(fp_layer_job *job)
 	if (task->fisher)
 		FP_TRY(open_fisher(&reader, &fit));
 	FP_TRY(fp_fit_layer(&fit, &result));
-	fp_matrix_free(task->be, &reader.gradients); /* before fp_streams_forward() allocates its workspace */
 	FP_TRY(exchange(job));
 	FP_TRY(quantise(job));
 	FP_TRY(finish(job, &result));
-	if (!task->last && fp_feed_chains_layers(job->feed)) {
-		FP_TRY(fp_streams_copy(streams, FP_PRUNED, FP_LAYER_INPUT));
-		FP_TRY(fp_streams_forward(streams, FP_PRUNED, job->pruned));
-	}
 cleanup:
 	fp_matrix_free(task->be, &reader.gradients);
 	fp_free(frozen);

@@ -165,15 +165,28 @@ cleanup:
 	return status;
 }
 
-/* Moves the streams past a layer that is not fitted, and uploads the next layer's weights at the same time. Both are in
- * one stage, since a change of stage waits for the device. */
+/* True if the next layer reads streams that this one has to move on. */
+static bool has_to_move(const fp_layer_job *job)
+{
+	const fp_layer_task *task = job->task;
+	if (!task->streams || task->last)
+		return false;
+	return fp_layer_is_fitted(task) ? fp_feed_chains_layers(job->feed)
+									: job->corrected || job->feed == FP_FEED_SEQUENTIAL;
+}
+
+/* Moves the streams past the layer, and uploads the next layer's weights at the same time. Both are in one stage, since a
+ * change of stage waits for the device. */
 static fp_status leave_layer(fp_layer_job *job)
 {
 	const fp_layer_task *task = job->task;
 	fp_stage stage = fp_stage_enter(task->ctx, FP_STAGE_FORWARD);
 	int64_t next = job->pruned->index + 1;
 	fp_status status;
-	if (job->corrected) {
+	if (fp_layer_is_fitted(task)) { /* the dense stream has passed it before the fit */
+		FP_TRY(fp_streams_copy(task->streams, FP_PRUNED, FP_LAYER_INPUT));
+		FP_TRY(fp_streams_forward(task->streams, FP_PRUNED, job->pruned));
+	} else if (job->corrected) {
 		FP_TRY(fp_pass_end(job));
 	} else {
 		fp_streams_forget(task->streams, FP_DENSE);
@@ -231,9 +244,7 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	}
 	if (fp_model_basis(task->model) && task->output.bias_done)
 		FP_TRY(give_unpruned(&job));
-	if (fp_layer_is_fitted(task))
-		goto cleanup;
-	if (streams && !task->last && (job.corrected || job.feed == FP_FEED_SEQUENTIAL))
+	if (has_to_move(&job))
 		FP_TRY(leave_layer(&job));
 cleanup:
 	fp_row_importance_free(task->be, &job.importance);

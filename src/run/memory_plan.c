@@ -265,6 +265,17 @@ static bool find_plan(fp_memory_plan *out, const fp_prune_task *task, sizes *s, 
 	return false;
 }
 
+/* Fisher's passes take what the phases after them need anyway. What they leave stays on a device if that is within the
+ * limit. */
+static void choose_fisher_room(fp_memory_plan *out, const fp_prune_task *task, int64_t limit, double passes)
+{
+	int64_t spare = task->be->asynchronous ? limit - out->bytes : -1;
+	out->fisher =
+		fp_fisher_choose_room(task->model, task->settings, task->windows, out->bytes - (int64_t)passes, spare);
+	if (out->fisher.keeps)
+		out->bytes += fp_fisher_kept_bytes(task->model, task->settings, task->windows);
+}
+
 fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bool sends_streams)
 {
 	fp_backend *be = task->be;
@@ -287,14 +298,16 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 																		   task->windows->length)
 												  : 1;
 	if (limit > 0) {
-		if (!find_plan(out, task, &s, limit - limit / MARGIN, bytes))
+		limit -= limit / MARGIN;
+		if (!find_plan(out, task, &s, limit, bytes))
 			status = fp_fail(be->ctx, FP_ERROR_MEMORY, "--memory %s: pruning this model takes %.0fM at least",
 							 task->settings->memory, (double)out->bytes * MARGIN / (MARGIN - 1) / 1048576.0 + 0.5);
 		goto cleanup;
 	}
 	FP_TRY(be->memory->available(be, &available, &total));
 	int64_t batch = out->streams.batch;
-	if (!find_plan(out, task, &s, available / 10 * 9, bytes)) { /* only an estimate: try with the usual batch */
+	limit = available / 10 * 9;
+	if (!find_plan(out, task, &s, limit, bytes)) { /* only an estimate: try with the usual batch */
 		out->streams.batch = batch;
 		out->bytes = peak_bytes(task, &s, &out->streams, bytes);
 	}
@@ -303,8 +316,7 @@ fp_status fp_memory_plan_make(fp_memory_plan *out, const fp_prune_task *task, bo
 			   (double)available / 1073741824.0);
 cleanup:
 	if (status == FP_OK && bytes[PHASE_FISHER] > 0)
-		out->fisher = fp_fisher_choose_room(task->model, task->settings, task->windows,
-											out->bytes - (int64_t)bytes[PHASE_FISHER]);
+		choose_fisher_room(out, task, limit, bytes[PHASE_FISHER]);
 	fp_selection_free(selection);
 	if (status == FP_OK)
 		log_phases(be->ctx, bytes);

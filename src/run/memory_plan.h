@@ -10,7 +10,7 @@
 
 typedef struct fp_memory_plan {
 	fp_streams_plan streams; /* `folder` is not set */
-	fp_fisher_room fisher;   /* for the hidden states of its passes, as far as that does not raise the peak */
+	fp_fisher_room fisher;
 	int64_t experts_at_once; /* whose statistics are in memory at the same time; 0: the model has no experts */
 	int64_t bytes;           /* at the peak: of the device, or of the process on a CPU */
 } fp_memory_plan;

@@ -223,8 +223,17 @@ static void check_same(const fisher_run *a, const fisher_run *b, int64_t layer)
 	free(other);
 }
 
+static void check_same_gradients(const fisher_run *a, const fisher_run *b, int64_t layer)
+{
+	int64_t size = fp_fisher_tokens(a->fisher) * fp_model_get_config(a->f->model)->hidden;
+	float *one = load_gradients(a, layer), *other = load_gradients(b, layer);
+	assert_memory_equal(one, other, (size_t)size * sizeof *one);
+	free(one);
+	free(other);
+}
+
 /* A rank, or a resumed run, has other layers; with adapt = 0 no gradients are kept; with little room, outputs are
- * computed twice; and hidden states may be on the device. The demo model has six layers. */
+ * computed twice; and hidden states, and what is kept, may be on the device. The demo model has six layers. */
 static void matrices_do_not_depend_on_how_they_are_made(void **unused)
 {
 	(void)unused;
@@ -240,13 +249,21 @@ static void matrices_do_not_depend_on_how_they_are_made(void **unused)
 	assert_int_equal(layers, 6);
 	for (int64_t first = 0; first < layers; first++)
 		for (int64_t end = first + 1; end <= layers; end++) {
-			const fp_fisher_room room = {.on_device = (first + end) % 3 == 0, .bytes = end % 2};
+			const fp_fisher_room room = {
+				.on_device = (first + end) % 3 == 0, .keeps = (first + end) % 5 == 0, .bytes = end % 2};
 			fisher_run some = run_fisher(&f, &windows, "adapt=0", first, end, room, (fp_share){0});
 			assert_int_equal(fp_fisher_gradient_windows(some.fisher), 0);
 			for (int64_t layer = first; layer < end; layer++)
 				check_same(&all, &some, layer);
 			end_run(&some);
 		}
+	fisher_run kept = run_fisher(&f, &windows, "adapt=0.01", 1, layers,
+								 (fp_fisher_room){.on_device = true, .keeps = true}, (fp_share){0});
+	for (int64_t layer = 1; layer < layers; layer++) {
+		check_same(&all, &kept, layer);
+		check_same_gradients(&all, &kept, layer);
+	}
+	end_run(&kept);
 	end_run(&all);
 	close_fixture(&f);
 }
@@ -281,6 +298,9 @@ static void a_large_model_keeps_few_hidden_states(void **unused)
 	kept.resident = true;
 	assert_int_equal(fp_fisher_store_file_bytes(&kept), 2 * gib);
 	assert_int_equal(fp_fisher_store_slot_bytes(&kept), 8 * gib);
+	assert_int_equal(fp_fisher_store_matrix_bytes(&kept), 2 * gib);
+	kept.holds = true;
+	assert_int_equal(fp_fisher_store_file_bytes(&kept), 0);
 	large.first = 79;
 	fp_fisher_store_plan(&large);
 	assert_int_equal(fp_fisher_store_file_bytes(&large), gib + gib / 4);

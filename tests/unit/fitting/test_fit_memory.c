@@ -99,10 +99,16 @@ static void check_fisher(const char *name, int64_t windows, const char *adapt, b
 	if (divided)
 		request.share = fp_share_divided(NULL, windows);
 	if (on_device) {
-		assert_false(fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states / c->layers).on_device);
-		request.room = fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states);
-		assert_true(request.room.on_device);
-		expected += states;
+		bool keeps = fp_fisher_keeps_gradients(fit.settings);
+		int64_t matrices = c->layers * c->hidden * c->hidden * (int64_t)sizeof(float);
+		int64_t kept = matrices + (keeps ? states : 0);
+		assert_int_equal(fp_fisher_kept_bytes(f.model, fit.settings, &fit.windows), kept);
+		assert_false(
+			fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states / c->layers, kept - 1).on_device);
+		assert_false(fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states, kept - 1).keeps);
+		request.room = fp_fisher_choose_room(f.model, fit.settings, &fit.windows, states, kept);
+		assert_true(request.room.on_device && request.room.keeps);
+		expected += states + matrices;
 	}
 	counting_allocator_begin(&counter, f.be);
 	assert_ok(f.ctx, fp_fisher_new(&fisher, &request));
@@ -121,6 +127,7 @@ static void fisher_takes_what_is_expected(void **unused)
 		check_fisher(fit_models[i / 3], counts[i % 3], "adapt=0", false);
 		check_fisher(fit_models[i / 3], counts[i % 3], "adapt=0", true);
 		check_fisher(fit_models[i / 3], counts[i % 3], "adapt=0.01", false);
+		check_fisher(fit_models[i / 3], counts[i % 3], "adapt=0.01", true);
 	}
 }
 
