@@ -5,18 +5,22 @@
 
 Makes a checkpoint of LLaMA-60m's shape with four layers (make_checkpoint beside PROGRAM) and prunes it to 2:4 with
 `best`. Checks that all runs give the same bytes. Environment: FP_MPIRUN is the launcher with its flags ("mpirun
---allow-run-as-root --oversubscribe"), FP_PRUNE the flags of `prune`, FP_MODEL and FP_TEXT another model and text. The
-last column is the most that the processor time of the busiest rank allows, whatever else the machine does.
+--allow-run-as-root --oversubscribe"), FP_PRUNE the flags of `prune`, FP_MODEL and FP_TEXT another model and text, FP_CPUS
+the processor of each rank ("0,2,4,6"), where the system does not tell which ones share a core. The last column but one is
+the most that the processor time of the busiest rank allows, whatever else the machine does.
 """
 import hashlib, json, os, shlex, shutil, subprocess, sys, tempfile, time
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRUNE = "--preset best --pattern 2:4 --samples 32 --sequence-length 512 --device cpu"
-# runs the program, and writes its processor time into the folder
+# runs the program, on its own processor if there is a list, and writes its processor time into the folder
 TIMED = """import os, resource, subprocess, sys
+processors = os.environ.get("FP_CPUS")
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
+if processors:
+    os.sched_setaffinity(0, {int(processors.split(",")[int(rank)])})
 code = subprocess.run(sys.argv[2:]).returncode
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
 open(os.path.join(sys.argv[1], rank), "w").write(str(used.ru_utime + used.ru_stime))
 sys.exit(code)
 """
@@ -32,7 +36,8 @@ def make_model(program, folder):
 
 def prune(program, model, text, ranks, folder):
     """Seconds, processor seconds of the busiest rank, digest, and the stages of rank 0."""
-    launcher = shlex.split(os.environ.get("FP_MPIRUN", "mpirun --bind-to core"))
+    launcher = shlex.split(os.environ.get("FP_MPIRUN", "mpirun --bind-to none" if "FP_CPUS" in os.environ else
+                                          "mpirun --bind-to core"))
     flags = shlex.split(os.environ.get("FP_PRUNE", PRUNE))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     out, times = os.path.join(folder, "out"), os.path.join(folder, "times")
