@@ -4,8 +4,8 @@
  * cross-entropy on a token of the calibration text with respect to the output of a layer, each layer has Fisher's
  * matrix Σ ggᵀ; with `adapt`, the gradients themselves are kept too. They come from one pass forward and one back
  * through the whole model, before anything is pruned. One layer is in memory at a time, and the results are on the device
- * or in an unnamed temporary file. Ranks that share the windows of a text compute the gradients of some of them each, and all have
- * the same matrices in the end.
+ * or in an unnamed temporary file. Ranks that share the windows of a text compute the gradients of some of them each, and
+ * all have the same matrices in the end.
  */
 #ifndef FP_FITTING_FISHER_H
 #define FP_FITTING_FISHER_H

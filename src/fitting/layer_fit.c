@@ -102,7 +102,8 @@ cleanup:
 }
 
 /* The first rate is proportional to the relative error of the output: the weights need to move by about as much. If it
- * fails, or no point is better than the start, as happens with little text, a lower rate and half the steps are tried. */
+ * fails, or no point is better than the start, as happens with little text, a lower rate and half the steps are tried from
+ * the best point so far. */
 static fp_status attempt_fits(const fp_fit_task *task, fp_fit_loss *loss, fp_fit_optimiser *optimiser,
 							  fp_fit_result *result)
 {
