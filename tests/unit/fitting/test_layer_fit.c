@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void a_fit_reduces_the_loss(void **unused)
 {
@@ -209,6 +210,55 @@ static void a_failed_fit_is_repeated_with_a_lower_rate(void **unused)
 	}
 }
 
+/* What the log tells of the measurements of all attempts. */
+typedef struct measured {
+	int64_t step;         /* of the last measurement */
+	bool late_and_worse;  /* it was not better than the start after half of the steps, or later */
+	int64_t first, steps; /* of the first attempt, and of the present one */
+	int stopped, went_on; /* attempts that ended before their last step for that, and those that did not */
+} measured;
+
+static void read_measurement(void *data, fp_log_level level, const char *text)
+{
+	measured *m = data;
+	const char *at = strstr(text, "fit step ");
+	(void)level;
+	if (!at)
+		return;
+	char *end;
+	int64_t step = strtoll(at + strlen("fit step "), &end, 10);
+	double now = strtod(end + strlen(": loss "), &end), start = strtod(end + strlen(", "), NULL);
+	bool next = step <= m->step; /* attempt: has half as many steps as the first */
+	if (m->late_and_worse && m->step < m->steps)
+		*(next ? &m->stopped : &m->went_on) += 1;
+	if (next)
+		m->steps = (m->first + 1) / 2;
+	m->step = step;
+	m->late_and_worse = 2 * step >= m->steps && now >= start;
+}
+
+static void a_fit_that_is_not_better_at_half_is_stopped(void **unused)
+{
+	(void)unused;
+	static const char *const rates[] = {"fit_rate=0.15", "fit_rate=0.2", "fit_rate=0.25", "fit_rate=0.3",
+										"fit_rate=0.4"};
+	int stopped = 0;
+	for (int i = 0; i < 5 * FIT_MODEL_COUNT; i++) {
+		const char *settings[] = {"fit_steps=60", "fit_tokens=192", rates[i / FIT_MODEL_COUNT], NULL};
+		measured m = {0};
+		fit_fixture fit;
+		open_fit(&fit, fit_models[i % FIT_MODEL_COUNT], 6, settings);
+		prune_by_size(&fit);
+		m.first = m.steps = fp_fit_steps(fit.settings, fit.windows.count, FIT_LENGTH);
+		fp_context_set_log(fit.f.ctx, read_measurement, &m, FP_LOG_DEBUG);
+		run_fit(&fit);
+		assert_int_equal(m.went_on, 0);
+		stopped += m.stopped;
+		close_fit(&fit);
+	}
+	assert_true(stopped > 0);
+}
+
 /* With gradients opposite to the errors, the loss is negative at the start and decreases slowly. */
 static void a_negative_loss_does_not_stop_a_fit(void **unused)
 {
@@ -283,6 +333,7 @@ int main(void)
 		cmocka_unit_test(the_rate_depends_on_width_and_error),
 		cmocka_unit_test(the_held_out_window_is_never_worse),
 		cmocka_unit_test(a_failed_fit_is_repeated_with_a_lower_rate),
+		cmocka_unit_test(a_fit_that_is_not_better_at_half_is_stopped),
 		cmocka_unit_test(a_negative_loss_does_not_stop_a_fit),
 		cmocka_unit_test(the_number_of_steps_depends_on_the_text),
 		cmocka_unit_test(too_few_windows_leave_the_layer_unchanged),
