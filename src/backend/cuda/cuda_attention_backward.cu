@@ -150,21 +150,20 @@ static fp_status backward_block(const fp_cuda_attention_plan *plan, const backwa
 
 #ifdef FP_HAS_HOPPER
 /* True if the kernels for Hopper can do all of it. */
-static bool is_for_hopper(const fp_cuda_attention_plan *plan, const backward_space *w, fp_matrix out, fp_matrix dout)
+static bool is_for_hopper(const fp_cuda_attention_plan *plan, const fp_cuda_flash *f, const backward_space *w,
+						  fp_matrix out, fp_matrix dout)
 {
-	fp_cuda_flash f = fp_cuda_flash_of(plan, &w->Q, &w->K, &w->V);
 	const fp_matrix floats[] = {out, dout, w->dQ, w->dK, w->dV};
 	bool aligned = true;
 	for (const fp_matrix &m : floats)
 		aligned = aligned && fp_cuda_in_fours(m);
 	return fp_cuda_state_of(plan->be)->is_hopper && fp_cuda_is_flash(plan) && aligned &&
-		   fp_cuda_flash_supports(&f, plan->shape);
+		   fp_cuda_flash_supports(f, plan->shape);
 }
 
-static fp_status backward_on_hopper(const fp_cuda_attention_plan *plan, const backward_space *w, fp_matrix out,
-									fp_matrix dout)
+static fp_status backward_on_hopper(const fp_cuda_attention_plan *plan, const fp_cuda_flash *f, const backward_space *w,
+									fp_matrix out, fp_matrix dout)
 {
-	fp_cuda_flash f = fp_cuda_flash_of(plan, &w->Q, &w->K, &w->V);
 	fp_cuda_flash_gradients g = {(const __nv_bfloat16 *)w->dO.data,
 								 fp_cuda_floats(out),
 								 fp_cuda_floats(dout),
@@ -177,7 +176,7 @@ static fp_status backward_on_hopper(const fp_cuda_attention_plan *plan, const ba
 								 w->dQ.stride,
 								 w->dK.stride,
 								 w->dV.stride};
-	return fp_cuda_flash_backward_hopper(plan->be, &f, &g, plan->shape);
+	return fp_cuda_flash_backward_hopper(plan->be, f, &g, plan->shape);
 }
 #endif
 
@@ -204,8 +203,9 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 	w.dK = dK;
 	w.dV = dV;
 #ifdef FP_HAS_HOPPER
-	if (is_for_hopper(&plan, &w, out, dout))
-		return backward_on_hopper(&plan, &w, out, dout);
+	fp_cuda_flash flash = fp_cuda_flash_of(&plan, &w.Q, &w.K, &w.V);
+	if (is_for_hopper(&plan, &flash, &w, out, dout))
+		return backward_on_hopper(&plan, &flash, &w, out, dout);
 #endif
 	FP_OR_RETURN(scores.take(be, plan.entries * 4));
 	FP_OR_RETURN(dscores.take(be, plan.entries * w.dO.size));

@@ -110,11 +110,7 @@ template <int D> __global__ static void __launch_bounds__(THREADS) flash_kernel(
 			mask_scores(s, row + lane / 4, key, f.window);
 		float factor[2];
 		softmax(s, f.scale, r, factor);
-#pragma unroll
-		for (int n = 0; n < D / 8; n++)
-#pragma unroll
-			for (int e = 0; e < 4; e++)
-				out[n][e] *= factor[e / 2];
+		scale_rows(out, factor);
 #pragma unroll
 		for (int step = 0; step < KEYS / 16; step++) {
 			const float(&low)[4] = s[2 * step], (&high)[4] = s[2 * step + 1];

@@ -73,6 +73,23 @@ __device__ static inline void softmax(float (&s)[TILES][4], float scale, running
 	}
 }
 
+/* out ← factor·out, for what was summed with an earlier maximum */
+template <int TILES> __device__ static inline void scale_rows(float (&out)[TILES][4], const float (&factor)[2])
+{
+#pragma unroll
+	for (int n = 0; n < TILES; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			out[n][e] *= factor[e / 2];
+}
+
+/* The sum over the four lanes that share a row. */
+__device__ static inline float sum_of_row(float sum)
+{
+	sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+	return sum + __shfl_xor_sync(0xffffffffU, sum, 2);
+}
+
 /* Loads the warp's 16 queries as left operands, directly from memory: they are read once. */
 template <int D>
 __device__ static inline void load_queries(unsigned (&q)[D / 16][4], const __nv_bfloat16 *from, int64_t stride, int row,
@@ -110,9 +127,7 @@ __device__ static inline void write_rows(const fp_cuda_flash &f, int64_t start, 
 {
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		float sum = r.sum[h];
-		sum += __shfl_xor_sync(0xffffffffU, sum, 1);
-		sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+		float sum = sum_of_row(r.sum[h]);
 		int query = row + h * 8;
 		int64_t to = (start + query) * f.out_stride + head * D + threadIdx.x % 4 * 2;
 		if (query < f.length && f.narrow)

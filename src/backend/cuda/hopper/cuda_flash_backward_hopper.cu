@@ -121,8 +121,7 @@ template <int D> __device__ static inline float centre_of(const float *out, cons
 			   b = *(const float4 *)(dout + e + threadIdx.x % 4 * 4);
 		sum += (a.x * b.x + a.y * b.y) + (a.z * b.z + a.w * b.w);
 	}
-	sum += __shfl_xor_sync(0xffffffffU, sum, 1);
-	return sum + __shfl_xor_sync(0xffffffffU, sum, 2);
+	return sum_of_row(sum);
 }
 
 /* dQ of the thread's two queries, `row` and the eighth after it; tiles of keys begin at `begin`. */
@@ -159,11 +158,7 @@ __device__ static inline void sum_queries(const backward_work &w, backward_space
 		softmax(s, f.scale, r, factor);
 		if (j > 0) {
 			hopper_ready(dq);
-#pragma unroll
-			for (int n = 0; n < D / 8; n++)
-#pragma unroll
-				for (int e = 0; e < 4; e++)
-					dq[n][e] *= factor[e / 2];
+			scale_rows(dq, factor);
 		}
 #pragma unroll
 		for (int n = 0; n < OTHERS / 8; n++)
@@ -178,9 +173,7 @@ __device__ static inline void sum_queries(const backward_work &w, backward_space
 	hopper_ready(dq);
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		float sum = r.sum[h];
-		sum += __shfl_xor_sync(0xffffffffU, sum, 1);
-		sum += __shfl_xor_sync(0xffffffffU, sum, 2);
+		float sum = sum_of_row(r.sum[h]);
 		factor[h] = w.scale / sum;
 		if (threadIdx.x % 4 == 0 && row + h * 8 < f.length) {
 			int64_t at = head * w.tokens + start + row + h * 8;
@@ -227,7 +220,7 @@ __global__ static void __launch_bounds__(THREADS, 1) query_kernel(const __grid_c
 
 /* --- by the keys --------------------------------------------------------------------------------------------------- */
 
-/* s ← P of a thread's keys, `key` and the eighth after it, and the queries from `query` on; 0 where one is not seen */
+/* s ← P of a thread's keys, `key` and the eighth after it, and the queries from `query` on; 0 where a query does not see a key */
 __device__ static inline void weights_of_keys(const fp_cuda_flash &f, float (&s)[OTHERS / 8][4], int key, int query,
 											  const float *log_sum)
 {

@@ -104,11 +104,7 @@ __device__ static inline void attend(const fp_cuda_flash &f, const flash_item &i
 			hopper_mma_wait<0>();
 			if (lane == 0)
 				hopper_barrier_arrive(empty);
-#pragma unroll
-			for (int n = 0; n < D / 8; n++)
-#pragma unroll
-				for (int e = 0; e < 4; e++)
-					out[n][e] *= factor[e / 2];
+			scale_rows(out, factor);
 		}
 		hopper_pack<KEYS>(p, s);
 		values = ring.second();
