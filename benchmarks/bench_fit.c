@@ -217,12 +217,14 @@ static fp_status step_new(step *s)
 	int64_t tokens = s->sequences * b->length, query = c->heads * c->head_dim, key = c->kv_heads * c->head_dim;
 	fp_matrix *all[] = {&s->Q, &s->out, &s->dout, &s->dQ, &s->K, &s->V, &s->dK, &s->dV};
 	fp_layer_matrices *sets[] = {&s->gradients, &s->mean, &s->square, &s->weights};
+	bool rounds =
+		fp_backend_rounds(b->be, FP_USE_ACTIVATION); /* then these have the types of the tape and the optimiser */
 	fp_status status;
 	s->shape = fp_layer_attention_shape(b->layer, s->sequences, b->length);
 	s->layer = *b->layer;
 	FP_TRY(fp_tape_new(&s->tape, b->model, tokens));
 	for (int i = 0; i < 8; i++) {
-		FP_TRY(fp_matrix_new(b->be, all[i], tokens, i < 4 ? query : key, FP_F32));
+		FP_TRY(fp_matrix_new(b->be, all[i], tokens, i < 4 ? query : key, rounds ? FP_BF16 : FP_F32));
 		FP_TRY(b->be->memory->copy(b->be, *all[i], fp_matrix_reshape(b->input, tokens, all[i]->cols)));
 	}
 	for (int i = 0; i < 4; i++)
@@ -232,9 +234,13 @@ static fp_status step_new(step *s)
 		if (fp_matrix_is_absent(weight))
 			continue;
 		FP_TRY(b->be->memory->copy(b->be, s->weights.weight[role], weight));
+		if (rounds) {
+			fp_matrix_free(b->be, &s->mean.weight[role]);
+			FP_TRY(fp_matrix_new(b->be, &s->mean.weight[role], weight.rows, weight.cols, FP_BF16));
+		}
 		FP_TRY(b->be->memory->fill(b->be, s->mean.weight[role], 0));
 		FP_TRY(b->be->memory->fill(b->be, s->square.weight[role], 0));
-		if (!fp_backend_rounds(b->be, FP_USE_ACTIVATION))
+		if (!rounds)
 			continue;
 		FP_TRY(fp_matrix_new(b->be, &s->layer.weight[role], weight.rows, weight.cols, FP_BF16));
 		FP_TRY(b->be->memory->copy(b->be, s->layer.weight[role], weight));

@@ -25,14 +25,15 @@ typedef struct fp_gradient_operations {
 	/* logits ← the gradient of Σ cross_entropy() by them: softmax(logits[i,:]) less one at targets[i]; a target of −1
 	 * gives a row of zeros; targets on the host */
 	fp_status (*cross_entropy_backward)(fp_backend *be, const int32_t *targets, fp_matrix logits);
-	/* dX ← dY∘f'(X); dX may be dY or X; narrow is allowed. The derivative of FP_RELU at 0 is 0. */
+	/* dX ← dY∘f'(X); dX may be dY or X; narrow is allowed, BF16 is allowed. The derivative of FP_RELU at 0 is 0. */
 	fp_status (*activate_backward)(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX);
-	/* dG ← dY∘U∘f'(G), dU ← dY∘f(G); dG may be G and dU may be U; narrow is allowed for both */
+	/* dG ← dY∘U∘f'(G), dU ← dY∘f(G); dG may be G and dU may be U; narrow is allowed for both, BF16 is allowed */
 	fp_status (*activate_gated_backward)(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix dY,
 										 fp_matrix dG, fp_matrix dU);
 	/* dX ← dX∘(1 − (Y/cap)²), the gradient of soft_cap() with its result Y */
 	fp_status (*soft_cap_backward)(fp_backend *be, float cap, fp_matrix Y, fp_matrix dX);
-	/* Gradients of attention() without a past, with its output `out`; never holds more than one block of scores */
+	/* Gradients of attention() without a past, with its output `out`; never holds more than one block of scores. BF16 is
+	 * allowed for the five operands, and for the three results. */
 	fp_status (*attention_backward)(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
 									fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
 									fp_matrix dV);
@@ -45,7 +46,8 @@ typedef struct fp_gradient_operations {
 	fp_status (*difference)(fp_backend *be, float scale, fp_matrix Y, fp_matrix T, fp_matrix D, double *squares);
 	/* M ← β₁M + (1 − β₁)G
 	 * V ← β₂V + (1 − β₂)G²
-	 * W ← W − rate·M̂/(√V̂ + ε)    with M̂ = M/(1 − β₁ᵗ), V̂ = V/(1 − β₂ᵗ) */
+	 * W ← W − rate·M̂/(√V̂ + ε)    with M̂ = M/(1 − β₁ᵗ), V̂ = V/(1 − β₂ᵗ)
+	 * M may be BF16 where gemm()'s operands may, and is then rounded after it was used. */
 	fp_status (*adam_step)(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W);
 } fp_gradient_operations;
 

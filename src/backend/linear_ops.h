@@ -30,7 +30,7 @@ typedef struct fp_linear_operations {
 	/* Z ← α X + β Y; Z may be X or Y; Z may be F16 or BF16 where gemm()'s operands may, and is then rounded once */
 	fp_status (*combine)(fp_backend *be, float alpha, fp_matrix X, float beta, fp_matrix Y, fp_matrix Z);
 	fp_status (*dot)(fp_backend *be, fp_matrix X, fp_matrix Y, double *out); /* Σ X∘Y */
-	/* out[i] ← Σⱼ X[i,j]·Y[i,j]; out is 1×rows */
+	/* out[i] ← Σⱼ X[i,j]·Y[i,j]; out is 1×rows; X and Y may both be BF16 where gemm()'s operands may */
 	fp_status (*row_dot)(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out);
 	/* Y[i,:] ← a[i]·X[i,:] + b[i]·Y[i,:]; a, b are 1×rows; X may be Y */
 	fp_status (*row_axpby)(fp_backend *be, fp_matrix a, fp_matrix X, fp_matrix b, fp_matrix Y);

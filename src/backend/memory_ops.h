@@ -13,7 +13,7 @@ typedef struct fp_memory_operations {
 	fp_status (*upload)(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride);
 	fp_status (*download)(fp_backend *be, void *host, fp_dtype dtype, int64_t stride, fp_matrix in);
 	fp_status (*copy)(fp_backend *be, fp_matrix out, fp_matrix in); /* same shape; converts between weight types */
-	fp_status (*fill)(fp_backend *be, fp_matrix out, float value);  /* F32 or U8 */
+	fp_status (*fill)(fp_backend *be, fp_matrix out, float value);  /* F32, U8; BF16 where gemm() takes it */
 	fp_status (*synchronize)(fp_backend *be);
 	/* Free and total bytes of the device's memory. */
 	fp_status (*available)(fp_backend *be, int64_t *available, int64_t *total);

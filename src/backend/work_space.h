@@ -74,12 +74,12 @@ static inline int64_t fp_inverse_bytes(const fp_backend *be, int64_t n)
 /* Workspace of attention's gradients: two blocks of scores, with a soft cap three, and the rounded operands. */
 static inline int64_t fp_attention_backward_bytes(const fp_backend *be, const fp_attention_shape *shape)
 {
-	int64_t entries, width = 2 * (shape->heads + shape->kv_heads) * shape->head_dim;
+	int64_t entries, width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
 	if (!be->asynchronous)
 		return 0;
 	(void)fp_query_block(shape, &entries);
-	int64_t operands = be->precision == FP_PRECISION_BF16 ? 2 * shape->sequences * shape->length * width : 0;
-	return (shape->soft_cap > 0 ? 3 : 2) * entries * (int64_t)sizeof(float) + operands;
+	int64_t sums = be->precision == FP_PRECISION_BF16 ? shape->sequences * shape->length * width : 0;
+	return ((shape->soft_cap > 0 ? 3 : 2) * entries + sums) * (int64_t)sizeof(float);
 }
 
 /* Workspace of attention with operands in the type of activations. For bf16 and the usual head sizes a device has a

@@ -42,7 +42,9 @@ static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer,
 		fp_matrix whole[2] = {{.rows = rows, .cols = cols}, {.rows = 1, .cols = rows}};
 		for (int k = 0; k < 2 && moments; k++)
 			whole[k] = own_rows(o, whole[k]);
-		parts[count++] = (fp_matrix_part){&sets[i]->weight[number], whole[0].rows, whole[0].cols, FP_F32};
+		fp_dtype type =
+			rounds && sets[i] == &o->mean ? FP_BF16 : FP_F32; /* Adam is limited by the bytes of all these */
+		parts[count++] = (fp_matrix_part){&sets[i]->weight[number], whole[0].rows, whole[0].cols, type};
 		if (bias)
 			parts[count++] = (fp_matrix_part){&sets[i]->bias[number], whole[1].rows, whole[1].cols, FP_F32};
 	}
@@ -64,13 +66,12 @@ static bool rounds_through(const fp_tensor_info *tensor, fp_dtype held)
 int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registers)
 {
 	int64_t largest = 0, bytes = 0, sets = (FLOAT_SETS + registers - 1) * (int64_t)sizeof(float);
-	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
 	for (int i = 0; i < fp_model_operators(model); i++) {
 		const fp_tensor_info *weight = fp_model_operator(model, layer, i);
 		if (!weight)
 			continue;
 		fp_dtype held = fp_model_held_type(model, weight);
-		bytes += weight->elements * (sets + (rounds ? 2 : 0));
+		bytes += weight->elements * sets; /* if products round, the mean has 16 bits less, and `narrow` has 16 */
 		bytes += narrow_is_rounded(model, weight) ? 0 : weight->elements * fp_dtype_size(held);
 		if (fp_model_operator_bias(model, layer, i))
 			bytes += weight->shape[0] * (sets + (int64_t)sizeof(float));

@@ -151,7 +151,6 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	FP_TRY(prepare_heads(layer, tape, layer->query_norm, c->heads, raw_heads(tape, tape->raw_Q, Q), Q));
 	FP_TRY(prepare_heads(layer, tape, layer->key_norm, c->kv_heads, raw_heads(tape, tape->raw_K, K), K));
 	FP_TRY(be->transformer->attention(be, &shape, Q, K, V, context));
-	FP_TRY(round_once(tape, context, tape->rounded_context, &context));
 	FP_TRY(be->memory->copy(be, hidden1, tape->input));
 	FP_TRY(add_block(layer, tape, 0, context, hidden1));
 cleanup:
@@ -315,8 +314,7 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	fp_matrix x = rounded_or(tape, tape->rounded_x, attention_input(layer, tape));
 	shape.key_bias = tape->positions.key_bias;
 	FP_TRY(block_gradient(layer, tape, 0, d, &d));
-	FP_TRY(
-		fp_operator_backward(layer, FP_OUTPUT, d, rounded_or(tape, tape->rounded_context, context), want, 0, dcontext));
+	FP_TRY(fp_operator_backward(layer, FP_OUTPUT, d, context, want, 0, dcontext));
 	FP_TRY(be->gradients->attention_backward(be, &shape, fp_tape_used(tape, tape->Q), fp_tape_used(tape, tape->K),
 											 fp_tape_used(tape, tape->V), context, dcontext, dQ, dK, dV));
 	FP_TRY(prepare_heads_backward(layer, tape, layer->query_norm, c->heads, raw_heads(tape, tape->raw_Q, dQ), dQ));

@@ -12,43 +12,44 @@ typedef struct tape_part {
 	bool needed;
 	fp_dtype dtype;
 } tape_part;
-enum { PART_COUNT = 30, EXPERT_PART_COUNT = 14 };
+enum { PART_COUNT = 29, EXPERT_PART_COUNT = 14 };
 
 static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_COUNT])
 {
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t query = c->heads * c->head_dim, key = c->kv_heads * c->head_dim;
 	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
-	fp_dtype rounded = rounds ? FP_BF16 : FP_F32, block = c->pre_norm ? rounded : FP_F32;
+	bool plain = c->head_norm == FP_HEADS_PLAIN;
+	fp_dtype rounded = rounds ? FP_BF16 : FP_F32, block = c->pre_norm ? rounded : FP_F32,
+			 dheads = plain ? rounded : FP_F32;
 	int64_t inner = fp_larger(c->inner, c->experts.shared); /* 0: only experts that some tokens read */
 	const tape_part all[PART_COUNT] = {
 		{&t->x, c->hidden, c->pre_norm, block},
 		{&t->y, c->hidden, (c->pre_norm && !c->shared_norm) || c->sum_norm, block},
-		{&t->Q, query, true, FP_F32},
-		{&t->K, key, true, FP_F32},
-		{&t->V, key, true, FP_F32},
-		{&t->raw_Q, query, c->head_norm != FP_HEADS_PLAIN, FP_F32},
-		{&t->raw_K, key, c->head_norm != FP_HEADS_PLAIN, FP_F32},
+		{&t->Q, query, true, rounded},
+		{&t->K, key, true, rounded},
+		{&t->V, key, true, rounded},
+		{&t->raw_Q, query, !plain, FP_F32},
+		{&t->raw_K, key, !plain, FP_F32},
 		{&t->branch[0], c->hidden, c->branch_norm, FP_F32},
 		{&t->branch[1], c->hidden, c->branch_norm, FP_F32},
 		{&t->dbranch, c->hidden, fp_config_has_branches(c), FP_F32},
-		{&t->context, query, true, FP_F32},
+		{&t->context, query, true, rounded},
 		{&t->hidden1, c->hidden, true, FP_F32},
 		{&t->hidden2, c->hidden, true, FP_F32},
 		{&t->output, c->hidden, c->sum_norm, FP_F32},
-		{&t->up, inner, inner > 0, FP_F32},
-		{&t->gate, inner, inner > 0 && c->gated, FP_F32},
+		{&t->up, inner, inner > 0, rounded},
+		{&t->gate, inner, inner > 0 && c->gated, rounded},
 		{&t->z, inner, inner > 0, rounded},
-		{&t->dz, inner, inner > 0, FP_F32},
+		{&t->dz, inner, inner > 0, rounded},
 		{&t->dy, c->hidden, true, FP_F32},
-		{&t->dcontext, query, true, FP_F32},
-		{&t->dQ, query, true, FP_F32},
-		{&t->dK, key, true, FP_F32},
-		{&t->dV, key, true, FP_F32},
+		{&t->dcontext, query, true, rounded},
+		{&t->dQ, query, true, dheads},
+		{&t->dK, key, true, dheads},
+		{&t->dV, key, true, dheads},
 		{&t->dx, c->hidden, c->parallel, FP_F32},
 		{&t->rounded_x, c->hidden, rounds && !c->pre_norm, FP_BF16},
 		{&t->rounded_y, c->hidden, rounds && !c->pre_norm, FP_BF16},
-		{&t->rounded_context, query, rounds, FP_BF16},
 		{&t->rounded_d, c->hidden, rounds, FP_BF16},
 		{&t->dup, inner, inner > 0 && rounds, FP_BF16},
 		{&t->dgate, inner, inner > 0 && rounds && c->gated, FP_BF16},
@@ -70,7 +71,7 @@ static void list_expert_parts(fp_tape *t, const fp_model *model, tape_part parts
 	const tape_part all[EXPERT_PART_COUNT] = {
 		{&e->y, c->hidden, some && rounds, FP_F32},
 		{&e->logits, experts->count + shared, some, FP_F32},
-		{&e->shared_z, fp_larger(c->inner, experts->shared), shared, FP_F32},
+		{&e->shared_z, fp_larger(c->inner, experts->shared), shared, rounded},
 		{&e->dshared, 1, shared, FP_F32},
 		{&e->x, c->hidden, some, rounded},
 		{&e->gate, experts->inner, some, FP_F32},

@@ -41,9 +41,9 @@ struct fp_tape {
 	fp_matrix up, gate, z;
 	fp_matrix dz, dy, dcontext, dQ, dK, dV;
 	fp_matrix dx; /* if the blocks are parallel; else dy serves for it */
-	/* If products round their operands, x, y and z are stored in BF16, unless something other than
-	 * a product reads them. These are BF16 copies of what remains in F32, and BF16 gradients. */
-	fp_matrix rounded_x, rounded_y, rounded_context, rounded_d, dup, dgate;
+	/* If products round their operands, what they read and write is stored in BF16, except sums (hidden₁, hidden₂, dy) and
+	 * what passes through a norm. These are BF16 copies of what remains in F32, and BF16 gradients. */
+	fp_matrix rounded_x, rounded_y, rounded_d, dup, dgate;
 	fp_position_tables positions;
 	fp_expert_tape experts;
 };

@@ -105,6 +105,16 @@ static void check_attention(contract *c, fp_attention_shape shape)
 	sample_free(c, &out);
 }
 
+/* A BF16 copy of the sample; the sample's numbers are rounded to bf16. */
+static fp_matrix rounded_of(contract *c, sample *s)
+{
+	fp_matrix narrow;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, s->view.rows, s->view.cols, FP_BF16));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, narrow, s->view));
+	assert_ok(c->ctx, c->be->memory->copy(c->be, s->view, narrow));
+	return narrow;
+}
+
 /* The same for its gradients. */
 static void check_attention_backward(contract *c, fp_attention_shape shape)
 {
@@ -169,18 +179,121 @@ static void test_relaxed_uses(void **state)
 	}
 }
 
+/* With BF16 operands, and then with BF16 results too. */
+static void check_bf16_attention_backward(contract *c, fp_attention_shape shape)
+{
+	int64_t tokens = shape.sequences * shape.length, width = shape.heads * shape.head_dim;
+	sample in[5], got[3]; /* Q, K, V, dout, out; dQ, dK, dV */
+	fp_matrix narrow[5], results[3];
+	double *want[3];
+	FP_PRODUCTS_FOR(c->be, FP_USE_ACTIVATION);
+	shape.scale = (float)(1 / sqrt((double)shape.head_dim));
+	for (int i = 0; i < 5; i++) {
+		in[i] = sample_normal(c, tokens, i == 1 || i == 2 ? shape.kv_heads * shape.head_dim : width);
+		if (i == 4)
+			assert_ok(c->ctx,
+					  c->be->transformer->attention(c->be, &shape, in[0].view, in[1].view, in[2].view, in[4].view));
+		narrow[i] = rounded_of(c, &in[i]);
+	}
+	for (int i = 0; i < 3; i++) {
+		got[i] = sample_filled(c, tokens, in[i].view.cols, NAN);
+		assert_ok(c->ctx, fp_matrix_new(c->be, &results[i], tokens, in[i].view.cols, FP_BF16));
+	}
+	for (int round = 0; round < 3; round++) { /* in float; with narrow operands; with narrow results too */
+		fp_matrix x[5], y[3];
+		for (int i = 0; i < 5; i++)
+			x[i] = round == 0 ? in[i].view : narrow[i];
+		for (int i = 0; i < 3; i++) {
+			y[i] = round == 2 ? results[i] : got[i].view;
+			assert_ok(c->ctx, c->be->memory->fill(c->be, y[i], NAN));
+		}
+		c->be->precision = round == 0 ? FP_PRECISION_FP32 : FP_PRECISION_BF16;
+		assert_ok(c->ctx,
+				  c->be->gradients->attention_backward(c->be, &shape, x[0], x[1], x[2], x[4], x[3], y[0], y[1], y[2]));
+		c->be->precision = FP_PRECISION_FP32;
+		for (int i = 0; i < 3; i++) {
+			double largest = 0;
+			if (round == 0)
+				want[i] = sample_read(c, &got[i]);
+			if (round == 2)
+				assert_ok(c->ctx, c->be->memory->copy(c->be, got[i].view, results[i]));
+			for (int64_t k = 0; k < fp_matrix_size(got[i].view); k++)
+				largest = fmax(largest, fabs(want[i][k]));
+			sample_expect(c, &got[i], want[i], 8 * largest * operand_error(FP_USE_ACTIVATION, FP_PRECISION_BF16),
+						  ldexp(1, -8), "attention_backward of bf16");
+		}
+	}
+	for (int i = 0; i < 3; i++) {
+		free(want[i]);
+		sample_free(c, &got[i]);
+		fp_matrix_free(c->be, &results[i]);
+	}
+	for (int i = 0; i < 5; i++) {
+		sample_free(c, &in[i]);
+		fp_matrix_free(c->be, &narrow[i]);
+	}
+}
+
 /* Apart from the other products, so that racecheck, which is slow, can be run on this alone. */
 static void test_relaxed_attention_backward(void **state)
 {
+	static const fp_attention_shape shapes[] = {SHAPE(2, 70, 4, 2, 16, 0, 0), SHAPE(1, 150, 2, 2, 64, 40, 0),
+												SHAPE(1, 200, 4, 1, 128, 0, 0), SHAPE(2, 385, 6, 3, 128, 0, 0),
+												SHAPE(2, 330, 4, 2, 64, 130, 0)};
 	contract *c = *state;
-	for (int precision = 0; precision < FP_PRECISION_COUNT; precision++) {
-		FP_PRODUCTS_FOR(c->be, FP_USE_ACTIVATION);
-		c->be->precision = (fp_precision)precision;
-		check_attention_backward(c, (fp_attention_shape)SHAPE(2, 70, 4, 2, 16, 0, 0));
-		check_attention_backward(c, (fp_attention_shape)SHAPE(1, 150, 2, 2, 64, 40, 0));
-		check_attention_backward(c, (fp_attention_shape)SHAPE(1, 200, 4, 1, 128, 0, 0));
-		check_attention_backward(c, (fp_attention_shape)SHAPE(2, 385, 6, 3, 128, 0, 0));
-		check_attention_backward(c, (fp_attention_shape)SHAPE(2, 330, 4, 2, 64, 130, 0));
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+		for (int precision = 0; precision < FP_PRECISION_COUNT; precision++) {
+			FP_PRODUCTS_FOR(c->be, FP_USE_ACTIVATION);
+			c->be->precision = (fp_precision)precision;
+			check_attention_backward(c, shapes[i]);
+		}
+		c->be->precision = FP_PRECISION_FP32;
+		if (fp_backend_can(c->be, FP_CAN_MULTIPLY_NARROW))
+			check_bf16_attention_backward(c, shapes[i]);
+	}
+}
+
+/* Gradients in bf16 have the same bits every time. On Hopper this runs kernels of our own only, not those of BLAS, which
+ * racecheck takes minutes for or does not support. */
+static void test_repeated_attention_backward(void **state)
+{
+	static const fp_attention_shape shapes[] = {SHAPE(1, 150, 2, 2, 64, 40, 0.125f), SHAPE(1, 200, 4, 1, 128, 0, 0.1f),
+												SHAPE(2, 385, 6, 3, 128, 0, 0.1f),
+												SHAPE(2, 330, 4, 2, 64, 130, 0.125f)};
+	contract *c = *state;
+	FP_PRODUCTS_FOR(c->be, FP_USE_ACTIVATION);
+	c->be->precision = FP_PRECISION_BF16;
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+		const fp_attention_shape *shape = &shapes[i];
+		int64_t tokens = shape->sequences * shape->length;
+		fp_matrix in[5], out[2][3]; /* Q, K, V, dout, out; dQ, dK, dV */
+		for (int k = 0; k < 5; k++) {
+			sample s = sample_normal(c, tokens, (k == 1 || k == 2 ? shape->kv_heads : shape->heads) * shape->head_dim);
+			in[k] = rounded_of(c, &s);
+			sample_free(c, &s);
+		}
+		assert_ok(c->ctx, c->be->transformer->attention(c->be, shape, in[0], in[1], in[2], in[4]));
+		for (int round = 0; round < 2; round++) {
+			for (int k = 0; k < 3; k++)
+				assert_ok(c->ctx, fp_matrix_new(c->be, &out[round][k], tokens, in[k].cols, FP_BF16));
+			assert_ok(c->ctx, c->be->gradients->attention_backward(c->be, shape, in[0], in[1], in[2], in[4], in[3],
+																   out[round][0], out[round][1], out[round][2]));
+		}
+		for (int k = 0; k < 3; k++) {
+			sample first = sample_filled(c, tokens, in[k].cols, NAN),
+				   second = sample_filled(c, tokens, in[k].cols, NAN);
+			assert_ok(c->ctx, c->be->memory->copy(c->be, first.view, out[0][k]));
+			assert_ok(c->ctx, c->be->memory->copy(c->be, second.view, out[1][k]));
+			double *want = sample_read(c, &first);
+			sample_expect(c, &second, want, 0, 0, "attention_backward, repeated");
+			free(want);
+			sample_free(c, &first);
+			sample_free(c, &second);
+			fp_matrix_free(c->be, &out[0][k]);
+			fp_matrix_free(c->be, &out[1][k]);
+		}
+		for (int k = 0; k < 5; k++)
+			fp_matrix_free(c->be, &in[k]);
 	}
 	c->be->precision = FP_PRECISION_FP32;
 }
@@ -248,6 +361,19 @@ static void check_narrow(contract *c, int64_t rows, int64_t cols)
 	assert_ok(c->ctx, c->be->gradients->adam_step(c->be, &rule, G.view, wide[0].view, wide[1].view, X.view));
 	expect_rounded(c, &X, out[0], "Adam's weights, narrow");
 	free(want);
+	/* from zero moments, the step is the same with a narrow mean: it is rounded after it was used */
+	fp_adam plain = {.rate = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .step = 1};
+	assert_ok(c->ctx, c->be->memory->copy(c->be, U.view, X.view));
+	assert_ok(c->ctx, c->be->memory->fill(c->be, wide[0].view, 0));
+	assert_ok(c->ctx, c->be->memory->fill(c->be, wide[1].view, 0));
+	assert_ok(c->ctx, c->be->gradients->adam_step(c->be, &plain, G.view, wide[0].view, wide[1].view, X.view));
+	want = sample_read(c, &X);
+	assert_ok(c->ctx, c->be->memory->fill(c->be, out[1], 0));
+	assert_ok(c->ctx, c->be->memory->fill(c->be, wide[1].view, 0));
+	assert_ok(c->ctx, c->be->gradients->adam_step(c->be, &plain, G.view, out[1], wide[1].view, U.view));
+	sample_expect(c, &U, want, 0, 0, "Adam's weights with a narrow mean");
+	expect_rounded(c, &wide[0], out[1], "Adam's mean, narrow");
+	free(want);
 	sample *all[] = {&X, &G, &U, &wide[0], &wide[1], &w, &sums};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		sample_free(c, all[i]);
@@ -262,23 +388,20 @@ static void test_narrow_results(void **state)
 		check_narrow(c, contract_shapes[i].rows, contract_shapes[i].cols);
 }
 
-/* A BF16 copy of the sample; the sample's numbers are rounded to bf16. */
-static fp_matrix rounded_of(contract *c, sample *s)
-{
-	fp_matrix narrow;
-	assert_ok(c->ctx, fp_matrix_new(c->be, &narrow, s->view.rows, s->view.cols, FP_BF16));
-	assert_ok(c->ctx, c->be->memory->copy(c->be, narrow, s->view));
-	assert_ok(c->ctx, c->be->memory->copy(c->be, s->view, narrow));
-	return narrow;
-}
-
 /* With BF16 matrices the result must be that of the same numbers in float, rounded once. */
 static void check_bf16(contract *c, int64_t rows, int64_t cols)
 {
 	sample X = sample_normal(c, rows, cols), Y = sample_normal(c, rows, cols), wide = sample_filled(c, rows, cols, NAN);
-	sample w = sample_normal(c, 1, cols);
-	fp_matrix x = rounded_of(c, &X), y = rounded_of(c, &Y), out;
+	sample w = sample_normal(c, 1, cols), other = sample_filled(c, rows, cols, NAN),
+		   dots = sample_filled(c, 1, rows, NAN);
+	fp_matrix x = rounded_of(c, &X), y = rounded_of(c, &Y), out, second;
 	assert_ok(c->ctx, fp_matrix_new(c->be, &out, rows, cols, FP_BF16));
+	assert_ok(c->ctx, fp_matrix_new(c->be, &second, rows, cols, FP_BF16));
+	assert_ok(c->ctx, c->be->linear->row_dot(c->be, X.view, Y.view, dots.view));
+	double *want = sample_read(c, &dots);
+	assert_ok(c->ctx, c->be->linear->row_dot(c->be, x, y, dots.view));
+	sample_expect(c, &dots, want, 0, 0, "row_dot of bf16");
+	free(want);
 	for (int kind = 0; kind < 2; kind++) {
 		assert_ok(c->ctx,
 				  c->be->transformer->norm(c->be, (fp_norm_kind)kind, X.view, w.view, w.view, 1e-5f, wide.view));
@@ -294,6 +417,14 @@ static void check_bf16(contract *c, int64_t rows, int64_t cols)
 		assert_ok(c->ctx, c->be->memory->copy(c->be, out, y));
 		assert_ok(c->ctx, c->be->transformer->activate_gated(c->be, f, x, out, out)); /* in place */
 		expect_rounded(c, &wide, out, "activate_gated of bf16");
+		assert_ok(c->ctx, c->be->gradients->activate_backward(c->be, f, X.view, Y.view, wide.view));
+		assert_ok(c->ctx, c->be->gradients->activate_backward(c->be, f, x, y, out));
+		expect_rounded(c, &wide, out, "activate_backward of bf16");
+		assert_ok(c->ctx,
+				  c->be->gradients->activate_gated_backward(c->be, f, X.view, Y.view, X.view, wide.view, other.view));
+		assert_ok(c->ctx, c->be->gradients->activate_gated_backward(c->be, f, x, y, x, out, second));
+		expect_rounded(c, &wide, out, "activate_gated_backward of bf16 by the gate");
+		expect_rounded(c, &other, second, "activate_gated_backward of bf16 by the other");
 	}
 	assert_ok(c->ctx, c->be->gradients->difference(c->be, 0.5f, X.view, Y.view, wide.view, NULL));
 	assert_ok(c->ctx, c->be->gradients->difference(c->be, 0.5f, x, y, out, NULL));
@@ -310,10 +441,10 @@ static void check_bf16(contract *c, int64_t rows, int64_t cols)
 	assert_ok(c->ctx, c->be->transformer->gather_rows(c->be, NULL, s.view, Y.view, out));
 	expect_rounded(c, &wide, out, "gather_rows to bf16");
 	sample_free(c, &s);
-	sample *all[] = {&X, &Y, &wide, &w};
+	sample *all[] = {&X, &Y, &wide, &w, &other, &dots};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		sample_free(c, all[i]);
-	fp_matrix *narrow[] = {&x, &y, &out};
+	fp_matrix *narrow[] = {&x, &y, &out, &second};
 	for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
 		fp_matrix_free(c->be, narrow[i]);
 }
@@ -394,4 +525,5 @@ static void test_precision_words(void **state)
 
 CONTRACT_TESTS(precision, cmocka_unit_test(test_relaxed_uses), cmocka_unit_test(test_precision_words));
 CONTRACT_TESTS(relaxed_gradients, cmocka_unit_test(test_relaxed_attention_backward));
-CONTRACT_TESTS(bf16, cmocka_unit_test(test_narrow_results), cmocka_unit_test(test_bf16_operands));
+CONTRACT_TESTS(bf16, cmocka_unit_test(test_narrow_results), cmocka_unit_test(test_bf16_operands),
+			   cmocka_unit_test(test_repeated_attention_backward));

@@ -7,9 +7,11 @@
 
 #include <math.h>
 
-struct adam_numbers {
+/* Mean: type of the mean of gradients. */
+template <typename Mean> struct adam_numbers {
 	const float *g;
-	float *m, *v, *w;
+	Mean *m;
+	float *v, *w;
 	__nv_bfloat16 *narrow; /* NULL: none */
 	int64_t gs, ms, vs, ws, ns;
 	/* rate and root include the bias corrections */
@@ -17,7 +19,8 @@ struct adam_numbers {
 	bool keep_zeros;
 };
 
-__device__ static inline void update(const adam_numbers &n, float g, float &m, float &v, float &w)
+template <typename Mean>
+__device__ static inline void update(const adam_numbers<Mean> &n, float g, float &m, float &v, float &w)
 {
 	if (n.keep_zeros && w == 0.0f) {
 		w = 0.0f; /* not −0.0 */
@@ -28,9 +31,9 @@ __device__ static inline void update(const adam_numbers &n, float g, float &m, f
 	w -= n.rate * m / (n.root * sqrtf(v) + n.epsilon);
 }
 
-static adam_numbers numbers_of(const fp_adam *rule)
+template <typename Mean> static adam_numbers<Mean> numbers_of(const fp_adam *rule)
 {
-	adam_numbers n = {};
+	adam_numbers<Mean> n = {};
 	n.beta1 = rule->beta1;
 	n.beta2 = rule->beta2;
 	n.epsilon = rule->epsilon;
@@ -40,19 +43,18 @@ static adam_numbers numbers_of(const fp_adam *rule)
 	return n;
 }
 
-fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W)
+template <typename Mean>
+static fp_status step_as(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W)
 {
-	const fp_matrix all[] = {G, M, V, W};
-	bool flat = true, aligned = true;
-	FP_REQUIRE(be, rule->step >= 1);
+	const fp_matrix all[] = {G, M, V, W, rule->narrow};
+	bool flat = true, fours = fp_matrix_size(G) % 4 == 0;
 	for (const fp_matrix &m : all) {
-		FP_REQUIRE(be, fp_cuda_is_f32(m) && fp_cuda_same_shape(m, G));
-		flat = flat && fp_cuda_is_contiguous(m);
-		aligned = aligned && (uintptr_t)fp_cuda_floats(m) % 16 == 0;
+		flat = flat && fp_cuda_is_flat(m);
+		fours = fours && fp_cuda_in_fours(fp_matrix_is_absent(m) ? m : fp_matrix_reshape(m, 1, fp_matrix_size(m)));
 	}
-	adam_numbers n = numbers_of(rule);
+	adam_numbers<Mean> n = numbers_of<Mean>(rule);
 	n.g = fp_cuda_floats(G);
-	n.m = fp_cuda_floats(M);
+	n.m = fp_cuda_at<Mean>(M);
 	n.v = fp_cuda_floats(V);
 	n.w = fp_cuda_floats(W);
 	n.gs = G.stride;
@@ -60,15 +62,11 @@ fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp
 	n.vs = V.stride;
 	n.ws = W.stride;
 	if (!fp_matrix_is_absent(rule->narrow)) {
-		FP_REQUIRE(be, fp_cuda_is_view(rule->narrow, FP_BF16) && fp_cuda_same_shape(rule->narrow, G));
 		n.narrow = fp_cuda_at<__nv_bfloat16>(rule->narrow);
 		n.ns = rule->narrow.stride;
-		flat = flat && fp_cuda_is_contiguous(rule->narrow);
-		aligned = aligned && (uintptr_t)n.narrow % 8 == 0;
 	}
-	int64_t size = fp_matrix_size(G);
-	if (flat && aligned && size % 4 == 0)
-		return fp_cuda_map(be, 1, size / 4, true, [=] __device__(int64_t, int64_t i) {
+	if (flat && fours)
+		return fp_cuda_map(be, 1, fp_matrix_size(G) / 4, true, [=] __device__(int64_t, int64_t i) {
 			float4 g = fp_cuda_load4(n.g + 4 * i), m = fp_cuda_load4(n.m + 4 * i), v = fp_cuda_load4(n.v + 4 * i);
 			float4 w = fp_cuda_load4(n.w + 4 * i);
 			update(n, g.x, m.x, v.x, w.x);
@@ -82,8 +80,20 @@ fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp
 				fp_cuda_store4(n.narrow + 4 * i, w);
 		});
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		update(n, n.g[i * n.gs + j], n.m[i * n.ms + j], n.v[i * n.vs + j], n.w[i * n.ws + j]);
+		float m = fp_cuda_load(n.m + i * n.ms + j);
+		update(n, n.g[i * n.gs + j], m, n.v[i * n.vs + j], n.w[i * n.ws + j]);
+		fp_cuda_store(n.m + i * n.ms + j, m);
 		if (n.narrow)
 			fp_cuda_store(n.narrow + i * n.ns + j, n.w[i * n.ws + j]);
 	});
+}
+
+fp_status fp_cuda_adam_step(fp_backend *be, const fp_adam *rule, fp_matrix G, fp_matrix M, fp_matrix V, fp_matrix W)
+{
+	FP_REQUIRE(be, rule->step >= 1);
+	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32_or_bf16(M) && fp_cuda_is_f32(V) && fp_cuda_is_f32(W));
+	FP_REQUIRE(be, fp_cuda_same_shape(G, M) && fp_cuda_same_shape(G, V) && fp_cuda_same_shape(G, W));
+	FP_REQUIRE(be, fp_matrix_is_absent(rule->narrow) ||
+					   (fp_cuda_is_view(rule->narrow, FP_BF16) && fp_cuda_same_shape(rule->narrow, G)));
+	return M.dtype == FP_BF16 ? step_as<__nv_bfloat16>(be, rule, G, M, V, W) : step_as<float>(be, rule, G, M, V, W);
 }

@@ -18,26 +18,37 @@
 
 enum { THREADS = FP_CUDA_ATTENTION_THREADS };
 
-/* O and dO, for rowsum(dO∘O). */
-struct output_pair {
-	const float *out, *dout;
-	int64_t out_stride, dout_stride, head_dim, kv_heads, group;
-	float scale;
+/* Operands, all of one type, results and workspace of all blocks. */
+struct backward_space {
+	fp_cuda_heads Q, K, V, O, dO;
+	fp_matrix dQ, dK, dV;
+	float *scores;
+	float *slopes;           /* of the soft cap; NULL without */
+	void *weights, *dscores; /* weights: the same memory as scores unless rounded */
 };
 
-/* Pointers to O and dO for one row of scores. */
-__device__ static inline void row_outputs(const fp_cuda_score_block &b, const output_pair &o, int64_t row,
-										  const float **out, const float **dout)
-{
-	int64_t part = row / b.count, token = b.query_row + row % b.count;
-	int64_t head = part % o.kv_heads * o.group + part / o.kv_heads;
-	*out = o.out + token * o.out_stride + head * o.head_dim;
-	*dout = o.dout + token * o.dout_stride + head * o.head_dim;
-}
+/* O and dO, for rowsum(dO∘O). */
+template <typename T> struct output_pair {
+	const T *out, *dout;
+	int64_t out_stride, dout_stride, head_dim, kv_heads, group;
+	float scale;
+
+	/* The terms of one row of scores that are `lane` of every `lanes`. */
+	__device__ double sum(const fp_cuda_score_block &b, int64_t row, int64_t lane, int64_t lanes) const
+	{
+		int64_t part = row / b.count, token = b.query_row + row % b.count;
+		int64_t at = (part % kv_heads * group + part / kv_heads) * head_dim;
+		double sum = 0;
+		for (int64_t e = at + lane; e < at + head_dim; e += lanes)
+			sum += (double)fp_cuda_load(out + token * out_stride + e) *
+				   (double)fp_cuda_load(dout + token * dout_stride + e);
+		return sum;
+	}
+};
 
 /* weights ← P, dscores (dP) ← dS; weights may be the scores themselves. */
 template <typename T>
-__global__ static void softmax_backward_kernel(fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
+__global__ static void softmax_backward_kernel(fp_cuda_score_block b, output_pair<T> o, const float *scores, T *weights,
 											   T *dscores)
 {
 	__shared__ float shared[33];
@@ -45,12 +56,8 @@ __global__ static void softmax_backward_kernel(fp_cuda_score_block b, output_pai
 	int64_t keys = b.end - b.begin;
 	for (int64_t r = blockIdx.x; r < b.rows; r += gridDim.x) {
 		int64_t from = b.from(r), to = b.to(r);
-		const float *out, *dout, *x = scores + r * keys;
-		row_outputs(b, o, r, &out, &dout);
-		double sum = 0;
-		for (int64_t e = threadIdx.x; e < o.head_dim; e += THREADS)
-			sum += (double)out[e] * (double)dout[e];
-		float centre = (float)fp_cuda_block_sum(sum, wide);
+		const float *x = scores + r * keys;
+		float centre = (float)fp_cuda_block_sum(o.sum(b, r, threadIdx.x, THREADS), wide);
 		fp_cuda_row_scale scale = fp_cuda_scale_row(x, from, to, shared);
 		for (int64_t j = threadIdx.x; j < keys; j += THREADS) {
 			bool seen = j >= from && j < to;
@@ -64,17 +71,12 @@ __global__ static void softmax_backward_kernel(fp_cuda_score_block b, output_pai
 
 /* The same with a warp for each row. Keys that a query does not see have P = 0 and a finite dP, so dS is 0 there. */
 template <int FOURS, typename T>
-__global__ static void softmax_backward_rows_kernel(fp_cuda_score_block b, output_pair o, const float *scores,
+__global__ static void softmax_backward_rows_kernel(fp_cuda_score_block b, output_pair<T> o, const float *scores,
 													T *weights, T *dscores)
 {
 	int64_t keys = b.end - b.begin, step = (int64_t)gridDim.x * (THREADS / 32);
 	for (int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; r < b.rows; r += step) {
-		const float *out, *dout;
-		row_outputs(b, o, r, &out, &dout);
-		double sum = 0;
-		for (int64_t e = threadIdx.x % 32; e < o.head_dim; e += 32)
-			sum += (double)out[e] * (double)dout[e];
-		float centre = (float)fp_cuda_warp_sum(sum);
+		float centre = (float)fp_cuda_warp_sum(o.sum(b, r, threadIdx.x % 32, 32));
 		fp_cuda_row<FOURS> row;
 		row.softmax(scores + r * keys, keys, b.from(r), b.to(r));
 #pragma unroll
@@ -92,10 +94,15 @@ __global__ static void softmax_backward_rows_kernel(fp_cuda_score_block b, outpu
 }
 
 template <typename T>
-static fp_status softmax_backward(fp_backend *be, fp_cuda_score_block b, output_pair o, const float *scores, T *weights,
-								  T *dscores)
+static fp_status softmax_backward(const fp_cuda_attention_plan *plan, fp_cuda_score_block b, const backward_space *w)
 {
+	const fp_attention_shape *s = plan->shape;
+	fp_backend *be = plan->be;
 	cudaStream_t stream = fp_cuda_stream(be);
+	const float *scores = w->scores;
+	T *weights = (T *)w->weights, *dscores = (T *)w->dscores;
+	output_pair<T> o = {(const T *)w->O.data, (const T *)w->dO.data,  w->O.stride, w->dO.stride, s->head_dim,
+						s->kv_heads,          s->heads / s->kv_heads, s->scale};
 	fp_cuda_by_row(
 		b.end - b.begin,
 		[&](auto fours) {
@@ -109,16 +116,6 @@ static fp_status softmax_backward(fp_backend *be, fp_cuda_score_block b, output_
 	FP_LAUNCHED(be);
 	return FP_OK;
 }
-
-/* Operands, results and workspace of all blocks. */
-struct backward_space {
-	fp_cuda_heads Q, K, V, dO;
-	output_pair outputs;
-	fp_matrix dQ, dK, dV;
-	float *scores;
-	float *slopes;           /* of the soft cap; NULL without */
-	void *weights, *dscores; /* weights: the same memory as scores unless rounded */
-};
 
 /* dscores ← dscores∘slopes */
 template <typename T>
@@ -136,10 +133,7 @@ static fp_status backward_block(const fp_cuda_attention_plan *plan, const backwa
 	if (!fp_attention_is_plain(plan->shape))
 		FP_OR_RETURN(fp_cuda_shape_scores(plan, &b, w->scores, w->slopes));
 	FP_OR_RETURN(fp_cuda_score(plan, &b, 1.0f, &w->dO, &w->V, w->dscores, w->dO.type));
-	FP_OR_RETURN(
-		plan->round
-			? softmax_backward(be, b, w->outputs, w->scores, (__nv_bfloat16 *)w->weights, (__nv_bfloat16 *)w->dscores)
-			: softmax_backward(be, b, w->outputs, w->scores, (float *)w->weights, (float *)w->dscores));
+	FP_OR_RETURN(plan->round ? softmax_backward<__nv_bfloat16>(plan, b, w) : softmax_backward<float>(plan, b, w));
 	if (w->slopes)
 		FP_OR_RETURN(plan->round ? apply_slopes(be, &b, w->slopes, (__nv_bfloat16 *)w->dscores)
 								 : apply_slopes(be, &b, w->slopes, (float *)w->dscores));
@@ -150,35 +144,44 @@ static fp_status backward_block(const fp_cuda_attention_plan *plan, const backwa
 
 #ifdef FP_HAS_HOPPER
 /* True if the kernels for Hopper can do all of it. */
-static bool is_for_hopper(const fp_cuda_attention_plan *plan, const fp_cuda_flash *f, const backward_space *w,
-						  fp_matrix out, fp_matrix dout)
+static bool is_for_hopper(const fp_cuda_attention_plan *plan, const fp_cuda_flash *f, const backward_space *w)
 {
-	const fp_matrix floats[] = {out, dout, w->dQ, w->dK, w->dV};
+	const fp_matrix results[] = {w->dQ, w->dK, w->dV};
+	const fp_cuda_heads outputs[] = {w->O, w->dO};
 	bool aligned = true;
-	for (const fp_matrix &m : floats)
+	for (const fp_matrix &m : results)
 		aligned = aligned && fp_cuda_in_fours(m);
+	for (const fp_cuda_heads &h : outputs)
+		aligned = aligned && h.stride % 8 == 0 && (uintptr_t)h.data % 16 == 0; /* tiles are copied in 16 bytes */
 	return fp_cuda_state_of(plan->be)->is_hopper && fp_cuda_is_flash(plan) && aligned &&
 		   fp_cuda_flash_supports(f, plan->shape);
 }
 
-static fp_status backward_on_hopper(const fp_cuda_attention_plan *plan, const fp_cuda_flash *f, const backward_space *w,
-									fp_matrix out, fp_matrix dout)
+static fp_status backward_on_hopper(const fp_cuda_attention_plan *plan, const fp_cuda_flash *f, const backward_space *w)
 {
-	fp_cuda_flash_gradients g = {(const __nv_bfloat16 *)w->dO.data,
-								 fp_cuda_floats(out),
-								 fp_cuda_floats(dout),
-								 fp_cuda_floats(w->dQ),
-								 fp_cuda_floats(w->dK),
-								 fp_cuda_floats(w->dV),
+	fp_cuda_flash_gradients g = {(const __nv_bfloat16 *)w->O.data,
+								 (const __nv_bfloat16 *)w->dO.data,
+								 w->O.stride,
 								 w->dO.stride,
-								 out.stride,
-								 dout.stride,
-								 w->dQ.stride,
-								 w->dK.stride,
-								 w->dV.stride};
+								 w->dQ,
+								 w->dK,
+								 w->dV};
 	return fp_cuda_flash_backward_hopper(plan->be, f, &g, plan->shape);
 }
 #endif
+
+/* *sum ← zeros, in F32: in its own place or, if that is narrow, in `space` */
+static fp_status take_sum(fp_backend *be, fp_cuda_scratch *space, fp_matrix *sum)
+{
+	if (sum->dtype != FP_F32) {
+		FP_OR_RETURN(space->take(be, fp_matrix_size(*sum) * (int64_t)sizeof(float)));
+		sum->buffer = space->buffer;
+		sum->offset = 0;
+		sum->stride = sum->cols;
+		sum->dtype = FP_F32;
+	}
+	return fp_cuda_fill(be, *sum, 0.0f);
+}
 
 fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *shape, fp_matrix Q, fp_matrix K,
 									 fp_matrix V, fp_matrix out, fp_matrix dout, fp_matrix dQ, fp_matrix dK,
@@ -186,26 +189,27 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 {
 	fp_cuda_attention_plan plan;
 	FP_OR_RETURN(fp_cuda_attention_plan_of(be, shape, Q, K, V, out, &plan));
-	FP_REQUIRE(be, fp_cuda_is_f32(Q) && fp_cuda_is_f32(dout) && fp_cuda_is_f32(dQ) && fp_cuda_is_f32(dK) &&
-					   fp_cuda_is_f32(dV));
+	FP_REQUIRE(be, fp_cuda_is_view(dout, Q.dtype) && fp_cuda_is_f32_or_bf16(dQ));
+	FP_REQUIRE(be, fp_cuda_is_view(dK, dQ.dtype) && fp_cuda_is_view(dV, dQ.dtype));
 	FP_REQUIRE(be, fp_cuda_same_shape(dout, Q) && fp_cuda_same_shape(dQ, Q));
 	FP_REQUIRE(be, shape->past == 0 && shape->key_rows == 0);
 	FP_REQUIRE(be, fp_cuda_same_shape(dK, K) && fp_cuda_same_shape(dV, K));
 	if (Q.rows == 0 || shape->heads == 0)
 		return FP_OK;
-	fp_cuda_scratch q, k, v, d, scores, weights, dscores, slopes;
+	fp_cuda_scratch q, k, v, o, d, scores, weights, dscores, slopes, keys, values;
 	backward_space w = {};
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, Q, &q, &w.Q));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, K, &k, &w.K));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, V, &v, &w.V));
+	FP_OR_RETURN(fp_cuda_heads_of(&plan, out, &o, &w.O));
 	FP_OR_RETURN(fp_cuda_heads_of(&plan, dout, &d, &w.dO));
 	w.dQ = dQ;
 	w.dK = dK;
 	w.dV = dV;
 #ifdef FP_HAS_HOPPER
 	fp_cuda_flash flash = fp_cuda_flash_of(&plan, &w.Q, &w.K, &w.V);
-	if (is_for_hopper(&plan, &flash, &w, out, dout))
-		return backward_on_hopper(&plan, &flash, &w, out, dout);
+	if (is_for_hopper(&plan, &flash, &w))
+		return backward_on_hopper(&plan, &flash, &w);
 #endif
 	FP_OR_RETURN(scores.take(be, plan.entries * 4));
 	FP_OR_RETURN(dscores.take(be, plan.entries * w.dO.size));
@@ -217,10 +221,11 @@ fp_status fp_cuda_attention_backward(fp_backend *be, const fp_attention_shape *s
 	w.scores = scores.as<float>();
 	w.dscores = dscores.as<void>();
 	w.weights = plan.round ? weights.as<void>() : (void *)w.scores;
-	w.outputs =
-		output_pair{fp_cuda_floats(out), fp_cuda_floats(dout),           out.stride,  dout.stride, shape->head_dim,
-					shape->kv_heads,     shape->heads / shape->kv_heads, shape->scale};
-	FP_OR_RETURN(fp_cuda_fill(be, dK, 0.0f));
-	FP_OR_RETURN(fp_cuda_fill(be, dV, 0.0f));
-	return fp_cuda_each_block(&plan, [&](fp_cuda_score_block b) { return backward_block(&plan, &w, b); });
+	FP_OR_RETURN(take_sum(be, &keys, &w.dK));
+	FP_OR_RETURN(take_sum(be, &values, &w.dV));
+	FP_OR_RETURN(fp_cuda_each_block(&plan, [&](fp_cuda_score_block b) { return backward_block(&plan, &w, b); }));
+	if (dK.dtype == FP_F32)
+		return FP_OK;
+	FP_OR_RETURN(be->memory->copy(be, dK, w.dK));
+	return be->memory->copy(be, dV, w.dV);
 }

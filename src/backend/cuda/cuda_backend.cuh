@@ -148,6 +148,11 @@ static inline bool fp_cuda_is_f32_or_bf16(fp_matrix m)
 {
 	return fp_cuda_is_view(m, m.dtype == FP_BF16 ? FP_BF16 : FP_F32);
 }
+/* F32 to either type, or BF16 to BF16. */
+static inline bool fp_cuda_narrows(fp_matrix in, fp_matrix out)
+{
+	return fp_cuda_is_f32_or_bf16(in) && fp_cuda_is_f32_or_bf16(out) && (in.dtype == FP_F32 || out.dtype == FP_BF16);
+}
 static inline bool fp_cuda_same_shape(fp_matrix a, fp_matrix b)
 {
 	return a.rows == b.rows && a.cols == b.cols;

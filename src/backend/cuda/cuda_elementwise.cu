@@ -187,21 +187,15 @@ static fp_status activate_any(fp_backend *be, fp_activation kind, fp_matrix G, f
 	});
 }
 
-/* F32 to either type, or BF16 to BF16. */
-static bool narrows(fp_matrix in, fp_matrix out)
-{
-	return fp_cuda_is_f32_or_bf16(in) && fp_cuda_is_f32_or_bf16(out) && (in.dtype == FP_F32 || out.dtype == FP_BF16);
-}
-
 fp_status fp_cuda_activate(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix Y)
 {
-	FP_REQUIRE(be, narrows(X, Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_cuda_narrows(X, Y) && fp_cuda_same_shape(X, Y));
 	return activate_any(be, kind, X, fp_matrix{}, Y);
 }
 
 fp_status fp_cuda_activate_gated(fp_backend *be, fp_activation kind, fp_matrix G, fp_matrix U, fp_matrix Y)
 {
-	FP_REQUIRE(be, narrows(G, Y) && fp_cuda_is_view(U, G.dtype));
+	FP_REQUIRE(be, fp_cuda_narrows(G, Y) && fp_cuda_is_view(U, G.dtype));
 	FP_REQUIRE(be, fp_cuda_same_shape(G, U) && fp_cuda_same_shape(G, Y));
 	return activate_any(be, kind, G, U, Y);
 }

@@ -14,12 +14,11 @@ struct fp_cuda_flash {
 	float scale;
 };
 
-/* Gradients of the same attention. d: dO in bf16, as the products read it. */
+/* Gradients of the same attention, from its output and that output's gradient. */
 struct fp_cuda_flash_gradients {
-	const __nv_bfloat16 *d;
-	const float *out, *dout;
-	float *dq, *dk, *dv;
-	int64_t d_stride, out_stride, dout_stride, dq_stride, dk_stride, dv_stride;
+	const __nv_bfloat16 *out, *dout;
+	int64_t out_stride, dout_stride;
+	fp_matrix dQ, dK, dV; /* all F32 or all BF16 */
 };
 
 /* True when the kernel supports these operands. */

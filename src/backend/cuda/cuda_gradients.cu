@@ -82,39 +82,67 @@ fp_status fp_cuda_norm_backward(fp_backend *be, fp_norm_kind kind, fp_matrix X, 
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-template <fp_activation kind, typename T>
-static fp_status slope_as(fp_backend *be, fp_matrix X, fp_matrix dY, fp_matrix dX, T *dx)
+/* In: type of X and dY, F32 or that of dX. */
+template <fp_activation kind, typename In, typename T>
+static fp_status slope_as(fp_backend *be, fp_matrix X, fp_matrix dY, fp_matrix dX)
 {
-	const float *x = fp_cuda_floats(X), *dy = fp_cuda_floats(dY);
+	const In *x = fp_cuda_at<In>(X), *dy = fp_cuda_at<In>(dY);
+	T *dx = fp_cuda_at<T>(dX);
 	int64_t xs = X.stride, dys = dY.stride, dxs = dX.stride;
 	bool flat = fp_cuda_is_contiguous(X) && fp_cuda_is_contiguous(dY) && fp_cuda_is_contiguous(dX);
 	return fp_cuda_map(be, X.rows, X.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		fp_cuda_store(dx + i * dxs + j, dy[i * dys + j] * activation_slope<kind>(x[i * xs + j]));
+		fp_cuda_store(dx + i * dxs + j,
+					  fp_cuda_load(dy + i * dys + j) * activation_slope<kind>(fp_cuda_load(x + i * xs + j)));
 	});
 }
 
 fp_status fp_cuda_activate_backward(fp_backend *be, fp_activation kind, fp_matrix X, fp_matrix dY, fp_matrix dX)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(dY) && fp_cuda_is_f32_or_bf16(dX));
+	FP_REQUIRE(be, fp_cuda_narrows(X, dX) && fp_cuda_is_view(dY, X.dtype));
 	FP_REQUIRE(be, fp_cuda_same_shape(X, dY) && fp_cuda_same_shape(X, dX));
 	return fp_cuda_by_activation(be, kind, [&](auto k) {
-		return fp_cuda_by_type(dX, [&](auto *dx) { return slope_as<decltype(k)::value>(be, X, dY, dX, dx); });
+		constexpr fp_activation f = decltype(k)::value;
+		return X.dtype == FP_BF16    ? slope_as<f, __nv_bfloat16, __nv_bfloat16>(be, X, dY, dX)
+			   : dX.dtype == FP_BF16 ? slope_as<f, float, __nv_bfloat16>(be, X, dY, dX)
+									 : slope_as<f, float, float>(be, X, dY, dX);
 	});
 }
 
-template <fp_activation kind, typename T>
-static fp_status gated_slope_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix dY, fp_matrix dG, fp_matrix dU,
-								T *dg)
+/* *dg ← d·up·f'(gate), *du ← d·f(gate) */
+template <fp_activation kind>
+__device__ static inline void gated_slopes(float gate, float up, float d, float *dg, float *du)
 {
-	const float *g = fp_cuda_floats(G), *u = fp_cuda_floats(U), *dy = fp_cuda_floats(dY);
-	T *du = fp_cuda_at<T>(dU);
+	*dg = d * up * activation_slope<kind>(gate);
+	*du = d * activation<kind>(gate);
+}
+
+/* In: type of G, U and dY, F32 or that of dG and dU. */
+template <fp_activation kind, typename In, typename T>
+static fp_status gated_slope_as(fp_backend *be, fp_matrix G, fp_matrix U, fp_matrix dY, fp_matrix dG, fp_matrix dU)
+{
+	const In *g = fp_cuda_at<In>(G), *u = fp_cuda_at<In>(U), *dy = fp_cuda_at<In>(dY);
+	T *dg = fp_cuda_at<T>(dG), *du = fp_cuda_at<T>(dU);
 	int64_t gs = G.stride, us = U.stride, dys = dY.stride, dgs = dG.stride, dus = dU.stride;
 	bool flat = fp_cuda_is_contiguous(G) && fp_cuda_is_contiguous(U) && fp_cuda_is_contiguous(dY) &&
 				fp_cuda_is_contiguous(dG) && fp_cuda_is_contiguous(dU);
+	if (fp_cuda_in_fours(G) && fp_cuda_in_fours(U) && fp_cuda_in_fours(dY) && fp_cuda_in_fours(dG) &&
+		fp_cuda_in_fours(dU))
+		return fp_cuda_map(be, G.rows, G.cols / 4, flat, [=] __device__(int64_t i, int64_t j) {
+			float4 a = fp_cuda_load4(g + i * gs + 4 * j), b = fp_cuda_load4(u + i * us + 4 * j),
+				   d = fp_cuda_load4(dy + i * dys + 4 * j), da, db;
+			gated_slopes<kind>(a.x, b.x, d.x, &da.x, &db.x);
+			gated_slopes<kind>(a.y, b.y, d.y, &da.y, &db.y);
+			gated_slopes<kind>(a.z, b.z, d.z, &da.z, &db.z);
+			gated_slopes<kind>(a.w, b.w, d.w, &da.w, &db.w);
+			fp_cuda_store4(dg + i * dgs + 4 * j, da);
+			fp_cuda_store4(du + i * dus + 4 * j, db);
+		});
 	return fp_cuda_map(be, G.rows, G.cols, flat, [=] __device__(int64_t i, int64_t j) {
-		float gate = g[i * gs + j], up = u[i * us + j], d = dy[i * dys + j];
-		fp_cuda_store(dg + i * dgs + j, d * up * activation_slope<kind>(gate));
-		fp_cuda_store(du + i * dus + j, d * activation<kind>(gate));
+		float da, db;
+		gated_slopes<kind>(fp_cuda_load(g + i * gs + j), fp_cuda_load(u + i * us + j), fp_cuda_load(dy + i * dys + j),
+						   &da, &db);
+		fp_cuda_store(dg + i * dgs + j, da);
+		fp_cuda_store(du + i * dus + j, db);
 	});
 }
 
@@ -124,11 +152,13 @@ fp_status fp_cuda_activate_gated_backward(fp_backend *be, fp_activation kind, fp
 	const fp_matrix all[] = {G, U, dY, dG, dU};
 	for (const fp_matrix &m : all)
 		FP_REQUIRE(be, fp_cuda_same_shape(m, G));
-	FP_REQUIRE(be, fp_cuda_is_f32(G) && fp_cuda_is_f32(U) && fp_cuda_is_f32(dY));
-	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(dG) && fp_cuda_is_view(dU, dG.dtype));
+	FP_REQUIRE(be, fp_cuda_narrows(G, dG) && fp_cuda_is_view(U, G.dtype) && fp_cuda_is_view(dY, G.dtype));
+	FP_REQUIRE(be, fp_cuda_is_view(dU, dG.dtype));
 	return fp_cuda_by_activation(be, kind, [&](auto k) {
-		return fp_cuda_by_type(dG,
-							   [&](auto *dg) { return gated_slope_as<decltype(k)::value>(be, G, U, dY, dG, dU, dg); });
+		constexpr fp_activation f = decltype(k)::value;
+		return G.dtype == FP_BF16    ? gated_slope_as<f, __nv_bfloat16, __nv_bfloat16>(be, G, U, dY, dG, dU)
+			   : dG.dtype == FP_BF16 ? gated_slope_as<f, float, __nv_bfloat16>(be, G, U, dY, dG, dU)
+									 : gated_slope_as<f, float, float>(be, G, U, dY, dG, dU);
 	});
 }
 

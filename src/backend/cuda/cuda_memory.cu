@@ -324,19 +324,25 @@ fp_status fp_cuda_download(fp_backend *be, void *host, fp_dtype dtype, int64_t s
 	}
 }
 
+template <typename T> static fp_status fill_as(fp_backend *be, fp_matrix out, float value)
+{
+	T *entries = fp_cuda_at<T>(out);
+	int64_t stride = out.stride;
+	return fp_cuda_map(be, out.rows, out.cols, fp_cuda_is_contiguous(out),
+					   [=] __device__(int64_t i, int64_t j) { fp_cuda_store(entries + i * stride + j, value); });
+}
+
 fp_status fp_cuda_fill(fp_backend *be, fp_matrix out, float value)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(out) || fp_cuda_is_u8(out));
-	FP_REQUIRE(be, out.dtype == FP_F32 || (value >= 0.0f && value <= 255.0f));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(out) || fp_cuda_is_u8(out));
+	FP_REQUIRE(be, out.dtype != FP_U8 || (value >= 0.0f && value <= 255.0f));
 	int64_t stride = out.stride;
 	if (out.dtype == FP_U8) {
 		uint8_t *bytes = fp_cuda_bytes(out), byte = (uint8_t)value;
 		return fp_cuda_map(be, out.rows, out.cols, fp_cuda_is_contiguous(out),
 						   [=] __device__(int64_t i, int64_t j) { bytes[i * stride + j] = byte; });
 	}
-	float *floats = fp_cuda_floats(out);
-	return fp_cuda_map(be, out.rows, out.cols, fp_cuda_is_contiguous(out),
-					   [=] __device__(int64_t i, int64_t j) { floats[i * stride + j] = value; });
+	return out.dtype == FP_BF16 ? fill_as<__nv_bfloat16>(be, out, value) : fill_as<float>(be, out, value);
 }
 
 /* Memory that the pool holds but nobody uses counts as available. */

@@ -57,14 +57,15 @@ fp_status fp_cuda_mask_distance(fp_backend *be, fp_matrix a, fp_matrix b, int64_
 }
 
 /* A block for each row. */
-__global__ static void row_dot_kernel(int64_t rows, int64_t cols, const float *x, int64_t xs, const float *y,
-									  int64_t ys, float *out)
+template <typename T>
+__global__ static void row_dot_kernel(int64_t rows, int64_t cols, const T *x, int64_t xs, const T *y, int64_t ys,
+									  float *out)
 {
 	__shared__ double shared[33];
 	for (int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
 		double sum = 0;
 		for (int64_t j = threadIdx.x; j < cols; j += THREADS)
-			sum += (double)x[i * xs + j] * (double)y[i * ys + j];
+			sum += (double)fp_cuda_load(x + i * xs + j) * (double)fp_cuda_load(y + i * ys + j);
 		sum = fp_cuda_block_sum(sum, shared);
 		if (threadIdx.x == 0)
 			out[i] = (float)sum;
@@ -73,14 +74,17 @@ __global__ static void row_dot_kernel(int64_t rows, int64_t cols, const float *x
 
 fp_status fp_cuda_row_dot(fp_backend *be, fp_matrix X, fp_matrix Y, fp_matrix out)
 {
-	FP_REQUIRE(be, fp_cuda_is_f32(X) && fp_cuda_is_f32(Y) && fp_cuda_same_shape(X, Y));
+	FP_REQUIRE(be, fp_cuda_is_f32_or_bf16(X) && fp_cuda_is_view(Y, X.dtype) && fp_cuda_same_shape(X, Y));
 	FP_REQUIRE(be, fp_cuda_is_vector(out, X.rows));
 	if (X.rows == 0)
 		return FP_OK;
-	row_dot_kernel<<<(unsigned)fp_smaller(X.rows, 65535), THREADS, 0, fp_cuda_stream(be)>>>(
-		X.rows, X.cols, fp_cuda_floats(X), X.stride, fp_cuda_floats(Y), Y.stride, fp_cuda_floats(out));
-	FP_LAUNCHED(be);
-	return FP_OK;
+	return fp_cuda_by_type(X, [&](auto *x) {
+		using T = std::remove_pointer_t<decltype(x)>;
+		row_dot_kernel<T><<<(unsigned)fp_smaller(X.rows, 65535), THREADS, 0, fp_cuda_stream(be)>>>(
+			X.rows, X.cols, x, X.stride, fp_cuda_at<T>(Y), Y.stride, fp_cuda_floats(out));
+		FP_LAUNCHED(be);
+		return FP_OK;
+	});
 }
 
 /* *out ← the largest key. It also says whether all numbers are finite: with `finite`, NaN counts as larger than

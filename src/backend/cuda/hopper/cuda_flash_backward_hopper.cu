@@ -18,6 +18,8 @@
  */
 #include "backend/cuda/hopper/hopper_ring.cuh"
 
+#include <type_traits>
+
 enum {
 	GROUP = HOPPER_GROUP,
 	GROUPS = 2,                     /* that multiply */
@@ -29,9 +31,23 @@ enum {
 	GROUP_REGISTERS = 232
 };
 
-struct backward_work {
+/* Rows of a matrix of heads, from some row and column on. */
+template <typename T> struct rows_of_head {
+	T *at;
+	int64_t stride;
+
+	__device__ rows_of_head from(int64_t row, int column) const
+	{
+		return rows_of_head{at + row * stride + column, stride};
+	}
+};
+using operand = rows_of_head<const __nv_bfloat16>;
+
+/* T: type of the gradients. */
+template <typename T> struct backward_work {
 	fp_cuda_flash f; /* scale: of powers of two */
-	fp_cuda_flash_gradients g;
+	operand q, k, v, out, dout;
+	rows_of_head<T> dq, dk, dv;
 	float *log_sum, *centre; /* of each head and query */
 	int64_t tokens;
 	float scale;
@@ -49,7 +65,8 @@ template <int D> struct backward_space {
 	static constexpr unsigned bytes =
 		1024 + 2 * own_tile<D>::bytes + other_ring<D>::bytes + 2 * STAGES * OTHERS * sizeof(float);
 
-	__device__ backward_space(char *memory, uint64_t *barriers)
+	/* readers: threads that tell when they have read a tile */
+	__device__ backward_space(char *memory, uint64_t *barriers, unsigned readers)
 	{
 		unsigned base = (shared_address(memory) + 1023) & ~1023U; /* tiles begin at multiples of 1024 */
 		own[0] = base;
@@ -58,27 +75,16 @@ template <int D> struct backward_space {
 		ready = shared_address(barriers + 2 * STAGES);
 		log_sum = (float *)(memory + (ring.base + other_ring<D>::bytes - shared_address(memory)));
 		centre = log_sum + STAGES * OTHERS;
-		ring.init_barriers(GROUPS * GROUP / 32);
+		ring.init_barriers(readers);
 		if (threadIdx.x == 0)
 			hopper_barrier_init(ready, GROUP);
 		__syncthreads();
 	}
 };
 
-/* A matrix of heads at one head of one sequence. */
-struct rows_of_head {
-	const __nv_bfloat16 *at;
-	int64_t stride;
-};
-
-__device__ static inline rows_of_head rows_at(const __nv_bfloat16 *m, int64_t stride, int64_t start, int column)
-{
-	return rows_of_head{m + start * stride + column, stride};
-}
-
 template <int D>
-__device__ static inline void load_own(const backward_space<D> &space, rows_of_head a, rows_of_head b, int first,
-									   int length, hopper_announcer &announcer)
+__device__ static inline void load_own(const backward_space<D> &space, operand a, operand b, int first, int length,
+									   hopper_announcer &announcer)
 {
 	own_tile<D>::load(space.own[0], a.at, a.stride, first, length);
 	own_tile<D>::load(space.own[1], b.at, b.stride, first, length);
@@ -95,9 +101,18 @@ template <int D> __device__ static inline void multiply_rows(float (&s)[OTHERS /
 	hopper_mma_commit();
 }
 
+__device__ static inline void store_pair(float *out, float a, float b)
+{
+	*(float2 *)out = float2{a, b};
+}
+__device__ static inline void store_pair(__nv_bfloat16 *out, float a, float b)
+{
+	*(unsigned *)out = pack(a, b);
+}
+
 /* out[row] ← factor·sums for the thread's two rows, `row` and the eighth after it */
-template <int D>
-__device__ static inline void write_sums(float *out, int64_t stride, int row, int length, const float (&factor)[2],
+template <int D, typename T>
+__device__ static inline void write_sums(rows_of_head<T> out, int row, int length, const float (&factor)[2],
 										 const float (&sums)[D / 8][4])
 {
 #pragma unroll
@@ -105,32 +120,30 @@ __device__ static inline void write_sums(float *out, int64_t stride, int row, in
 		if (row + h * 8 < length)
 #pragma unroll
 			for (int n = 0; n < D / 8; n++)
-				*(float2 *)(out + (row + h * 8) * stride + n * 8 + threadIdx.x % 4 * 2) =
-					float2{factor[h] * sums[n][2 * h], factor[h] * sums[n][2 * h + 1]};
+				store_pair(out.at + (row + h * 8) * out.stride + n * 8 + threadIdx.x % 4 * 2,
+						   factor[h] * sums[n][2 * h], factor[h] * sums[n][2 * h + 1]);
 }
 
 /* --- by the queries ------------------------------------------------------------------------------------------------ */
 
 /* rowsum(dO∘O) of one query; four lanes share it */
-template <int D> __device__ static inline float centre_of(const float *out, const float *dout)
+template <int D> __device__ static inline float centre_of(const __nv_bfloat16 *out, const __nv_bfloat16 *dout)
 {
 	float sum = 0;
 #pragma unroll
-	for (int e = 0; e < D; e += 16) {
-		float4 a = *(const float4 *)(out + e + threadIdx.x % 4 * 4),
-			   b = *(const float4 *)(dout + e + threadIdx.x % 4 * 4);
+	for (int e = (int)threadIdx.x % 4 * 4; e < D; e += 16) {
+		float4 a = fp_cuda_load4(out + e), b = fp_cuda_load4(dout + e);
 		sum += (a.x * b.x + a.y * b.y) + (a.z * b.z + a.w * b.w);
 	}
 	return sum_of_row(sum);
 }
 
 /* dQ of the thread's two queries, `row` and the eighth after it; tiles of keys begin at `begin`. */
-template <int D>
-__device__ static inline void sum_queries(const backward_work &w, backward_space<D> &space, int64_t start, int head,
+template <int D, typename T>
+__device__ static inline void sum_queries(const backward_work<T> &w, backward_space<D> &space, int64_t start, int head,
 										  int row, int begin, int tiles)
 {
 	const fp_cuda_flash &f = w.f;
-	const fp_cuda_flash_gradients &g = w.g;
 	other_ring<D> &ring = space.ring;
 	float s[OTHERS / 8][4], t[OTHERS / 8][4], dq[D / 8][4], factor[2], centre[2];
 	unsigned ds[OTHERS / 16][4], empty = 0;
@@ -138,7 +151,7 @@ __device__ static inline void sum_queries(const backward_work &w, backward_space
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		int64_t token = start + min(row + h * 8, f.length - 1);
-		centre[h] = centre_of<D>(g.out + token * g.out_stride + head * D, g.dout + token * g.dout_stride + head * D);
+		centre[h] = centre_of<D>(w.out.from(token, head * D).at, w.dout.from(token, head * D).at);
 	}
 	hopper_barrier_wait(space.ready, 0);
 	for (int j = 0; j < tiles; j++, ring.count++) {
@@ -181,17 +194,17 @@ __device__ static inline void sum_queries(const backward_work &w, backward_space
 			w.centre[at] = centre[h];
 		}
 	}
-	write_sums<D>(g.dq + start * g.dq_stride + head * D, g.dq_stride, row, f.length, factor, dq);
+	write_sums<D>(w.dq.from(start, head * D), row, f.length, factor, dq);
 }
 
 /* A block for each head, sequence and OWN queries, those with the most keys first. */
-template <int D>
-__global__ static void __launch_bounds__(THREADS, 1) query_kernel(const __grid_constant__ backward_work w)
+template <int D, typename T>
+__global__ static void __launch_bounds__(THREADS, 1) query_kernel(const __grid_constant__ backward_work<T> w)
 {
 	extern __shared__ char memory[];
 	__shared__ uint64_t barriers[2 * STAGES + 1];
 	const fp_cuda_flash &f = w.f;
-	backward_space<D> space(memory, barriers);
+	backward_space<D> space(memory, barriers, GROUPS * GROUP / 32);
 	int head = blockIdx.x, first = (int)(gridDim.z - 1 - blockIdx.z) * OWN;
 	int begin = f.window > 0 && first - f.window + 1 > 0 ? (first - f.window + 1) / OTHERS * OTHERS : 0;
 	int tiles = (min(first + OWN, f.length) - begin + OTHERS - 1) / OTHERS;
@@ -200,10 +213,8 @@ __global__ static void __launch_bounds__(THREADS, 1) query_kernel(const __grid_c
 		hopper_fewer_registers<LOADER_REGISTERS>();
 		hopper_announcer announcer = {0};
 		other_ring<D> &ring = space.ring;
-		rows_of_head k = rows_at(f.k, f.k_stride, start, head / f.group * D);
-		rows_of_head v = rows_at(f.v, f.v_stride, start, head / f.group * D);
-		load_own<D>(space, rows_at(f.q, f.q_stride, start, head * D), rows_at(w.g.d, w.g.d_stride, start, head * D),
-					first, f.length, announcer);
+		operand k = w.k.from(start, head / f.group * D), v = w.v.from(start, head / f.group * D);
+		load_own<D>(space, w.q.from(start, head * D), w.dout.from(start, head * D), first, f.length, announcer);
 		for (int j = 0; j < tiles; j++, ring.count++) {
 			ring.wait_until_empty();
 			other_ring<D>::tile::load(ring.first(), k.at, k.stride, begin + j * OTHERS, f.length);
@@ -240,12 +251,11 @@ __device__ static inline void weights_of_keys(const fp_cuda_flash &f, float (&s)
 }
 
 /* dK and dV of the thread's two keys, `row` and the eighth after it; tiles of each head's queries begin at `begin`. */
-template <int D>
-__device__ static inline void sum_keys(const backward_work &w, backward_space<D> &space, int64_t start, int head,
+template <int D, typename T>
+__device__ static inline void sum_keys(const backward_work<T> &w, backward_space<D> &space, int64_t start, int head,
 									   int row, int begin, int tiles)
 {
 	const fp_cuda_flash &f = w.f;
-	const fp_cuda_flash_gradients &g = w.g;
 	other_ring<D> &ring = space.ring;
 	float s[OTHERS / 8][4], t[OTHERS / 8][4], dk[D / 8][4], dv[D / 8][4];
 	unsigned p[OTHERS / 16][4], ds[OTHERS / 16][4];
@@ -279,17 +289,15 @@ __device__ static inline void sum_keys(const backward_work &w, backward_space<D>
 		hopper_pack<OTHERS>(ds, t);
 		hopper_mma_begin();
 		hopper_apply<D, OTHERS>(dk, ds, ring.first(), j == 0);
-		hopper_mma_wait<0>(); /* there are no registers for the next scores yet */
-		__syncwarp();         /* all lanes have read the numbers of this tile's queries */
-		if (threadIdx.x % 32 == 0)
-			hopper_barrier_arrive(ring.empty_barrier());
+		hopper_mma_wait<0>();                        /* there are no registers for the next scores yet */
+		hopper_barrier_arrive(ring.empty_barrier()); /* every thread has read numbers of this tile's queries */
 		query = (j + 1) % tiles == 0 ? begin : query + OTHERS;
 	}
 	hopper_ready(dk);
 	hopper_ready(dv);
 	const float one[2] = {1, 1}, scale[2] = {w.scale, w.scale};
-	write_sums<D>(g.dk + start * g.dk_stride + head * D, g.dk_stride, row, f.length, scale, dk);
-	write_sums<D>(g.dv + start * g.dv_stride + head * D, g.dv_stride, row, f.length, one, dv);
+	write_sums<D>(w.dk.from(start, head * D), row, f.length, scale, dk);
+	write_sums<D>(w.dv.from(start, head * D), row, f.length, one, dv);
 }
 
 /* Starts to copy numbers[first …] of OTHERS queries; those from `length` on are zeros, and so are their products. */
@@ -303,13 +311,13 @@ __device__ static inline void load_numbers(float *to, const float *numbers, int 
 }
 
 /* A block for each head of keys, sequence and OWN keys, those with the most queries first. */
-template <int D>
-__global__ static void __launch_bounds__(THREADS, 1) key_kernel(const __grid_constant__ backward_work w)
+template <int D, typename T>
+__global__ static void __launch_bounds__(THREADS, 1) key_kernel(const __grid_constant__ backward_work<T> w)
 {
 	extern __shared__ char memory[];
 	__shared__ uint64_t barriers[2 * STAGES + 1];
 	const fp_cuda_flash &f = w.f;
-	backward_space<D> space(memory, barriers);
+	backward_space<D> space(memory, barriers, GROUPS * GROUP);
 	int head = blockIdx.x, first = (int)blockIdx.z * OWN;
 	int end = f.window > 0 ? min(first + OWN - 1 + f.window, f.length) : f.length;
 	int tiles = (end - first + OTHERS - 1) / OTHERS;
@@ -318,10 +326,9 @@ __global__ static void __launch_bounds__(THREADS, 1) key_kernel(const __grid_con
 		hopper_fewer_registers<LOADER_REGISTERS>();
 		hopper_announcer announcer = {0};
 		other_ring<D> &ring = space.ring;
-		load_own<D>(space, rows_at(f.k, f.k_stride, start, head * D), rows_at(f.v, f.v_stride, start, head * D), first,
-					f.length, announcer);
+		load_own<D>(space, w.k.from(start, head * D), w.v.from(start, head * D), first, f.length, announcer);
 		for (int i = head * f.group; i < (head + 1) * f.group; i++) {
-			rows_of_head q = rows_at(f.q, f.q_stride, start, i * D), d = rows_at(w.g.d, w.g.d_stride, start, i * D);
+			operand q = w.q.from(start, i * D), d = w.dout.from(start, i * D);
 			bool sums = threadIdx.x % GROUP < OTHERS; /* the other half of the threads copies the centres */
 			const float *numbers = (sums ? w.log_sum : w.centre) + i * w.tokens + start;
 			for (int j = 0; j < tiles; j++, ring.count++) {
@@ -340,13 +347,14 @@ __global__ static void __launch_bounds__(THREADS, 1) key_kernel(const __grid_con
 	}
 }
 
-template <int D> static fp_status launch(fp_backend *be, const backward_work *w, const fp_attention_shape *shape)
+template <int D, typename T>
+static fp_status launch(fp_backend *be, const backward_work<T> *w, const fp_attention_shape *shape)
 {
 	const int bytes = backward_space<D>::bytes;
 	unsigned sequences = (unsigned)shape->sequences, blocks = (unsigned)((shape->length + OWN - 1) / OWN);
 	dim3 queries((unsigned)shape->heads, sequences, blocks), keys((unsigned)shape->kv_heads, sequences, blocks);
-	FP_CUDA(be, cudaFuncSetAttribute(query_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-	FP_CUDA(be, cudaFuncSetAttribute(key_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+	FP_CUDA(be, cudaFuncSetAttribute(query_kernel<D, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+	FP_CUDA(be, cudaFuncSetAttribute(key_kernel<D, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 	query_kernel<D><<<queries, THREADS, (size_t)bytes, fp_cuda_stream(be)>>>(*w);
 	FP_LAUNCHED(be);
 	key_kernel<D><<<keys, THREADS, (size_t)bytes, fp_cuda_stream(be)>>>(*w);
@@ -357,11 +365,25 @@ template <int D> static fp_status launch(fp_backend *be, const backward_work *w,
 fp_status fp_cuda_flash_backward_hopper(fp_backend *be, const fp_cuda_flash *f, const fp_cuda_flash_gradients *g,
 										const fp_attention_shape *shape)
 {
-	backward_work w = {*f, *g, nullptr, nullptr, shape->sequences * shape->length, f->scale};
+	int64_t tokens = shape->sequences * shape->length;
 	fp_cuda_scratch numbers;
-	FP_OR_RETURN(numbers.take(be, 2 * shape->heads * w.tokens * (int64_t)sizeof(float)));
-	w.f.scale *= LOG2_E;
-	w.log_sum = numbers.as<float>();
-	w.centre = w.log_sum + shape->heads * w.tokens;
-	return shape->head_dim == 64 ? launch<64>(be, &w, shape) : launch<128>(be, &w, shape);
+	FP_OR_RETURN(numbers.take(be, 2 * shape->heads * tokens * (int64_t)sizeof(float)));
+	return fp_cuda_by_type(g->dQ, [&](auto *dq) {
+		using T = std::remove_pointer_t<decltype(dq)>;
+		backward_work<T> w = {*f,
+							  {f->q, f->q_stride},
+							  {f->k, f->k_stride},
+							  {f->v, f->v_stride},
+							  {g->out, g->out_stride},
+							  {g->dout, g->dout_stride},
+							  {dq, g->dQ.stride},
+							  {fp_cuda_at<T>(g->dK), g->dK.stride},
+							  {fp_cuda_at<T>(g->dV), g->dV.stride},
+							  numbers.as<float>(),
+							  numbers.as<float>() + shape->heads * tokens,
+							  tokens,
+							  f->scale};
+		w.f.scale *= LOG2_E;
+		return shape->head_dim == 64 ? launch<64>(be, &w, shape) : launch<128>(be, &w, shape);
+	});
 }

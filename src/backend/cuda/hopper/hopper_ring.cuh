@@ -4,7 +4,8 @@
  * ring in shared memory for the groups that multiply.
  *
  * A tile is stored for wgmma (hopper_mma.cuh). Each place of the ring has two barriers: `full` ends a phase when all
- * threads of the loading group have their part of a pair in place, `empty` when all warps that multiply have read it.
+ * threads of the loading group have their part of a pair in place, `empty` when all that multiply have read it: the first
+ * thread of each warp tells it after the products, or every thread if they read more than the tiles.
  */
 #ifndef FP_BACKEND_CUDA_HOPPER_RING_CUH
 #define FP_BACKEND_CUDA_HOPPER_RING_CUH
@@ -53,11 +54,11 @@ template <int D, int ROWS, int STAGES> struct hopper_ring {
 	unsigned count;             /* of pairs so far */
 
 	/* By the first threads of a block, before it synchronises. */
-	__device__ void init_barriers(unsigned warps) const
+	__device__ void init_barriers(unsigned readers) const
 	{
 		if (threadIdx.x < STAGES) {
 			hopper_barrier_init(full + threadIdx.x * 8, HOPPER_GROUP);
-			hopper_barrier_init(empty + threadIdx.x * 8, warps);
+			hopper_barrier_init(empty + threadIdx.x * 8, readers);
 		}
 	}
 	__device__ unsigned place() const
