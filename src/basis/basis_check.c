@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 
-enum { MOST_TOKENS = 512 };
+enum { MOST_TOKENS = 128 };
 /* Everything is computed in float, where rounding causes a divergence of about 1e-9. */
 static const double MOST_KL = 1e-5;
 /* With experts, a token for which two are nearly alike may be given the other one. */

@@ -2,10 +2,15 @@
 #include "basis/rotation.h"
 
 #include "base/memory.h"
+#include "sharing/row_slices.h"
 
 #include <math.h>
 
 enum { FINISHING_STEPS = 3, NORM_ROUNDS = 8 };
+enum {
+	STRIP = 32,        /* rows: at multiples of it BLAS gives the same bits as for all rows */
+	LEAST_ORDER = 256, /* a strip of fewer columns would be multiplied in float where the whole matrix is rounded */
+};
 static const double LONGEST = 1.25; /* ‖X‖₂; the estimate may be somewhat too small */
 static const float BETA1 = 0.9F, BETA2 = 0.99F, EPSILON = 1e-12F;
 
@@ -55,11 +60,62 @@ int64_t fp_rotation_bytes(fp_rotation_kind kind, int64_t rows, int64_t n)
 	return bytes;
 }
 
-/* C ← α op(A)B + βC for every block of n rows. */
+/* On a device, and of small matrices, the messages would take longer than the products. */
+void fp_rotation_divide(fp_rotation *rotation, const fp_share *share)
+{
+	fp_matrix R = rotation->R;
+	bool divides = fp_share_is_divided(share) && fp_share_ranks(share) > 1 && !rotation->be->asynchronous &&
+				   R.rows == R.cols && R.rows % STRIP == 0 && R.rows >= LEAST_ORDER;
+	rotation->share = divides ? share : NULL;
+}
+
+/* A view with the rows of a strip in each row. */
+static fp_matrix strips_of(fp_matrix m)
+{
+	return fp_matrix_reshape(m, m.rows / STRIP, STRIP * m.cols);
+}
+
+/* The rows that this rank computes. */
+static fp_matrix own_rows(const fp_rotation *r, fp_matrix m)
+{
+	if (!r->share)
+		return m;
+	fp_matrix own = fp_row_slice(r->share, fp_share_rank(r->share), strips_of(m));
+	return fp_matrix_reshape(own, own.rows * STRIP, m.cols);
+}
+
+/* The columns with the same numbers. */
+static fp_matrix own_columns(const fp_rotation *r, fp_matrix m)
+{
+	fp_matrix rows = own_rows(r, m);
+	return fp_matrix_cols(m, (rows.offset - m.offset) / m.cols, rows.rows);
+}
+
+/* All rows of m ← those that the ranks have computed */
+static fp_status collect(const fp_rotation *r, fp_matrix m)
+{
+	fp_addends list = {0};
+	fp_status status;
+	if (!r->share)
+		return FP_OK;
+	FP_TRY(fp_addends_matrix(&list, r->be->ctx, strips_of(m)));
+	FP_TRY(fp_row_slices_collect(&list, NULL, r->share, r->be));
+cleanup:
+	fp_addends_free(&list);
+	return status;
+}
+
+/* C ← α op(A)B + βC for every block of n rows, or this rank's rows of the only one. */
 static fp_status multiply(const fp_rotation *r, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, float beta,
 						  fp_matrix C)
 {
 	int64_t n = r->R.cols, count = r->R.rows / n;
+	if (r->share) {
+		A = ta == FP_PLAIN ? own_rows(r, A) : own_columns(r, A);
+		C = own_rows(r, C);
+	}
+	if (C.rows == 0)
+		return FP_OK;
 	if (count == 1)
 		return r->be->linear->gemm(r->be, alpha, A, ta, B, FP_PLAIN, beta, C);
 	return r->be->linear->gemm_blocks(r->be, alpha, fp_matrix_rows(A, 0, n), ta, fp_matrix_rows(B, 0, n), FP_PLAIN,
@@ -135,8 +191,10 @@ static fp_status orthogonalise(fp_rotation *r)
 	fp_backend *be = r->be;
 	fp_status status;
 	FP_TRY(multiply(r, 1, r->R, FP_TRANSPOSED, r->R, 0, r->omega));
+	FP_TRY(collect(r, r->omega));
 	FP_TRY(multiply(r, -0.5F, r->R, FP_PLAIN, r->omega, 0, r->product));
-	FP_TRY(be->linear->axpby(be, 1, r->product, 1.5F, r->R));
+	FP_TRY(be->linear->axpby(be, 1, own_rows(r, r->product), 1.5F, own_rows(r, r->R)));
+	FP_TRY(collect(r, r->R));
 cleanup:
 	return status;
 }
@@ -153,14 +211,16 @@ fp_status fp_rotation_step(fp_rotation *r, double rate)
 	fp_status status;
 	FP_TRY(multiply(r, 1, r->R, FP_TRANSPOSED, r->gradient, 0, r->omega));
 	FP_TRY(multiply(r, -1, r->gradient, FP_TRANSPOSED, r->R, 1, r->omega));
+	FP_TRY(collect(r, r->omega));
 	FP_TRY(be->memory->fill(be, r->X, 0));
 	FP_TRY(be->gradients->adam_step(be, &rule, r->omega, r->mean, r->square, r->X));
 	if (r->kind == FP_TURN_KEEP_ONES)
 		FP_TRY(keep_ones(r));
 	FP_TRY(shorten(r));
 	FP_TRY(multiply(r, 1, r->R, FP_PLAIN, r->X, 0, r->product));
-	FP_TRY(be->linear->axpby(be, 1, r->product, 1, r->R));
+	FP_TRY(be->linear->axpby(be, 1, own_rows(r, r->product), 1, own_rows(r, r->R)));
 	FP_TRY(multiply(r, 0.5F, r->product, FP_PLAIN, r->X, 1, r->R));
+	FP_TRY(collect(r, r->R));
 	FP_TRY(orthogonalise(r));
 cleanup:
 	return status;

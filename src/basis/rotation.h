@@ -17,7 +17,7 @@
 #ifndef FP_BASIS_ROTATION_H
 #define FP_BASIS_ROTATION_H
 
-#include "backend/backend.h"
+#include "sharing/share.h"
 
 /* Which X are allowed. */
 typedef enum fp_rotation_kind {
@@ -37,9 +37,13 @@ typedef struct fp_rotation { /* freed with fp_rotation_free() */
 	fp_matrix ones;           /* n × 1, for FP_TURN_KEEP_ONES */
 	fp_matrix means;          /* n × 1, the same */
 	int64_t steps;
+	const fp_share *share; /* of ranks that have the same R and divide the products of a step; NULL: none does */
 } fp_rotation;
 
 fp_status fp_rotation_new(fp_rotation *out, fp_backend *be, fp_rotation_kind kind, fp_matrix R);
+/* Lets ranks divide the products of the steps, if that is faster than making all of them and gives the same bits. Every rank
+ * then sets the same gradient and takes the same steps. */
+void fp_rotation_divide(fp_rotation *rotation, const fp_share *share);
 void fp_rotation_free(fp_rotation *rotation); /* all zero is allowed */
 /* Bytes that fp_rotation_new() allocates for R of rows × n entries. */
 int64_t fp_rotation_bytes(fp_rotation_kind kind, int64_t rows, int64_t n);

@@ -397,6 +397,7 @@ static fp_status start(learner *l, fp_basis *basis)
 	FP_TRY(fp_matrix_new(be, &l->KR, d, d, FP_F32));
 	FP_TRY(fp_mass_space_new(&l->space, be, entries, inputs));
 	FP_TRY(fp_rotation_new(&l->rotation, be, kind_of(l->task->model), basis->R));
+	fp_rotation_divide(&l->rotation, &l->task->share);
 	l->gradient = l->rotation.gradient;
 cleanup:
 	return status;

@@ -46,6 +46,8 @@ if part shared; then
 	for name in stories15M opt-stories-26m; do
 		same_bytes $name "2 3" --method sparsegpt --pattern 2:4 --samples 16 --sequence-length 128
 	done
+	# wide enough for ranks to share the turns of the basis
+	same_bytes stories15M 3 --basis full --pattern 2:4 --samples 4 --sequence-length 64 --layers 0-0 --set basis_steps=4
 	finish
 fi
 

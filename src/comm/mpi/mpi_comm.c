@@ -10,10 +10,13 @@
 
 enum { BLOCK = 1 << 30, LONG = 1 << 16, SHORTEST_SLEEP = 20000, LONGEST_SLEEP = 500000 }; /* bytes; nanoseconds */
 enum { DATA_TAG = 1, SENDER_TAG, RECEIVER_TAG };
-static const double EAGER_SECONDS = 0.005;
+/* How long a rank looks for another without a pause before it sleeps: a processor that rests is slow again for a while, above
+ * all one of a virtual machine. If ranks have to share processors, a waiting one soon leaves them to the others. */
+static const double EAGER_SECONDS = 1, EAGER_SECONDS_SHARED = 0.005;
 
 typedef struct mpi_state {
 	bool initialised; /* MPI, by this module */
+	double eager_seconds;
 } mpi_state;
 
 static fp_status check(fp_comm *comm, int code, const char *what)
@@ -33,6 +36,7 @@ typedef enum waiting {
 
 static fp_status finish(fp_comm *comm, MPI_Request *request, waiting waits, const char *what)
 {
+	const mpi_state *state = comm->state;
 	long delay = SHORTEST_SLEEP;
 	double started = MPI_Wtime();
 	for (;;) {
@@ -43,7 +47,7 @@ static fp_status finish(fp_comm *comm, MPI_Request *request, waiting waits, cons
 		status = fp_check_interrupt(comm->ctx);
 		if (status != FP_OK)
 			return status; /* the request stays open: the process is about to end */
-		if (waits == FOR_DATA || MPI_Wtime() - started < EAGER_SECONDS) {
+		if (waits == FOR_DATA || MPI_Wtime() - started < state->eager_seconds) {
 			sched_yield();
 			continue;
 		}
@@ -193,6 +197,21 @@ static const fp_comm_operations mpi_operations = {
 	.sum = mpi_sum,
 };
 
+/* Chooses how long to look for other ranks, from the processors that those of this machine may use together. */
+static fp_status choose_waiting(fp_comm *comm, MPI_Comm local)
+{
+	mpi_state *state = comm->state;
+	cpu_set_t own, all;
+	fp_status status;
+	CPU_ZERO(&own);
+	if (sched_getaffinity(0, sizeof own, &own) != 0)
+		CPU_ZERO(&own);
+	FP_TRY(check(comm, MPI_Allreduce(&own, &all, sizeof own, MPI_BYTE, MPI_BOR, local), "MPI"));
+	state->eager_seconds = CPU_COUNT(&all) >= comm->local_size ? EAGER_SECONDS : EAGER_SECONDS_SHARED;
+cleanup:
+	return status;
+}
+
 static fp_status find_ranks(fp_comm *comm)
 {
 	MPI_Comm local = MPI_COMM_NULL;
@@ -204,6 +223,7 @@ static fp_status find_ranks(fp_comm *comm)
 				 "MPI"));
 	FP_TRY(check(comm, MPI_Comm_rank(local, &comm->local_rank), "MPI"));
 	FP_TRY(check(comm, MPI_Comm_size(local, &comm->local_size), "MPI"));
+	FP_TRY(choose_waiting(comm, local));
 cleanup:
 	if (local != MPI_COMM_NULL)
 		MPI_Comm_free(&local);
