@@ -216,28 +216,26 @@ static fp_status step_new(step *s)
 	const fp_model_config *c = fp_model_get_config(b->model);
 	int64_t tokens = s->sequences * b->length, query = c->heads * c->head_dim, key = c->kv_heads * c->head_dim;
 	fp_matrix *all[] = {&s->Q, &s->out, &s->dout, &s->dQ, &s->K, &s->V, &s->dK, &s->dV};
-	fp_layer_matrices *sets[] = {&s->gradients, &s->mean, &s->square, &s->weights};
-	bool rounds =
-		fp_backend_rounds(b->be, FP_USE_ACTIVATION); /* then these have the types of the tape and the optimiser */
+	fp_layer_matrices *sets[] = {&s->gradients, &s->square, &s->weights};
+	bool rounds = fp_backend_rounds(b->be, FP_USE_ACTIVATION);
+	fp_dtype type = rounds ? FP_BF16 : FP_F32; /* as in the tape and the optimiser */
 	fp_status status;
 	s->shape = fp_layer_attention_shape(b->layer, s->sequences, b->length);
 	s->layer = *b->layer;
 	FP_TRY(fp_tape_new(&s->tape, b->model, tokens));
 	for (int i = 0; i < 8; i++) {
-		FP_TRY(fp_matrix_new(b->be, all[i], tokens, i < 4 ? query : key, rounds ? FP_BF16 : FP_F32));
+		FP_TRY(fp_matrix_new(b->be, all[i], tokens, i < 4 ? query : key, type));
 		FP_TRY(b->be->memory->copy(b->be, *all[i], fp_matrix_reshape(b->input, tokens, all[i]->cols)));
 	}
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 3; i++)
 		FP_TRY(fp_layer_matrices_new(sets[i], b->layer));
+	FP_TRY(fp_layer_matrices_empty(&s->mean, b->model));
 	for (int role = 0; role < FP_ROLE_COUNT; role++) {
 		fp_matrix weight = b->layer->weight[role];
 		if (fp_matrix_is_absent(weight))
 			continue;
 		FP_TRY(b->be->memory->copy(b->be, s->weights.weight[role], weight));
-		if (rounds) {
-			fp_matrix_free(b->be, &s->mean.weight[role]);
-			FP_TRY(fp_matrix_new(b->be, &s->mean.weight[role], weight.rows, weight.cols, FP_BF16));
-		}
+		FP_TRY(fp_matrix_new(b->be, &s->mean.weight[role], weight.rows, weight.cols, type));
 		FP_TRY(b->be->memory->fill(b->be, s->mean.weight[role], 0));
 		FP_TRY(b->be->memory->fill(b->be, s->square.weight[role], 0));
 		if (!rounds)

@@ -71,10 +71,11 @@ static inline int64_t fp_inverse_bytes(const fp_backend *be, int64_t n)
 	return be->asynchronous ? (n * n / 3 + FP_INVERSE_LEAF * n) * (int64_t)sizeof(float) : 0;
 }
 
-/* Workspace of attention's gradients: two blocks of scores, with a soft cap three, and the rounded operands. */
+/* Workspace of attention's gradients: two blocks of scores, with a soft cap three, and in bf16 the sums of dK and dV in
+ * float. */
 static inline int64_t fp_attention_backward_bytes(const fp_backend *be, const fp_attention_shape *shape)
 {
-	int64_t entries, width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+	int64_t entries, width = 2 * shape->kv_heads * shape->head_dim;
 	if (!be->asynchronous)
 		return 0;
 	(void)fp_query_block(shape, &entries);

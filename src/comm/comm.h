@@ -4,9 +4,9 @@
  * by itself is rank 0 of 1. Under mpirun or srun the ranks communicate by MPI, in a module of its own
  * (libfistapruner_mpi.so) that is loaded only then, so that the program runs on machines without MPI.
  *
- * Calls that wait check the interrupt flag. They sleep in between after a moment, or a second if each rank has a processor,
- * but not while a message travels. A rank that fails ends without telling the others; its exit code makes the launcher end
- * them.
+ * Calls that wait check the interrupt flag. They poll, and sleep between polls after a second, or after a moment if there are
+ * more ranks than processors; but not while a message travels. A rank that fails ends without telling the others; its exit
+ * code makes the launcher end them.
  */
 #ifndef FP_COMM_COMM_H
 #define FP_COMM_COMM_H

@@ -105,6 +105,14 @@ static void check_attention(contract *c, fp_attention_shape shape)
 	sample_free(c, &out);
 }
 
+static double largest_of(const double *numbers, int64_t count)
+{
+	double largest = 0;
+	for (int64_t k = 0; k < count; k++)
+		largest = fmax(largest, fabs(numbers[k]));
+	return largest;
+}
+
 /* A BF16 copy of the sample; the sample's numbers are rounded to bf16. */
 static fp_matrix rounded_of(contract *c, sample *s)
 {
@@ -142,9 +150,7 @@ static void check_attention_backward(contract *c, fp_attention_shape shape)
 	}
 	for (int i = 5; i < 8; i++) {
 		/* sums over up to `length` rows with a few rounding errors per term; the first keys sum over all rows */
-		double largest = 0;
-		for (int64_t k = 0; k < fp_matrix_size(all[i].view); k++)
-			largest = fmax(largest, fabs(want[i - 5][k]));
+		double largest = largest_of(want[i - 5], fp_matrix_size(all[i].view));
 		sample_expect(c, &all[i], want[i - 5],
 					  largest * (8 * operand_error(use, c->be->precision) + 64 * FLOAT_EPSILON), 0,
 					  "attention_backward, relaxed");
@@ -212,13 +218,11 @@ static void check_bf16_attention_backward(contract *c, fp_attention_shape shape)
 				  c->be->gradients->attention_backward(c->be, &shape, x[0], x[1], x[2], x[4], x[3], y[0], y[1], y[2]));
 		c->be->precision = FP_PRECISION_FP32;
 		for (int i = 0; i < 3; i++) {
-			double largest = 0;
 			if (round == 0)
 				want[i] = sample_read(c, &got[i]);
 			if (round == 2)
 				assert_ok(c->ctx, c->be->memory->copy(c->be, got[i].view, results[i]));
-			for (int64_t k = 0; k < fp_matrix_size(got[i].view); k++)
-				largest = fmax(largest, fabs(want[i][k]));
+			double largest = largest_of(want[i], fp_matrix_size(got[i].view));
 			sample_expect(c, &got[i], want[i], 8 * largest * operand_error(FP_USE_ACTIVATION, FP_PRECISION_BF16),
 						  ldexp(1, -8), "attention_backward of bf16");
 		}

@@ -10,8 +10,8 @@
 
 enum { BLOCK = 1 << 30, LONG = 1 << 16, SHORTEST_SLEEP = 20000, LONGEST_SLEEP = 500000 }; /* bytes; nanoseconds */
 enum { DATA_TAG = 1, SENDER_TAG, RECEIVER_TAG };
-/* How long a rank looks for another without a pause before it sleeps: a processor that rests is slow again for a while, above
- * all one of a virtual machine. If ranks have to share processors, a waiting one soon leaves them to the others. */
+/* How long a waiting rank polls before it sleeps. A processor is slower for a while after it has been idle, above all in a
+ * virtual machine. If there are more ranks than processors, a waiting rank soon leaves its processor to the others. */
 static const double EAGER_SECONDS = 1, EAGER_SECONDS_SHARED = 0.005;
 
 typedef struct mpi_state {
@@ -197,7 +197,7 @@ static const fp_comm_operations mpi_operations = {
 	.sum = mpi_sum,
 };
 
-/* Chooses how long to look for other ranks, from the processors that those of this machine may use together. */
+/* By the number of processors that the ranks of this machine may use, all together. */
 static fp_status choose_waiting(fp_comm *comm, MPI_Comm local)
 {
 	mpi_state *state = comm->state;

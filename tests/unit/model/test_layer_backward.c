@@ -109,27 +109,39 @@ static double pass(gradient_run *r, int64_t first, int64_t count, bool backward,
 	return loss;
 }
 
+/* ‖a − b‖; *norm ← ‖b‖ */
+static double distance(const float *a, const float *b, int64_t count, double *norm)
+{
+	double off = 0, size = 0;
+	for (int64_t i = 0; i < count; i++) {
+		off += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+		size += (double)b[i] * (double)b[i];
+	}
+	*norm = sqrt(size);
+	return sqrt(off);
+}
+
 /* Checks ‖got − wanted‖/‖wanted‖ against the next block of the file and advances the cursor. A zero
- * gradient (the keys' bias shifts all scores of a row equally) is compared with the size of the others. */
+ * gradient (the keys' bias shifts all scores of a row equally) is compared with the size of the others.
+ * In bf16 most are off by 1%, but those of opt-350m by up to 20% (PyTorch's by 24%), and those of an
+ * expert by 17% if rounding sends one token to another one. */
 static void compare_block(gradient_run *r, fp_matrix got, const unsigned char **cursor, double size, const char *what)
 {
 	int32_t shape[2];
+	int64_t count = fp_matrix_size(got);
 	memcpy(shape, *cursor, sizeof shape);
 	*cursor += sizeof shape;
 	assert_int_equal(got.rows, shape[0]);
 	assert_int_equal(got.cols, shape[1]);
-	float *values = download(r, got);
-	double off = 0, norm = 0;
-	for (int64_t i = 0; i < fp_matrix_size(got); i++) {
-		float wanted;
-		memcpy(&wanted, *cursor + 4 * i, 4);
-		off += ((double)values[i] - (double)wanted) * ((double)values[i] - (double)wanted);
-		norm += (double)wanted * (double)wanted;
-	}
-	if (!(sqrt(off) <= (rounds(r) ? 0.25 : 1e-4) * sqrt(norm) + size))
-		fail_msg("%s: the gradient is off by %g of its size %g", what, sqrt(off / norm), sqrt(norm));
-	*cursor += 4 * fp_matrix_size(got);
+	float *values = download(r, got), *wanted = malloc((size_t)count * sizeof *wanted);
+	assert_non_null(wanted);
+	memcpy(wanted, *cursor, (size_t)count * sizeof *wanted);
+	double norm, off = distance(values, wanted, count, &norm);
+	if (!(off <= (rounds(r) ? 0.25 : 1e-4) * norm + size))
+		fail_msg("%s: the gradient is off by %g of its size %g", what, off / norm, norm);
+	*cursor += 4 * count;
 	free(values);
+	free(wanted);
 }
 
 static void compare_all(gradient_run *r, const char *name)
@@ -181,13 +193,9 @@ static void the_taped_forward_is_the_layer_s(void **unused)
 		fp_layer_state state = {.sequences = r.expected.sequences, .length = r.expected.length, .hidden = r.hidden};
 		assert_ok(r.f.ctx, fp_layer_forward(r.layer, &state, r.workspace));
 		float *plain = download(&r, r.hidden);
-		double off = 0, norm = 0;
-		for (int64_t k = 0; k < fp_matrix_size(output); k++) {
-			off += ((double)taped[k] - (double)plain[k]) * ((double)taped[k] - (double)plain[k]);
-			norm += (double)plain[k] * (double)plain[k];
-		}
-		if (rounds(&r))
-			assert_true(sqrt(off) <= 0.05 * sqrt(norm)); /* this forward pass keeps its activations in float */
+		double norm, off = distance(taped, plain, fp_matrix_size(output), &norm);
+		if (rounds(&r)) /* the other pass keeps its activations in float */
+			assert_true(off <= 0.05 * norm);
 		else
 			assert_memory_equal(taped, plain, (size_t)fp_matrix_size(output) * sizeof *taped);
 		free(taped);
