@@ -7,10 +7,6 @@
 #include <math.h>
 
 enum { FINISHING_STEPS = 3, NORM_ROUNDS = 8 };
-enum {
-	STRIP = 32,        /* rows: at multiples of it BLAS gives the same bits as for all rows */
-	LEAST_ORDER = 256, /* a strip of fewer columns would be multiplied in float where the whole matrix is rounded */
-};
 static const double LONGEST = 1.25; /* ‖X‖₂; the estimate may be somewhat too small */
 static const float BETA1 = 0.9F, BETA2 = 0.99F, EPSILON = 1e-12F;
 
@@ -65,14 +61,14 @@ void fp_rotation_divide(fp_rotation *rotation, const fp_share *share)
 {
 	fp_matrix R = rotation->R;
 	bool divides = fp_share_is_divided(share) && fp_share_ranks(share) > 1 && !rotation->be->asynchronous &&
-				   R.rows == R.cols && R.rows % STRIP == 0 && R.rows >= LEAST_ORDER;
+				   R.rows == R.cols && R.rows % FP_STRIP_ROWS == 0 && R.rows >= FP_STRIP_ORDER;
 	rotation->share = divides ? share : NULL;
 }
 
 /* A view with the rows of a strip in each row. */
 static fp_matrix strips_of(fp_matrix m)
 {
-	return fp_matrix_reshape(m, m.rows / STRIP, STRIP * m.cols);
+	return fp_matrix_reshape(m, m.rows / FP_STRIP_ROWS, FP_STRIP_ROWS * m.cols);
 }
 
 /* The rows that this rank computes. */
@@ -81,7 +77,7 @@ static fp_matrix own_rows(const fp_rotation *r, fp_matrix m)
 	if (!r->share)
 		return m;
 	fp_matrix own = fp_row_slice(r->share, fp_share_rank(r->share), strips_of(m));
-	return fp_matrix_reshape(own, own.rows * STRIP, m.cols);
+	return fp_matrix_reshape(own, own.rows * FP_STRIP_ROWS, m.cols);
 }
 
 /* The columns with the same numbers. */

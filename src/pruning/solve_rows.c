@@ -3,20 +3,20 @@
  * solve_rows.c: ranks solve rows of the same operator at the same time. Rank 0 has the statistics, makes the target and
  * measures the result; others get the Gram matrix and the target of their rows, and give the rows of the result back.
  *
- * The borders of their rows lie at multiples of ROWS, where products give the same bits as those of the whole operator.
+ * Each has whole strips of rows, so that products give the same bits as those of the whole operator (row_slices.h).
  */
 #include "base/clock.h"
 #include "pruning/layer_job.h"
 #include "pruning/prune_operator.h"
+#include "sharing/row_slices.h"
 #include "solver/inverse_cache.h"
-
-enum { ROWS = 32 };
 
 /* The rows of a matrix that a member of the team solves. */
 static fp_matrix rows_of(const fp_solve_team *team, int member, fp_matrix m)
 {
-	int64_t blocks = (m.rows + ROWS - 1) / ROWS, first = blocks * member / team->members * ROWS;
-	int64_t end = blocks * (member + 1) / team->members * ROWS;
+	int64_t strips = (m.rows + FP_STRIP_ROWS - 1) / FP_STRIP_ROWS;
+	int64_t first = strips * member / team->members * FP_STRIP_ROWS;
+	int64_t end = strips * (member + 1) / team->members * FP_STRIP_ROWS;
 	return fp_matrix_is_absent(m) ? m : fp_matrix_rows(m, first, (end < m.rows ? end : m.rows) - first);
 }
 
@@ -25,7 +25,8 @@ bool fp_is_solved_by_rows(const fp_layer_job *job, int number)
 	const fp_layer_task *task = job->task;
 	const fp_method *method = fp_method_of(task->settings);
 	fp_pattern pattern = fp_layer_task_pattern(task, job->dense->index, number);
-	bool enough = job->dense->weight[number].rows >= (int64_t)ROWS * fp_layer_ranks(task);
+	fp_matrix W = job->dense->weight[number];
+	bool enough = W.rows >= (int64_t)FP_STRIP_ROWS * fp_layer_ranks(task) && W.cols >= FP_STRIP_ORDER;
 	/* A device is about as fast with the whole operator as with some rows, and computes inverses from those before. Grids
 	 * are chosen by the rank that solves an operator, and take longer than that. */
 	bool alone = task->be->asynchronous || fp_grid_format_named(task->settings->quantize);

@@ -90,6 +90,7 @@ same_bytes moe-demo 2 --method alps --memory 30M
 same_bytes llama-demo 3 --method admm --layers 1-2
 same_bytes llama-demo 2 --basis none --set allocate=0.2
 same_bytes llama-demo 5 --basis none --samples 2 # more ranks than windows
+same_bytes llama-demo "2 4" --basis none --pattern 2:4 --precision bf16 # where the processor can, small products are not rounded
 
 rm -rf shared
 prune "$source/models/llama-demo" 3 shared --json --metrics lines --method sparsegpt --samples 4
