@@ -10,7 +10,7 @@
 #include "basis/rotation.h"
 #include "basis/stream_pool.h"
 #include "model/basis.h"
-#include "sharing/part_sum.h"
+#include "sharing/row_slices.h"
 
 #include <math.h>
 
@@ -323,7 +323,7 @@ static fp_status add_together(learner *l, const int64_t *order, int64_t count, f
 		FP_TRY(add_unit(l, &l->pool[order[number / UNIT_COUNT]], unit, NULL));
 		FP_TRY(fp_part_sum_end(&sum));
 	}
-	FP_TRY(fp_part_sum_finish(&sum, true));
+	FP_TRY(fp_part_sum_finish_rows(&sum));
 cleanup:
 	l->gradient = l->rotation.gradient;
 	fp_part_sum_close(&sum);

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "fitting/fisher_store.h"
-#include "sharing/part_sum.h"
+#include "sharing/row_slices.h"
 
 enum {
 	BATCH_TOKENS = 4096,
@@ -290,7 +290,7 @@ static fp_status store_sum(fp_fisher *s, int64_t layer)
 {
 	fp_status status = FP_OK;
 	if (layer < s->store.end) {
-		FP_TRY(fp_part_sum_finish(&s->sum, true));
+		FP_TRY(fp_part_sum_finish_rows(&s->sum));
 		FP_TRY(fp_fisher_write_matrix(&s->store, layer, s->registers[0]));
 	}
 cleanup:

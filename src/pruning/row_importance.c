@@ -19,7 +19,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 #include "model/layer_backward.h"
-#include "sharing/part_sum.h"
+#include "sharing/row_slices.h"
 
 #include <math.h>
 
@@ -174,7 +174,7 @@ static fp_status add_energies(space *s, fp_streams *streams, energy_sums *energi
 							energies->registers[which].weight));
 		FP_TRY(fp_part_sum_end(&sum));
 	}
-	FP_TRY(fp_part_sum_finish(&sum, true));
+	FP_TRY(fp_part_sum_finish_rows(&sum));
 cleanup:
 	fp_part_sum_close(&sum);
 	return status;

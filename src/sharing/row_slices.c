@@ -344,3 +344,9 @@ fp_status fp_part_sum_scatter(fp_part_sum *sum, const fp_kept_entries *kept)
 cleanup:
 	return status;
 }
+
+fp_status fp_part_sum_finish_rows(fp_part_sum *sum)
+{
+	fp_status status = fp_part_sum_scatter(sum, NULL);
+	return status == FP_OK ? fp_row_slices_collect(&sum->registers[0], NULL, sum->share, sum->be) : status;
+}

@@ -24,6 +24,9 @@ fp_matrix fp_row_slice(const fp_share *share, int rank, fp_matrix m);
  * other rows are undefined. kept: if not NULL, only these entries of each matrix are summed; with several ranks the
  * others become zero. */
 fp_status fp_part_sum_scatter(fp_part_sum *sum, const fp_kept_entries *kept);
+/* The same for all entries, and then all rows on every rank. All ranks add at the same time, where fp_part_sum_finish()
+ * leaves most additions to rank 0. */
+fp_status fp_part_sum_finish_rows(fp_part_sum *sum);
 /* All rows of matrices (F32) ← those of the ranks that have them. kept: if not NULL, all other entries become zero. */
 fp_status fp_row_slices_collect(const fp_addends *list, const fp_kept_entries *kept, const fp_share *share,
 								fp_backend *be);
