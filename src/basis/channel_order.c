@@ -5,6 +5,8 @@
 #include "base/mersenne.h"
 #include "base/numbers.h"
 
+#include <string.h>
+
 enum { ROUNDS = 100, MOST_ROWS = 256, MOST_GROUP = 16 };
 
 typedef struct order_search {
@@ -53,58 +55,88 @@ static float larger(float a, float b)
 	return a > b ? a : b;
 }
 
-/* The sum of the two smallest of four, over all rows. */
-static double removed_of_four(const float *const c[4], int64_t rows)
+/* A group of M channels of which N:M removes the r = M − N smallest of each row. If channel k is replaced by another one, y,
+ * it removes Σ rest + Σ min(y, limit): the r − 1 smallest of the other channels, and y or the r-th of them. */
+typedef struct channel_group {
+	const float *c[MOST_GROUP]; /* the scores of its channels */
+	double removed;
+	double rest[MOST_GROUP];            /* of each channel, summed over all rows */
+	float limit[MOST_GROUP][MOST_ROWS]; /* of each channel and row */
+} channel_group;
+
+/* smallest[0 … count − 1] ← the smallest scores of each row, in order */
+static void find_smallest(const order_search *s, const channel_group *g, int64_t count,
+						  float smallest[MOST_GROUP][MOST_ROWS])
 {
-	float sum = 0;
-#pragma omp simd reduction(+ : sum)
-	for (int64_t i = 0; i < rows; i++) {
-		float low = smaller(c[0][i], c[1][i]), high = larger(c[0][i], c[1][i]);
-		float low2 = smaller(c[2][i], c[3][i]), high2 = larger(c[2][i], c[3][i]);
-		sum += smaller(low, low2) + smaller(larger(low, low2), smaller(high, high2));
+	float held[MOST_ROWS];
+	for (int64_t k = 0; k < s->group; k++) {
+		memcpy(held, g->c[k], (size_t)s->rows * sizeof *held);
+		for (int64_t place = 0; place < fp_smaller(k, count); place++) {
+			float *at = smallest[place];
+#pragma omp simd
+			for (int64_t i = 0; i < s->rows; i++) {
+				float low = smaller(at[i], held[i]);
+				held[i] = larger(at[i], held[i]);
+				at[i] = low;
+			}
+		}
+		if (k < count)
+			memcpy(smallest[k], held, (size_t)s->rows * sizeof *held);
 	}
-	return (double)sum;
 }
 
-/* What N:M removes of a group with these channels, over all rows. */
-static double removed(const order_search *s, const float *const *c)
+static void measure_group(const order_search *s, const int32_t *channels, channel_group *g)
 {
-	double sum = 0;
-	if (s->group == 4 && s->kept == 2)
-		return removed_of_four(c, s->rows);
-	for (int64_t i = 0; i < s->rows; i++) {
-		float sorted[MOST_GROUP] = {0};
-		for (int64_t k = 0; k < s->group; k++) {
-			int64_t place = k;
-			for (; place > 0 && sorted[place - 1] > c[k][i]; place--)
-				sorted[place] = sorted[place - 1];
-			sorted[place] = c[k][i];
+	int64_t r = s->group - s->kept;
+	float smallest[MOST_GROUP][MOST_ROWS], sum[MOST_ROWS] = {0};
+	float all = 0;
+	for (int64_t k = 0; k < s->group; k++)
+		g->c[k] = s->scores + channels[k] * s->rows;
+	find_smallest(s, g, r + 1, smallest);
+	for (int64_t k = 0; k < r; k++)
+		for (int64_t i = 0; i < s->rows; i++)
+			sum[i] += smallest[k][i];
+	const float *last = smallest[r - 1], *next = smallest[r];
+#pragma omp simd reduction(+ : all)
+	for (int64_t i = 0; i < s->rows; i++)
+		all += sum[i];
+	g->removed = (double)all;
+	for (int64_t k = 0; k < s->group; k++) {
+		const float *x = g->c[k];
+		float *limit = g->limit[k], rest = 0;
+#pragma omp simd reduction(+ : rest)
+		for (int64_t i = 0; i < s->rows; i++) {
+			bool removed = x[i] <= last[i];
+			rest += sum[i] - (removed ? x[i] : last[i]);
+			limit[i] = removed ? next[i] : last[i];
 		}
-		for (int64_t k = 0; k < s->group - s->kept; k++)
-			sum += (double)sorted[k];
+		g->rest[k] = (double)rest;
 	}
-	return sum;
+}
+
+/* What is removed of a group if `y` replaces its channel k. */
+static double removed_with(const order_search *s, const channel_group *g, int64_t k, const float *y)
+{
+	const float *limit = g->limit[k];
+	float sum = 0;
+#pragma omp simd reduction(+ : sum)
+	for (int64_t i = 0; i < s->rows; i++)
+		sum += smaller(y[i], limit[i]);
+	return g->rest[k] + (double)sum;
 }
 
 /* Makes the best exchange between two groups, if one helps. */
 static void exchange(order_search *s, int32_t *a, int32_t *b)
 {
-	const float *c[2][MOST_GROUP];
-	for (int64_t k = 0; k < s->group; k++) {
-		c[0][k] = s->scores + a[k] * s->rows;
-		c[1][k] = s->scores + b[k] * s->rows;
-	}
-	double least = removed(s, c[0]) + removed(s, c[1]), now = least;
+	channel_group A, B;
 	int64_t best[2] = {-1, -1};
+	measure_group(s, a, &A);
+	measure_group(s, b, &B);
+	double least = (A.removed + B.removed) * (1 - 1e-6); /* not for rounding alone */
 	for (int64_t i = 0; i < s->group; i++)
 		for (int64_t j = 0; j < s->group; j++) {
-			const float *x = c[0][i], *y = c[1][j];
-			c[0][i] = y;
-			c[1][j] = x;
-			double mass = removed(s, c[0]) + removed(s, c[1]);
-			c[0][i] = x;
-			c[1][j] = y;
-			if (mass < least && mass < now * (1 - 1e-6)) { /* not for rounding alone */
+			double mass = removed_with(s, &A, i, B.c[j]) + removed_with(s, &B, j, A.c[i]);
+			if (mass < least) {
 				least = mass;
 				best[0] = i;
 				best[1] = j;
@@ -170,7 +202,7 @@ static bool helps(const fp_basis_task *task, const fp_layer *layer)
 {
 	int64_t group = task->pattern.group, experts = fp_model_get_config(task->model)->experts.inner;
 	fp_matrix own = layer->weight[FP_DOWN];
-	if (group == 0 || group > MOST_GROUP)
+	if (group == 0 || group > MOST_GROUP || task->pattern.kept < 1 || task->pattern.kept >= group)
 		return false;
 	return (!fp_matrix_is_absent(own) && own.cols % group == 0) ||
 		   (fp_layer_has_experts(layer) && experts % group == 0);
