@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { FINISHING_STEPS = 3, NORM_ROUNDS = 8 };
+enum { LEAST_FINISHING = 3, MOST_FINISHING = 20, NORM_ROUNDS = 8 };
 static const double LONGEST = 1.25; /* ‖X‖₂; the estimate may be somewhat too small */
 static const float BETA1 = 0.9F, BETA2 = 0.99F, EPSILON = 1e-12F;
 
@@ -225,8 +225,16 @@ cleanup:
 fp_status fp_rotation_finish(fp_rotation *r)
 {
 	FP_PRODUCTS_FOR(r->be, FP_USE_EXACT);
-	fp_status status = FP_OK;
-	for (int i = 0; i < FINISHING_STEPS && status == FP_OK; i++)
-		status = orthogonalise(r);
+	double before, after, least = 1e-7 * (double)r->R.rows; /* of a gain that is not only rounding */
+	fp_status status;
+	FP_TRY(r->be->linear->dot(r->be, r->R, r->R, &after));
+	for (int i = 0; i < MOST_FINISHING; i++) {
+		before = after;
+		FP_TRY(orthogonalise(r));
+		FP_TRY(r->be->linear->dot(r->be, r->R, r->R, &after)); /* Σσ², which grows to the number of rows */
+		if (i + 1 >= LEAST_FINISHING && after - before <= least)
+			break;
+	}
+cleanup:
 	return status;
 }

@@ -115,6 +115,22 @@ static void a_goal_that_is_not_allowed_is_not_reached(void **unused)
 	close_run(&run);
 }
 
+/* A last step that was long leaves singular values far below 1. */
+static void the_end_is_orthogonal_from_afar(void **unused)
+{
+	(void)unused;
+	for (int blocks = 1; blocks <= 3; blocks++) {
+		rotation_run run;
+		open_run(&run, FP_TURN_ALL, blocks, 8, 21);
+		for (int64_t i = 0; i < run.count; i++)
+			run.Q[i] *= 0.2F;
+		set_matrix(&run.f, run.R, run.Q);
+		assert_ok(run.f.ctx, fp_rotation_finish(&run.rotation));
+		check_constraints(&run, 2e-6);
+		close_run(&run);
+	}
+}
+
 /* Large steps too. */
 static void one_rate_serves_every_order(void **unused)
 {
@@ -183,7 +199,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(steps_reach_the_goal),        cmocka_unit_test(a_goal_that_is_not_allowed_is_not_reached),
 		cmocka_unit_test(one_rate_serves_every_order), cmocka_unit_test(long_steps_stay_orthogonal),
-		cmocka_unit_test(no_gradient_is_no_step),
+		cmocka_unit_test(no_gradient_is_no_step),      cmocka_unit_test(the_end_is_orthogonal_from_afar),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
