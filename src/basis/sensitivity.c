@@ -134,7 +134,9 @@ static fp_status backward_head(passes *p)
 	for (int64_t i = 0; i < tokens; i++)
 		p->targets[i] = (i + 1) % length == 0 ? -1 : own_tokens(p)[i + 1];
 	FP_TRY(fp_matrix_new(p->be, &p->gradient, tokens, fp_model_get_config(p->model)->hidden, FP_F32));
-	FP_TRY(fp_model_loss_gradient(p->model, p->inputs[p->layers], p->targets, p->gradient));
+	for (int64_t first = 0; first < p->count; first += batch_count(p, first)) /* the same rows at once with any ranks */
+		FP_TRY(fp_model_loss_gradient(p->model, batch_rows(p, p->inputs[p->layers], first), p->targets + first * length,
+									  batch_rows(p, p->gradient, first)));
 cleanup:
 	fp_model_drop_head(p->model);
 	return status;
