@@ -2,32 +2,37 @@
 #include "sharing/kept_entries.h"
 
 #include "base/memory.h"
+#include "base/numbers.h"
 
 #include <string.h>
 
-static fp_status read_row(fp_backend *be, fp_matrix m, int64_t row, float *out)
+enum { BLOCK_ENTRIES = 1 << 15 }; /* of a matrix at once: few calls of the backend, and the block stays in the cache */
+
+static int64_t block_rows(int64_t cols)
 {
-	return be->memory->download(be, out, FP_F32, m.cols, fp_matrix_rows(m, row, 1));
+	return fp_larger(BLOCK_ENTRIES / fp_larger(cols, 1), 1);
 }
 
 /* before and column ← of the entries of m that are not zero, or of all */
 static fp_status find_kept(fp_kept_matrix *kept, fp_backend *be, fp_matrix m, bool all)
 {
-	float *numbers = NULL;
-	int64_t capacity = 0, count = 0;
+	float *block = NULL;
+	int64_t rows = block_rows(m.cols), capacity = 0, count = 0;
 	fp_status status;
 	FP_REQUIRE(be, m.cols <= INT32_MAX);
-	FP_TRY(FP_NEW(be->ctx, &numbers, m.cols));
+	FP_TRY(FP_NEW(be->ctx, &block, rows * m.cols));
 	for (int64_t i = 0; i < m.rows; i++) {
-		FP_TRY(read_row(be, m, i, numbers));
+		const float *row = block + i % rows * m.cols;
+		if (i % rows == 0)
+			FP_TRY(be->memory->download(be, block, FP_F32, m.cols, fp_matrix_rows(m, i, fp_smaller(rows, m.rows - i))));
 		FP_TRY(FP_GROW(be->ctx, &kept->column, &capacity, count + m.cols));
 		for (int64_t j = 0; j < m.cols; j++)
-			if (all || numbers[j] != 0.0F)
+			if (all || row[j] != 0.0F)
 				kept->column[count++] = (int32_t)j;
 		kept->before[i + 1] = count;
 	}
 cleanup:
-	fp_free(numbers);
+	fp_free(block);
 	return status;
 }
 
@@ -58,29 +63,43 @@ void fp_kept_entries_free(fp_kept_entries *kept)
 	*kept = (fp_kept_entries){0};
 }
 
+/* The kept entries of some rows, which lie one after the other in `block`. */
+static void pack(const fp_kept_matrix *kept, int64_t first, int64_t rows, const float *block, float *packed)
+{
+	for (int64_t i = first; i < first + rows; i++, block += kept->cols)
+		for (int64_t k = kept->before[i]; k < kept->before[i + 1]; k++)
+			*packed++ = block[kept->column[k]];
+}
+
+/* The reverse; all other entries become zero. */
+static void unpack(const fp_kept_matrix *kept, int64_t first, int64_t rows, const float *packed, float *block)
+{
+	memset(block, 0, (size_t)(rows * kept->cols) * sizeof *block);
+	for (int64_t i = first; i < first + rows; i++, block += kept->cols)
+		for (int64_t k = kept->before[i]; k < kept->before[i + 1]; k++)
+			block[kept->column[k]] = *packed++;
+}
+
 fp_status fp_kept_copy(const fp_kept_matrix *kept, fp_backend *be, int64_t first, fp_matrix m, float *packed,
 					   bool packs)
 {
-	float *numbers = NULL;
+	float *block = NULL;
+	int64_t most = block_rows(m.cols);
 	fp_status status;
 	FP_REQUIRE(be, m.cols == kept->cols && first + m.rows <= kept->rows);
-	FP_TRY(FP_NEW(be->ctx, &numbers, m.cols));
-	for (int64_t i = 0; i < m.rows; i++) {
-		const int32_t *column = kept->column + kept->before[first + i];
-		int64_t count = fp_kept_count(kept, first + i, 1);
+	FP_TRY(FP_NEW(be->ctx, &block, fp_smaller(most, m.rows) * m.cols));
+	for (int64_t done = 0; done < m.rows; done += most) {
+		fp_matrix some = fp_matrix_rows(m, done, fp_smaller(most, m.rows - done));
 		if (packs) {
-			FP_TRY(read_row(be, m, i, numbers));
-			for (int64_t k = 0; k < count; k++)
-				packed[k] = numbers[column[k]];
+			FP_TRY(be->memory->download(be, block, FP_F32, m.cols, some));
+			pack(kept, first + done, some.rows, block, packed);
 		} else {
-			memset(numbers, 0, (size_t)m.cols * sizeof *numbers);
-			for (int64_t k = 0; k < count; k++)
-				numbers[column[k]] = packed[k];
-			FP_TRY(be->memory->upload(be, fp_matrix_rows(m, i, 1), numbers, FP_F32, m.cols));
+			unpack(kept, first + done, some.rows, packed, block);
+			FP_TRY(be->memory->upload(be, some, block, FP_F32, m.cols));
 		}
-		packed += count;
+		packed += fp_kept_count(kept, first + done, some.rows);
 	}
 cleanup:
-	fp_free(numbers);
+	fp_free(block);
 	return status;
 }
