@@ -168,6 +168,7 @@ fp_status fp_basis_restore(fp_basis **out, const char *path, fp_model *model, co
 	}
 	memcpy(&head, bytes, sizeof head);
 	FP_TRY(visit(basis, upload, (float *)(void *)(bytes + sizeof head)));
+	basis->turned = stream;
 	if (head.ordered)
 		FP_TRY(restore_orders(basis, model, (const int32_t *)(void *)(bytes + sizeof head) + floats));
 	*gain = head.gain;

@@ -422,6 +422,7 @@ fp_status fp_learn_stream(const fp_basis_task *task, fp_basis *basis, const doub
 	FP_TRY(start(&l, basis));
 	FP_TRY(scale_weights(&l, &before));
 	FP_TRY(learn(&l));
+	basis->turned = true;
 	FP_TRY(measure(&l, &after));
 	gain->stream_before = before.all > 0 ? before.removed / before.all : 0;
 	gain->stream_after = after.removed;

@@ -35,6 +35,7 @@ typedef struct fp_layer_basis {
 typedef struct fp_basis { /* freed with fp_basis_free() */
 	fp_backend *be;       /* borrowed */
 	fp_matrix R;          /* hidden × hidden; absent: the residual stream is left alone */
+	bool turned;          /* else R is the identity, and products with it are left out */
 	int64_t layer_count;
 	fp_layer_basis *layers;
 } fp_basis;

@@ -13,7 +13,7 @@ fp_status fp_turn_rows(const fp_basis *basis, fp_matrix X)
 	fp_matrix product = {0};
 	FP_PRODUCTS_FOR(be, FP_USE_REFINEMENT);
 	fp_status status = FP_OK;
-	if (fp_matrix_is_absent(basis->R))
+	if (!basis->turned)
 		return FP_OK;
 	FP_TRY(fp_matrix_new(be, &product, fp_smaller(X.rows, BLOCK_ROWS), X.cols, FP_F32));
 	for (int64_t first = 0; first < X.rows; first += BLOCK_ROWS) {
@@ -81,8 +81,10 @@ static fp_status fold_reader(fp_layer *layer, const fp_basis *basis, int number,
 		FP_TRY(be->linear->gemm(be, 1, bias, FP_PLAIN, f->W, FP_TRANSPOSED, 1, layer->bias[number]));
 	if (!fp_matrix_is_absent(weight))
 		FP_TRY(be->linear->scale_columns(be, weight, f->W, f->W));
-	FP_TRY(be->linear->gemm(be, 1, f->W, FP_PLAIN, basis->R, FP_PLAIN, 0, f->T));
-	swap(f);
+	if (basis->turned) {
+		FP_TRY(be->linear->gemm(be, 1, f->W, FP_PLAIN, basis->R, FP_PLAIN, 0, f->T));
+		swap(f);
+	}
 cleanup:
 	return status;
 }
@@ -92,6 +94,8 @@ static fp_status fold_writer(fp_layer *layer, const fp_basis *basis, int number,
 {
 	fp_backend *be = basis->be;
 	fp_status status;
+	if (!basis->turned)
+		return FP_OK;
 	FP_TRY(be->linear->gemm(be, 1, basis->R, FP_TRANSPOSED, f->W, FP_PLAIN, 0, f->T));
 	swap(f);
 	if (!fp_matrix_is_absent(layer->bias[number]))

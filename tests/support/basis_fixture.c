@@ -90,6 +90,7 @@ fp_basis *random_basis(model_fixture *f, const fp_basis_freedom *freedom, uint64
 	const fp_model_config *c = fp_model_get_config(f->model);
 	fp_basis *basis;
 	assert_ok(f->ctx, fp_basis_new(&basis, f->model, freedom, !freedom->stream));
+	basis->turned = !freedom->stream;
 	if (!freedom->stream)
 		fill_blocks(f, basis->R, c->norm == FP_LAYER_NORM, &seed);
 	for (int64_t i = 0; i < c->layers; i++) {
