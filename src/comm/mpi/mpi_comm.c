@@ -9,9 +9,10 @@
 #include <time.h>
 
 enum { BLOCK = 1 << 30, LONG = 1 << 16, SHORTEST_SLEEP = 20000, LONGEST_SLEEP = 500000 }; /* bytes; nanoseconds */
+enum { PAUSES = 64 };
 enum { DATA_TAG = 1, SENDER_TAG, RECEIVER_TAG };
-/* How long a waiting rank polls before it sleeps. A processor is slower for a while after it has been idle, above all in a
- * virtual machine. If there are more ranks than processors, a waiting rank soon leaves its processor to the others. */
+/* How long a waiting rank polls before it sleeps: most waits are short, and waking up takes time. If there are more ranks than
+ * processors, a waiting rank soon leaves its processor to the others. */
 static const double EAGER_SECONDS = 1, EAGER_SECONDS_SHARED = 0.005;
 
 typedef struct mpi_state {
@@ -34,6 +35,17 @@ typedef enum waiting {
 	FOR_DATA,   /* of a rank that is there: a transfer may move on only while MPI is called, so never sleeps */
 } waiting;
 
+/* Between two polls: leaves the core, for some microseconds, to the processor that shares it, and then the processor to
+ * other processes. Where two processors share a core, a rank that polls all the time slows down one that works. */
+static void stand_aside(void)
+{
+#if defined(__x86_64__)
+	for (int i = 0; i < PAUSES; i++)
+		__builtin_ia32_pause();
+#endif
+	sched_yield();
+}
+
 static fp_status finish(fp_comm *comm, MPI_Request *request, waiting waits, const char *what)
 {
 	const mpi_state *state = comm->state;
@@ -48,7 +60,7 @@ static fp_status finish(fp_comm *comm, MPI_Request *request, waiting waits, cons
 		if (status != FP_OK)
 			return status; /* the request stays open: the process is about to end */
 		if (waits == FOR_DATA || MPI_Wtime() - started < state->eager_seconds) {
-			sched_yield();
+			stand_aside();
 			continue;
 		}
 		const struct timespec pause = {.tv_nsec = delay};
