@@ -71,7 +71,10 @@ struct fp_backend {
 	fp_context *ctx;       /* borrowed */
 	void *state;           /* the backend's own */
 	int threads;
-	bool frugal;                         /* memory is short: results that can be recomputed are not kept */
+	int64_t
+		strip_rows; /* whole strips of rows, at least two, times a matrix have the bits that they have in the product of
+						 * all rows, if the matrix is not small; 0: no strips have */
+	bool frugal;    /* memory is short: results that can be recomputed are not kept */
 	bool asynchronous;                   /* returning a number to the host costs a wait: ask for it rarely */
 	fp_use use;                          /* of products now; changed by FP_PRODUCTS_FOR() only */
 	fp_precision precision;              /* of relaxed uses; set by fp_backend_set_precision() */

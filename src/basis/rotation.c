@@ -56,28 +56,17 @@ int64_t fp_rotation_bytes(fp_rotation_kind kind, int64_t rows, int64_t n)
 	return bytes;
 }
 
-/* On a device, and of small matrices, the messages would take longer than the products. */
 void fp_rotation_divide(fp_rotation *rotation, const fp_share *share)
 {
 	fp_matrix R = rotation->R;
-	bool divides = fp_share_is_divided(share) && fp_share_ranks(share) > 1 && !rotation->be->asynchronous &&
-				   R.rows == R.cols && R.rows % FP_STRIP_ROWS == 0 && R.rows >= FP_STRIP_ORDER;
+	bool divides = R.rows == R.cols && fp_rows_may_be_multiplied(share, rotation->be, R.rows, R.cols);
 	rotation->share = divides ? share : NULL;
-}
-
-/* A view with the rows of a strip in each row. */
-static fp_matrix strips_of(fp_matrix m)
-{
-	return fp_matrix_reshape(m, m.rows / FP_STRIP_ROWS, FP_STRIP_ROWS * m.cols);
 }
 
 /* The rows that this rank computes. */
 static fp_matrix own_rows(const fp_rotation *r, fp_matrix m)
 {
-	if (!r->share)
-		return m;
-	fp_matrix own = fp_row_slice(r->share, fp_share_rank(r->share), strips_of(m));
-	return fp_matrix_reshape(own, own.rows * FP_STRIP_ROWS, m.cols);
+	return r->share ? fp_row_slice(r->share, r->be, fp_share_rank(r->share), m) : m;
 }
 
 /* The columns with the same numbers. */
@@ -94,7 +83,7 @@ static fp_status collect(const fp_rotation *r, fp_matrix m)
 	fp_status status;
 	if (!r->share)
 		return FP_OK;
-	FP_TRY(fp_addends_matrix(&list, r->be->ctx, strips_of(m)));
+	FP_TRY(fp_addends_matrix(&list, r->be->ctx, m));
 	FP_TRY(fp_row_slices_collect(&list, NULL, r->share, r->be));
 cleanup:
 	fp_addends_free(&list);

@@ -22,7 +22,7 @@ static bool narrow_is_rounded(const fp_model *model, const fp_tensor_info *weigh
 
 static fp_matrix own_rows(const fp_fit_optimiser *o, fp_matrix m)
 {
-	return fp_row_slice(&o->share, fp_share_rank(&o->share), m);
+	return fp_row_slice(&o->share, o->task->be, fp_share_rank(&o->share), m);
 }
 
 /* All matrices of the optimiser for one operator; returns how many. The sets have arrays. */

@@ -121,7 +121,6 @@ static fp_status embed_rows(fp_model *model, const int32_t *ids, int64_t count, 
 			FP_TRY(fp_linear(be, gathered, model->input_projection, (fp_matrix){0}, false, part));
 		FP_TRY(finish_embedding(model, part));
 	}
-	fp_checkpoint_forget(model->checkpoint, model->embedding);
 cleanup:
 	fp_matrix_free(be, &unprojected);
 	fp_free(rows);
@@ -183,11 +182,21 @@ cleanup:
 	return status;
 }
 
+/* Products are made of each sequence by itself, here and in embed_rows(): a backend may round a row by how many others it
+ * has, and ranks have different sequences. */
+static fp_status turn_sequences(const fp_model *model, int64_t sequences, int64_t length, fp_matrix out)
+{
+	fp_status status = FP_OK;
+	for (int64_t s = 0; s < sequences && model->basis && status == FP_OK; s++)
+		status = fp_turn_rows(model->basis, fp_matrix_rows(out, s * length, length));
+	return status;
+}
+
 fp_status fp_model_embed_at(fp_model *model, const int32_t *ids, int64_t sequences, int64_t length,
 							const int64_t *first, fp_matrix out)
 {
 	fp_backend *be = model->be;
-	int64_t total = sequences * length;
+	int64_t total = sequences * length, at_once = model->project_in ? length : total;
 	fp_status status;
 	FP_REQUIRE(be, out.rows == total && out.cols == model->config.hidden);
 	FP_TRY(fp_model_check_length(model, length));
@@ -197,11 +206,12 @@ fp_status fp_model_embed_at(fp_model *model, const int32_t *ids, int64_t sequenc
 	if (be->asynchronous && total > GATHER_ROWS)
 		FP_TRY(embed_distinct(model, ids, total, out));
 	else
-		FP_TRY(embed_rows(model, ids, total, out));
+		for (int64_t row = 0; row < total; row += at_once)
+			FP_TRY(embed_rows(model, ids + row, at_once, fp_matrix_rows(out, row, at_once)));
+	fp_checkpoint_forget(model->checkpoint, model->embedding);
 	if (model->positions)
 		FP_TRY(add_positions(model, sequences, length, first, out));
-	if (model->basis)
-		FP_TRY(fp_turn_rows(model->basis, out));
+	FP_TRY(turn_sequences(model, sequences, length, out));
 cleanup:
 	return status;
 }

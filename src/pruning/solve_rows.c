@@ -3,7 +3,7 @@
  * solve_rows.c: ranks solve rows of the same operator at the same time. Rank 0 has the statistics, makes the target and
  * measures the result; others get the Gram matrix and the target of their rows, and give the rows of the result back.
  *
- * Each has whole strips of rows, so that products give the same bits as those of the whole operator (row_slices.h).
+ * Each has a slice of rows (row_slices.h), so that products give the same bits as those of the whole operator.
  */
 #include "base/clock.h"
 #include "pruning/layer_job.h"
@@ -11,27 +11,16 @@
 #include "sharing/row_slices.h"
 #include "solver/inverse_cache.h"
 
-/* The rows of a matrix that a member of the team solves. */
-static fp_matrix rows_of(const fp_solve_team *team, int member, fp_matrix m)
-{
-	int64_t strips = (m.rows + FP_STRIP_ROWS - 1) / FP_STRIP_ROWS;
-	int64_t first = strips * member / team->members * FP_STRIP_ROWS;
-	int64_t end = strips * (member + 1) / team->members * FP_STRIP_ROWS;
-	return fp_matrix_is_absent(m) ? m : fp_matrix_rows(m, first, (end < m.rows ? end : m.rows) - first);
-}
-
 bool fp_is_solved_by_rows(const fp_layer_job *job, int number)
 {
 	const fp_layer_task *task = job->task;
 	const fp_method *method = fp_method_of(task->settings);
 	fp_pattern pattern = fp_layer_task_pattern(task, job->dense->index, number);
 	fp_matrix W = job->dense->weight[number];
-	bool enough = W.rows >= (int64_t)FP_STRIP_ROWS * fp_layer_ranks(task) && W.cols >= FP_STRIP_ORDER;
-	/* A device is about as fast with the whole operator as with some rows, and computes inverses from those before. Grids
-	 * are chosen by the rank that solves an operator, and take longer than that. */
-	bool alone = task->be->asynchronous || fp_grid_format_named(task->settings->quantize);
-	return fp_layer_ranks(task) > 1 && fp_operator_expert(number) < 0 && enough && !alone && method->solves_rows &&
-		   method->solves_rows(task->settings, &pattern);
+	/* Grids are chosen by the rank that solves an operator, and take longer than that. */
+	bool alone = !task->streams || fp_operator_expert(number) >= 0 || fp_grid_format_named(task->settings->quantize);
+	return !alone && fp_rows_may_be_multiplied(&task->streams->share, task->be, W.rows, W.cols) &&
+		   method->solves_rows && method->solves_rows(task->settings, &pattern);
 }
 
 typedef struct row_team {
@@ -59,13 +48,18 @@ cleanup:
 	return status;
 }
 
+/* The rows of a matrix that a member of the team solves. */
+static fp_matrix rows_of(const row_team *team, int member, fp_matrix m)
+{
+	return fp_matrix_is_absent(m) ? m : fp_row_slice(team->share, team->be, member, m);
+}
+
 static fp_problem problem_of(const fp_problem *problem, int member)
 {
-	const fp_solve_team *team = problem->gram->team;
 	fp_problem own = *problem;
 	fp_matrix *all[] = {&own.W, &own.C, &own.R, &own.held};
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-		*all[i] = rows_of(team, member, *all[i]);
+		*all[i] = rows_of(problem->gram->team->data, member, *all[i]);
 	return own;
 }
 
@@ -84,9 +78,9 @@ fp_status fp_solve_together(const fp_problem *problem, const fp_settings *settin
 		FP_TRY(fp_share_matrix(own->share, own->be, FP_SENDS, member, other.C));
 		FP_TRY(fp_share_matrix(own->share, own->be, FP_SENDS, member, other.R));
 	}
-	FP_TRY(fp_solve(&part, settings, rows_of(team, 0, V), solution));
+	FP_TRY(fp_solve(&part, settings, rows_of(own, 0, V), solution));
 	for (int member = 1; member < team->members; member++)
-		FP_TRY(fp_share_matrix(own->share, own->be, FP_RECEIVES, member, rows_of(team, member, V)));
+		FP_TRY(fp_share_matrix(own->share, own->be, FP_RECEIVES, member, rows_of(own, member, V)));
 cleanup:
 	return status;
 }
@@ -97,7 +91,7 @@ static fp_status help(fp_layer_job *job, int number, fp_gram *gram)
 	const fp_layer_task *task = job->task;
 	const fp_share *share = &task->streams->share;
 	fp_backend *be = task->be;
-	fp_matrix W = rows_of(gram->team, gram->team->member, job->dense->weight[number]), wide = {0}, V = {0};
+	fp_matrix W = rows_of(gram->team->data, gram->team->member, job->dense->weight[number]), wide = {0}, V = {0};
 	fp_problem problem = {
 		.gram = gram, .pattern = fp_layer_task_pattern(task, job->dense->index, number), .unmeasured = true};
 	fp_solution solution;

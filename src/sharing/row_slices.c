@@ -6,15 +6,33 @@
 
 static const int64_t BLOCK_BYTES = (int64_t)32 << 20; /* of all ranks' rows that travel at the same time */
 
-fp_matrix fp_row_slice(const fp_share *share, int rank, fp_matrix m)
+static bool has_strips(const fp_share *share, const fp_backend *be, int64_t rows)
 {
-	int64_t ranks = fp_share_ranks(share), first = m.rows * rank / ranks;
-	return fp_matrix_rows(m, first, m.rows * (rank + 1) / ranks - first);
+	return be->strip_rows > 0 && rows / be->strip_rows >= 2 * (int64_t)fp_share_ranks(share);
+}
+
+/* The first row of a rank's slice; of rank `ranks`, the number of rows. The last rank has what is left over of a strip. */
+static int64_t first_row(const fp_share *share, const fp_backend *be, int rank, int64_t rows)
+{
+	int64_t ranks = fp_share_ranks(share), strip = has_strips(share, be, rows) ? be->strip_rows : 1;
+	return rank == ranks ? rows : rows / strip * rank / ranks * strip;
+}
+
+fp_matrix fp_row_slice(const fp_share *share, const fp_backend *be, int rank, fp_matrix m)
+{
+	int64_t first = first_row(share, be, rank, m.rows);
+	return fp_matrix_rows(m, first, first_row(share, be, rank + 1, m.rows) - first);
+}
+
+bool fp_rows_may_be_multiplied(const fp_share *share, const fp_backend *be, int64_t rows, int64_t n)
+{
+	return fp_share_ranks(share) > 1 && !be->asynchronous && has_strips(share, be, rows) && n >= FP_LEAST_ORDER;
 }
 
 /* Some rows of each matrix: a part of one rank's slice. */
 typedef struct rows {
 	const fp_share *share;
+	const fp_backend *be;
 	const fp_kept_entries *kept; /* NULL: all entries travel */
 	int rank, block, blocks;
 } rows;
@@ -22,9 +40,9 @@ typedef struct rows {
 /* *first ← where they begin */
 static fp_matrix rows_of(const rows *r, fp_matrix m, int64_t *first)
 {
-	fp_matrix slice = fp_row_slice(r->share, r->rank, m);
+	fp_matrix slice = fp_row_slice(r->share, r->be, r->rank, m);
 	int64_t skipped = slice.rows * r->block / r->blocks;
-	*first = m.rows * r->rank / fp_share_ranks(r->share) + skipped;
+	*first = first_row(r->share, r->be, r->rank, m.rows) + skipped;
 	return fp_matrix_rows(slice, skipped, slice.rows * (r->block + 1) / r->blocks - skipped);
 }
 
@@ -188,7 +206,7 @@ fp_status fp_row_slices_collect(const fp_addends *list, const fp_kept_entries *k
 	int blocks = block_count(list);
 	fp_status status = FP_OK;
 	for (int block = 0; block < blocks && fp_share_ranks(share) > 1 && status == FP_OK; block++)
-		status = collect_block(list, (rows){share, kept, fp_share_rank(share), block, blocks}, be);
+		status = collect_block(list, (rows){share, be, kept, fp_share_rank(share), block, blocks}, be);
 	return status;
 }
 
@@ -302,7 +320,7 @@ static fp_status gather_block(fp_part_sum *sum, const fp_kept_entries *kept, int
 {
 	const fp_share *share = sum->share;
 	fp_backend *be = sum->be;
-	gathering g = {.sum = sum, .own = {share, kept, fp_share_rank(share), block, blocks}, .whole = *share};
+	gathering g = {.sum = sum, .own = {share, be, kept, fp_share_rank(share), block, blocks}, .whole = *share};
 	fp_status status;
 	FP_TRY(parcels_new(&g.parcels, be, share));
 	g.whole.comm = NULL;

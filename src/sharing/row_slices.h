@@ -13,13 +13,16 @@
 #include "sharing/kept_entries.h"
 #include "sharing/part_sum.h"
 
-/* Ranks that divide a product CR, with an R of order n, by the rows of C get the same bits as one rank that computes all of it,
- * if each has whole strips of rows and n is not small: BLAS treats small products differently, and backends compute them in
- * float where they round larger ones. */
-enum { FP_STRIP_ROWS = 32, FP_STRIP_ORDER = 256 }; /* the least n */
+/* The rows of a matrix that belong to a rank: whole strips (fp_backend.strip_rows), where there are enough. There may be
+ * none. */
+fp_matrix fp_row_slice(const fp_share *share, const fp_backend *be, int rank, fp_matrix m);
 
-/* The rows of a matrix that belong to a rank. There may be none. */
-fp_matrix fp_row_slice(const fp_share *share, int rank, fp_matrix m);
+/* BLAS treats small products differently, and backends compute them in float where they round larger ones. */
+enum { FP_LEAST_ORDER = 256 };
+/* True if several ranks that multiply their rows of a matrix A by a B of order n get the same bits as one that multiplies
+ * all rows, and if dividing the work is worth its messages. */
+bool fp_rows_may_be_multiplied(const fp_share *share, const fp_backend *be, int64_t rows, int64_t n);
+
 /* In place of fp_part_sum_finish(), for sums without numbers: this rank's rows of register 0 ← the sum over all parts. The
  * other rows are undefined. kept: if not NULL, only these entries of each matrix are summed; with several ranks the
  * others become zero. */

@@ -12,9 +12,10 @@
  * running maximum, the running sum of exponentials and the running output, which are rescaled whenever the maximum
  * grows (Milakov and Gimelshein, 2018). A thread therefore holds rows × KEY_BLOCK scores, whatever the length is.
  *
- * Items run in parallel and each calls sgemm, or where products are rounded the engine for BF16 (cpu_bf16.h). BLAS is called inside a parallel region nowhere else. Here it is safe
- * because the build requires the OpenMP form of OpenBLAS (cmake/Dependencies.cmake), which asks omp_in_parallel() and
- * then uses the calling thread only. The products are too small to share between threads.
+ * Items run in parallel and each calls sgemm, or where products are rounded the engine for BF16 (cpu_bf16.h). BLAS is
+ * called inside a parallel region here and in cpu_linear.c only. It is safe because the build requires the OpenMP form of
+ * OpenBLAS (cmake/Dependencies.cmake), which asks omp_in_parallel() and then uses the calling thread only. The products
+ * are too small to share between threads.
  */
 #include "backend/cpu/cpu_backend.h"
 

@@ -135,6 +135,8 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : fp_usable_processors();
+	state->counts_rows = fp_cpu_blas_counts_rows();
+	be->strip_rows = state->counts_rows ? FP_CPU_BLAS_STRIP : FP_CPU_BLAS_STRIP_AVX512;
 	fp_cpu_blas_describe(blas, sizeof blas);
 	snprintf(be->description, sizeof be->description, "cpu: %d thread%s, %s loops, %s%s%s", be->threads,
 			 be->threads == 1 ? "" : "s", state->loops->name, blas, state->bf16.engine ? ", " : "",

@@ -17,6 +17,7 @@ typedef struct fp_cpu_state {
 	const fp_cpu_loops *loops;         /* the inner loops for this processor */
 	const fp_cpu_decode_loops *decode; /* those of products with held weights */
 	fp_cpu_bf16 bf16;                  /* the engine of rounded products, if there is one */
+	bool counts_rows;                  /* BLAS rounds a row by how many others it has (fp_cpu_blas_counts_rows()) */
 } fp_cpu_state;
 
 /* Opens the CPU backend; the caller closes it with fp_backend_close(). threads 0: one per usable processor. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 
 enum { OPENBLAS_ON_OPENMP = 2 };
@@ -67,6 +68,15 @@ static fp_status allocate_blas_buffer(fp_context *ctx)
 	munmap(trial, size);
 	cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &one, 1, &one, 1, 0, &product, 1);
 	return FP_OK;
+}
+
+bool fp_cpu_blas_counts_rows(void)
+{
+	static const char *const avx512[] = {"SkylakeX", "Cooperlake", "SapphireRapids"};
+	for (size_t i = 0; i < sizeof avx512 / sizeof avx512[0]; i++)
+		if (strcasecmp(openblas_get_corename(), avx512[i]) == 0)
+			return false;
+	return true;
 }
 
 void fp_cpu_blas_describe(char *out, size_t size)

@@ -12,6 +12,7 @@
 #include "base/context.h"
 #include <cblas.h>
 #include <omp.h>
+#include <stdbool.h>
 
 /* Sets the number of threads for the next BLAS calls of this thread. Returns the number before, which is the setting of
  * the library's caller; pass it to fp_cpu_blas_end(). */
@@ -31,6 +32,13 @@ static inline void fp_cpu_blas_end(int before)
 
 /* Makes the library ready before the first product, and warns if its build or its kernel is slow. */
 fp_status fp_cpu_blas_start(fp_context *ctx);
+/*
+ * Whole strips of so many rows of A have the bits in AB that they have in the product of all rows. OpenBLAS's kernels for
+ * AVX2 compute 12 rows at once and add in another order where fewer are left.
+ */
+enum { FP_CPU_BLAS_STRIP_AVX512 = 16, FP_CPU_BLAS_STRIP = 24 };
+/* True where strips have those bits only if one thread computes a call: with all kernels but those for AVX-512. */
+bool fp_cpu_blas_counts_rows(void);
 /* out ← "OpenBLAS SkylakeX" */
 void fp_cpu_blas_describe(char *out, size_t size);
 

@@ -88,6 +88,36 @@ static fp_status multiply_row(fp_backend *be, float alpha, const float *a, fp_ma
 	return FP_OK;
 }
 
+static void multiply_rows(float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb, float beta,
+						  fp_matrix C, int64_t first, int64_t rows)
+{
+	fp_matrix own = ta == FP_PLAIN ? fp_matrix_rows(A, first, rows) : fp_matrix_cols(A, first, rows);
+	cblas_sgemm(CblasRowMajor, ta == FP_PLAIN ? CblasNoTrans : CblasTrans, tb == FP_PLAIN ? CblasNoTrans : CblasTrans,
+				(int)rows, (int)C.cols, (int)(ta == FP_PLAIN ? A.cols : A.rows), alpha, fp_cpu_floats(own), leading(A),
+				fp_cpu_floats(B), leading(B), beta, fp_cpu_floats(C) + first * C.stride, leading(C));
+}
+
+/* By OpenBLAS's threads, or where the number of rows in a call changes bits by ours, with whole strips each. */
+static void multiply_in_float(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
+							  float beta, fp_matrix C)
+{
+	double inner = (double)(ta == FP_PLAIN ? A.cols : A.rows);
+	int threads = threads_for(be, 2.0 * (double)C.rows * (double)C.cols * inner);
+	int64_t strips = C.rows / be->strip_rows, parts = fp_smaller(threads, strips);
+	if (!((const fp_cpu_state *)be->state)->counts_rows || parts < 2) {
+		int before = fp_cpu_blas_begin(threads);
+		multiply_rows(alpha, A, ta, B, tb, beta, C, 0, C.rows);
+		fp_cpu_blas_end(before);
+		return;
+	}
+#pragma omp parallel for num_threads((int)parts)
+	for (int64_t part = 0; part < parts; part++) {
+		int64_t first = strips * part / parts * be->strip_rows;
+		int64_t end = part + 1 < parts ? strips * (part + 1) / parts * be->strip_rows : C.rows;
+		multiply_rows(alpha, A, ta, B, tb, beta, C, first, end - first);
+	}
+}
+
 static fp_status multiply(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 						  float beta, fp_matrix C, bool exact)
 {
@@ -121,11 +151,7 @@ static fp_status multiply(fp_backend *be, float alpha, fp_matrix A, fp_transpose
 	}
 	if (m == 1 && ta == FP_PLAIN && tb == FP_PLAIN)
 		return multiply_row(be, alpha, fp_cpu_floats(A), B, beta, fp_cpu_floats(C));
-	int before = fp_cpu_blas_begin(threads_for(be, 2.0 * (double)m * (double)n * (double)k));
-	cblas_sgemm(CblasRowMajor, ta == FP_PLAIN ? CblasNoTrans : CblasTrans, tb == FP_PLAIN ? CblasNoTrans : CblasTrans,
-				(int)m, (int)n, (int)k, alpha, fp_cpu_floats(A), leading(A), fp_cpu_floats(B), leading(B), beta,
-				fp_cpu_floats(C), leading(C));
-	fp_cpu_blas_end(before);
+	multiply_in_float(be, alpha, A, ta, B, tb, beta, C);
 	return FP_OK;
 }
 

@@ -8,7 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 3, COLS = 5, SIZE = ROWS * COLS, MOST_RANKS = 20 };
+enum {
+	ROWS = 67,
+	COLS = 5, /* two ranks have whole strips each, more ranks any rows */
+	SIZE = ROWS * COLS,
+	MOST_RANKS = 20
+};
 
 /* A part's summands, of sizes so different that the order of additions shows. */
 static float summand(int part, int i)
@@ -91,7 +96,7 @@ static fp_status sum_slices(fp_part_sum *sum, registers *r, bool some)
 		FP_TRY(list_kept(&entries, r->be));
 	FP_TRY(fp_part_sum_scatter(sum, kept));
 	for (int rank = 0; rank < fp_share_ranks(share); rank++) {
-		fp_matrix rows = fp_row_slice(share, rank, r->sum[0]);
+		fp_matrix rows = fp_row_slice(share, r->be, rank, r->sum[0]);
 		if (rank != fp_share_rank(share))
 			FP_TRY(r->be->memory->fill(r->be, rows, 1e30F));
 	}

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that solve some rows of an operator each get the rows of the whole solution, to the bit. */
+#include "sharing/row_slices.h"
 #include "solver_fixture.h"
 #include "thread_ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { M = 128, N = 96, MOST_RANKS = 4, OPERATORS = 2 };
+enum { M = 200, N = 96, MOST_RANKS = 4, OPERATORS = 2 };
 
 typedef struct outcome {
 	bool keeps;
@@ -41,13 +42,6 @@ cleanup:
 	return status;
 }
 
-static fp_matrix rows_of(fp_matrix m, int rank, int ranks)
-{
-	const int blocks = M / 32;
-	int first = blocks * rank / ranks * 32, end = blocks * (rank + 1) / ranks * 32;
-	return fp_matrix_rows(m, first, end - first);
-}
-
 /* Several operators, of which the inverses may be kept. */
 static void solve_on_rank(fp_comm *comm, void *data)
 {
@@ -63,14 +57,15 @@ static void solve_on_rank(fp_comm *comm, void *data)
 	team_data own = {comm, f.be};
 	fp_solve_team team = {
 		.member = me, .members = comm->size, .rows = M, .keeps = o->keeps, .sum = sum, .give = give, .data = &own};
+	fp_share share = {.comm = comm};
 	fp_problem problem = f.problem;
 	fp_solution solution;
-	fp_matrix shift, V = rows_of(f.V, me, comm->size);
+	fp_matrix shift, V = fp_row_slice(&share, f.be, me, f.V);
 	fp_status status;
-	problem.W = rows_of(problem.W, me, comm->size);
-	problem.C = rows_of(problem.C, me, comm->size);
+	problem.W = fp_row_slice(&share, f.be, me, problem.W);
+	problem.C = fp_row_slice(&share, f.be, me, problem.C);
 	if (!fp_matrix_is_absent(problem.R))
-		problem.R = rows_of(problem.R, me, comm->size);
+		problem.R = fp_row_slice(&share, f.be, me, problem.R);
 	problem.unmeasured = true;
 	FP_TRY(fp_matrix_new(f.be, &shift, 1, N, FP_F32));
 	FP_TRY(f.be->memory->fill(f.be, shift, (float)(o->shift * f.gram.mean_diagonal)));
