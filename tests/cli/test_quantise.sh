@@ -86,6 +86,8 @@ if part shared; then
 			# shellcheck disable=SC2086
 			expect 0 "" prune "$shared/$model" -o "$model-$format-quantised" $run --quantize $format
 			plain "$model-$format"
+			# docs/quantised.md: transformers 5.23 does not read zero points where groups have several sizes
+			grep -q group_1 "$model-$format-quantised/config.json" && [ "${format#*asym}" != "$format" ] && continue
 			names="$names $model-$format"
 		done
 	done
