@@ -344,6 +344,8 @@ static fp_status open_quietly(prune_session *session)
 		ctx->log_level = level < FP_LOG_WARNING ? level : FP_LOG_WARNING;
 	}
 	status = fp_comm_agree(session->comm, session_open(session));
+	if (status == FP_OK)
+		status = fp_rank_devices_agree(session->be, session->comm);
 	ctx->log_level = level;
 cleanup:
 	return status;

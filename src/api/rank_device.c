@@ -39,3 +39,11 @@ fp_status fp_rank_device_open(fp_backend **out, fp_context *ctx, const fp_comm *
 	fp_clear_message(ctx);
 	return fp_backend_open(out, ctx, "cpu", threads);
 }
+
+fp_status fp_rank_devices_agree(fp_backend *be, fp_comm *comm)
+{
+	int64_t negative = -be->strip_rows;
+	fp_status status = comm->ops->minimum(comm, &negative);
+	be->strip_rows = -negative;
+	return status;
+}

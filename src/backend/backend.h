@@ -71,10 +71,10 @@ struct fp_backend {
 	fp_context *ctx;       /* borrowed */
 	void *state;           /* the backend's own */
 	int threads;
-	int64_t
-		strip_rows; /* whole strips of rows, at least two, times a matrix have the bits that they have in the product of
-						 * all rows, if the matrix is not small; 0: no strips have */
-	bool frugal;    /* memory is short: results that can be recomputed are not kept */
+	/* Some rows of A, if they are whole strips of so many, two at least, have the bits in AB that they have in the product of
+	 * all rows, unless B is small. 0: a product of some rows may have other bits. */
+	int64_t strip_rows;
+	bool frugal;                         /* memory is short: results that can be recomputed are not kept */
 	bool asynchronous;                   /* returning a number to the host costs a wait: ask for it rarely */
 	fp_use use;                          /* of products now; changed by FP_PRODUCTS_FOR() only */
 	fp_precision precision;              /* of relaxed uses; set by fp_backend_set_precision() */

@@ -17,10 +17,10 @@
  * none. */
 fp_matrix fp_row_slice(const fp_share *share, const fp_backend *be, int rank, fp_matrix m);
 
-/* BLAS treats small products differently, and backends compute them in float where they round larger ones. */
+/* BLAS treats products with a smaller matrix differently, and backends compute them in float where they round larger ones. */
 enum { FP_LEAST_ORDER = 256 };
-/* True if several ranks that multiply their rows of a matrix A by a B of order n get the same bits as one that multiplies
- * all rows, and if dividing the work is worth its messages. */
+/* True if ranks may multiply a slice of so many rows each by a matrix of order n: the bits are those of one product, and the
+ * messages take less time than it saves. */
 bool fp_rows_may_be_multiplied(const fp_share *share, const fp_backend *be, int64_t rows, int64_t n);
 
 /* In place of fp_part_sum_finish(), for sums without numbers: this rank's rows of register 0 ← the sum over all parts. The

@@ -143,4 +143,13 @@ if grep -qw avx2 /proc/cpuinfo; then
 	same_bytes llama-demo "2 3" --pattern 2:4 --threads 2
 	same_bytes opt-demo 3
 fi
+# ranks whose kernels differ, as on machines with different processors, divide rows alike
+if grep -qw avx512bw /proc/cpuinfo; then
+	rm -rf shared
+	set -- "$program" prune "$source/models/llama-demo" -o shared --calibration "$text" --samples 8 --sequence-length 64 --pattern 2:4 --threads 1 \
+		--device cpu --set basis_steps=4 --set fit_steps=4
+	mpirun --allow-run-as-root --oversubscribe -n 1 env OPENBLAS_CORETYPE=Nehalem "$@" : -n 1 env OPENBLAS_CORETYPE=SkylakeX "$@" \
+		>"$work/out" 2>"$work/err" </dev/null || complain "ranks with different kernels fail"
+	expect 0 "" inspect shared --pattern 2:4
+fi
 finish
