@@ -13,6 +13,8 @@
 #include "evaluation/loglikelihood_plan.h"
 #include "model/layer.h"
 
+#include <string.h>
+
 enum { SCORED_ROWS = 512 };
 
 typedef struct scoring {
@@ -185,18 +187,56 @@ cleanup:
 	return status;
 }
 
+/* Number i of those with the same input. */
+static fp_likelihood_request *request_of(const scoring *s, const fp_plan_sequence *sequence, int64_t i)
+{
+	return &s->requests[s->plan.entries[sequence->first_entry + i].request];
+}
+
+/* The first request with a sequence that has the same tokens as its request number i: maybe that one. It is scored for all of
+ * them, because the head may round a row by its place, and equal choices of a task must be equally likely. */
+static fp_likelihood_request *first_equal(const scoring *s, const fp_plan_sequence *sequence, int64_t i)
+{
+	fp_likelihood_request *own = request_of(s, sequence, i);
+	size_t bytes = (size_t)(own->context + own->continuation) * sizeof *own->ids;
+	for (int64_t k = 0; k < i; k++) {
+		fp_likelihood_request *other = request_of(s, sequence, k);
+		if (other->context == own->context && other->continuation == own->continuation &&
+			memcmp(other->ids, own->ids, bytes) == 0)
+			return other;
+	}
+	return own;
+}
+
 static fp_status score_batch(scoring *s, const fp_plan_batch *batch, int64_t first_row)
 {
 	fp_status status = FP_OK;
 	int64_t group = 0, member = 0;
 	for (int64_t i = 0; i < batch->sequences; i++) {
 		const fp_plan_sequence *sequence = batch_sequence(s, batch, &group, &member);
-		for (int64_t j = 0; j < sequence->entry_count; j++)
-			FP_TRY(score(s, sequence, &s->requests[s->plan.entries[sequence->first_entry + j].request], first_row));
+		for (int64_t j = 0; j < sequence->entry_count; j++) {
+			fp_likelihood_request *request = request_of(s, sequence, j);
+			if (first_equal(s, sequence, j) == request)
+				FP_TRY(score(s, sequence, request, first_row));
+		}
 	}
 	FP_TRY(step_done(s, batch->rows));
 cleanup:
 	return status;
+}
+
+static void copy_scores(const scoring *s)
+{
+	for (int64_t i = 0; i < s->plan.sequence_count; i++) {
+		const fp_plan_sequence *sequence = &s->plan.sequences[i];
+		for (int64_t j = 0; j < sequence->entry_count; j++) {
+			fp_likelihood_request *request = request_of(s, sequence, j);
+			const fp_likelihood_request *scored = first_equal(s, sequence, j);
+			request->loglikelihood = scored->loglikelihood;
+			request->greedy = scored->greedy;
+			request->truncated = scored->truncated;
+		}
+	}
 }
 
 static fp_status run_chunk(scoring *s, int64_t first, int64_t end)
@@ -240,6 +280,7 @@ fp_status fp_loglikelihoods(fp_model *model, fp_likelihood_request *requests, in
 		FP_TRY(run_chunk(s, first, end));
 		first = end;
 	}
+	copy_scores(s);
 cleanup:
 	if (s) {
 		fp_free(s->spans);
