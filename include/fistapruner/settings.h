@@ -33,9 +33,9 @@ extern "C" {
 	X(TEXT, only, "", 0, 0, "REGEX", "p", "prune only operators whose tensor name matches; empty: all")                \
 	X(TEXT, skip, "", 0, 0, "REGEX", "p", "leave operators whose tensor name matches as they are; empty: none")        \
 	X(CHOICE, quantize, "none", 0, 0, "none|int4|int4-g32|int4-asym|int4-asym-g32|int8|fp8", "pc",                     \
-	  "store the pruned operators in fewer bits, as compressed-tensors: 4-bit whole numbers with a scale for each "    \
-	  "128 or 32 entries of a row (asym: and a zero point), or 8-bit whole numbers or floats with a scale for each "   \
-	  "row; zeros stay zeros, and --pattern 0% prunes nothing and keeps the zeros of MODEL")                           \
+	  "store the pruned operators in fewer bits, as compressed-tensors: 4-bit integers with a scale for each 128 or "  \
+	  "32 entries of a row (asym: and a zero point), or 8-bit integers or floats with a scale for each row; zeros "    \
+	  "stay zeros, and --pattern 0% prunes nothing and keeps the zeros of MODEL")                                      \
 	X(CHOICE, method, "fista", 0, 0, FP_METHOD_WORDS, "p",                                                             \
 	  "pruning method; fista runs what --preset says, the others run with their authors' defaults")                    \
 	X(CHOICE, preset, "best", 0, 0, "best|fast|paper", "pc",                                                           \
@@ -47,8 +47,8 @@ extern "C" {
 	  "layers stay independent; cross: those of all layers before it too")                                             \
 	X(CHOICE, basis, "none", 0, 0, "auto|full|local|none", "pc",                                                       \
 	  "basis in which the model is pruned, learned so that the pattern removes little and folded into the weights: "   \
-	  "full: residual stream and heads, which gives a model with tied embeddings a head of its own; local: heads; "    \
-	  "auto: full unless that head adds more than 15% to the checkpoint")                                              \
+	  "local: heads, and inner channels for N:M; full: the residual stream too, which gives a model with tied "        \
+	  "embeddings a head of its own; auto: full unless that head adds more than 15% to the checkpoint")                \
 	X(REAL, allocate, 0, 0, 0.5, "X", "p",                                                                             \
 	  "unstructured patterns: give operators to which the loss is sensitive fewer zeros, at most X away from "         \
 	  "the pattern's sparsity; 0: the same sparsity for each")                                                         \
@@ -71,7 +71,7 @@ extern "C" {
 	  "upper limit for memory, such as 2G; with a GPU, for its memory; empty: what is free")                           \
 	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text is cut into windows")     \
 	X(INT, limit, 0, 0, 1000000000, "N", "e", "with --task: only the first N examples of each file; 0: all")           \
-	X(INT, max_tokens, 256, 1, 1048576, "N", "g", "the most tokens to write behind a prompt")                          \
+	X(INT, max_tokens, 256, 1, 1048576, "N", "g", "the most tokens to write after a prompt")                           \
 	X(REAL, temperature, 0, 0, 100, "T", "g",                                                                          \
 	  "0: always the most likely token; else tokens are drawn, by their logits divided by T: 1 as the model "          \
 	  "predicts them")                                                                                                 \

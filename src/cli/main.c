@@ -23,10 +23,10 @@ static const fp_cli_command command_table[] = {
 		.summary = "make a model sparse and write it as a new checkpoint",
 		.detail =
 			"Prunes every linear operator of MODEL's decoder layers to a pattern and writes the checkpoint DIR: the "
-			"files of MODEL with only those weights changed, and with the presets fast and best their biases too. The "
-			"calibration text determines which inputs matter; without one the model writes its own, for which all of "
-			"it "
-			"must fit into memory. N:M means N kept of M consecutive entries of a row.",
+			"files of MODEL with new values in those weights. The presets fast and best also change biases and, by "
+			"--basis, other weights such as embeddings and norms. The calibration text determines which inputs matter; "
+			"without one the model writes its own, for which all of it must fit into memory. N:M means N kept of M "
+			"consecutive entries of a row.",
 		.run = fp_cli_prune,
 	},
 	{
@@ -81,12 +81,11 @@ static const fp_cli_command command_table[] = {
 		.operands = 1,
 		.usage = "MODEL [--prompt TEXT | --batch FILE] [flags]",
 		.summary = "text that continues a prompt, to see what a pruned model writes",
-		.detail =
-			"Prints the text with which MODEL continues a prompt, as it comes, and behind it on stderr the tokens per "
-			"second. It ends at a stop token of the model's files (eos_token_id of generation_config.json or "
-			"config.json), at --max-tokens, or where the model has no more positions. The whole model must fit "
-			"into memory. Without --temperature the most likely token is always taken; the same --seed draws the "
-			"same text again.",
+		.detail = "Prints the text with which MODEL continues a prompt, as it comes, and then on stderr the tokens per "
+				  "second. It ends at a stop token of the model's files (eos_token_id of generation_config.json or "
+				  "config.json), at --max-tokens, or where the model has no more positions. The whole model must fit "
+				  "into memory. Without --temperature the most likely token is always taken; the same --seed draws the "
+				  "same text again.",
 		.run = fp_cli_generate,
 	},
 	{
@@ -128,9 +127,9 @@ static const fp_cli_command command_table[] = {
 		.usage = "[flags]",
 		.summary = "every method and preset on three models that ship with the program",
 		.detail = "Prunes and evaluates the three small models that ship with the program with every method and "
-				  "preset, at 50% "
-				  "and at 2:4, prints the perplexities side by side and writes the report (without --report as "
-				  "fistapruner-demo.html in the current directory). It downloads nothing and leaves no other files.",
+				  "preset, at 50% and at 2:4, prints the perplexities side by side and writes the report (without "
+				  "--report as fistapruner-demo.html in the current directory). It downloads nothing and leaves no "
+				  "other files.",
 		.run = fp_cli_demo,
 	},
 	{
