@@ -93,7 +93,7 @@ int main(void)
 			double error = prune(ctx, &problem, methods[m][0], methods[m][1], patterns[p]);
 			if (m == 1)
 				wanda = error;
-			/* fista starts from Wanda here and never increases the error */
+			/* paper starts from Wanda here and never increases the error; fast is better than Wanda anyway */
 			failures += error < 0 || (m >= 3 && error > wanda);
 		}
 	}
