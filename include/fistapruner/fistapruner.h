@@ -34,7 +34,7 @@ FP_API void fp_text_free(char *text);
 
 /*
  * Prunes the checkpoint `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes it as the
- * directory `output`, which must not exist. calibration: one or more text files, or the word "self"
+ * directory `output`, which must not exist, or be empty. calibration: one or more text files, or the word "self"
  * (none: the same, if the method needs text) for windows that the model writes. With dry_run nothing is written and
  * the document says what would be done. metrics (may be NULL) is called with one JSON line per operator as soon as it is
  * pruned.
@@ -92,10 +92,9 @@ FP_API fp_status fp_evaluate_tasks(char **json, fp_context *ctx, const fp_tasks_
 /*
  * Prunes and evaluates `model` once for every method × preset × correction × pattern × sample count × seed, and the
  * dense model: rows[] with method, preset, pattern, perplexity, kl, relative_error, seconds. calibration: as in
- * fp_prune_request. Lists are comma-separated;
- * NULL: those of the recipe (main|sparsity|correction|samples|seeds; NULL: main). No pruned model is written. journal
- * (may be NULL) is a file that keeps finished rows: a stopped run continues, and no row is computed twice as long as the
- * model, the texts and the settings are the same.
+ * fp_prune_request. Lists are comma-separated; NULL: those of the recipe (main|sparsity|correction|samples|seeds; NULL:
+ * main). No pruned model is written. journal (may be NULL) is a file that keeps finished rows: a stopped run continues,
+ * and no row is computed twice as long as the build, the model, the texts and the settings are the same.
  */
 typedef struct fp_compare_request {
 	const char *model;
@@ -119,15 +118,15 @@ FP_API fp_status fp_report_page(char **html, fp_context *ctx, const char *json);
  */
 FP_API fp_status fp_inspect(char **json, fp_context *ctx, const char *model, const char *pattern);
 
-/* Writes the safetensors checkpoint `model` as the directory `output`, which must not exist, with every sparse matrix
- * stored without its zeros (docs/packed.md); all calls read it like `model`. The document has by_mask and as_2_4, the
- * numbers of packed matrices, and their bytes. */
+/* Writes the safetensors checkpoint `model` as the directory `output`, which must not exist, or be empty, with every
+ * sparse matrix stored without its zeros (docs/packed.md); all calls read it like `model`. The document has by_mask and
+ * as_2_4, the numbers of packed matrices, and their bytes. */
 FP_API fp_status fp_pack(char **json, fp_context *ctx, const char *model, const char *output);
 /* Writes the files of a packed checkpoint as they were before, to the byte. Damaged ones are refused. */
 FP_API fp_status fp_unpack(char **json, fp_context *ctx, const char *model, const char *output);
 
 /* Read bandwidth and the rate of matrix products of the settings' device; with a model (not NULL) also its tokens per
- * second for a prompt and for text behind it, with weights dense and without their zeros, as shares of those. */
+ * second for a prompt and for text after it, with weights dense and without their zeros, as shares of those. */
 FP_API fp_status fp_bench(char **json, fp_context *ctx, const char *model, const fp_settings *settings);
 
 /* Token ids of a text file: ids[] for plain text; documents[].ids for JSON lines. Text NULL: `size` bytes at `bytes`
@@ -138,7 +137,7 @@ FP_API fp_status fp_tokenize(char **json, fp_context *ctx, const char *model, co
 /*
  * Continues a prompt, or with `batch` each of the prompts in a file of JSON lines ("prompt" or "text"), with the whole
  * model in memory. The settings have max_tokens, temperature, top_k, top_p, seed and batch_size. text (may be NULL) is
- * called with the text behind a prompt as it comes, whole characters of UTF-8; finished (may be NULL) with one JSON line
+ * called with the text after a prompt as it comes, whole characters of UTF-8; finished (may be NULL) with one JSON line
  * per prompt of a batch, in their order.
  */
 typedef void (*fp_text_function)(void *data, const char *bytes, int64_t size);

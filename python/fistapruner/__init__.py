@@ -131,8 +131,8 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
                      metrics: Optional[Callable[[Dict[str, Any]], None]] = None, log: Optional[Log] = None,
                      **settings: Any) -> PruneResult:
     """Prunes `model` (a directory, or org/name[@revision] in the Hugging Face cache) and writes the
-    directory `output`, which must not exist. Returns the document that `fistapruner prune --json`
-    prints.
+    directory `output`, which must not exist, or be empty. Returns the document that
+    `fistapruner prune --json` prints.
 
     calibration   one or several text files; "self" or None: the model writes the text
     resume        continue an earlier identical call that was interrupted or killed
@@ -209,9 +209,9 @@ def inspect(model: Path, pattern: Optional[str] = None, *, progress: Progress = 
 
 
 def pack(model: Path, output: Path, *, progress: Progress = True) -> Document:
-    """Writes the safetensors checkpoint `model` as the directory `output`, which must not exist, with
-    every sparse matrix stored without its zeros. All functions read it like `model`. Returns the
-    document that `fistapruner pack --json` prints."""
+    """Writes the safetensors checkpoint `model` as the directory `output`, which must not exist, or be
+    empty, with every sparse matrix stored without its zeros. All functions read it like `model`. Returns
+    the document that `fistapruner pack --json` prints."""
     with Session({}, progress) as session:
         return session.document(Document, library.fp_pack, encode(model), encode(output))
 
