@@ -61,7 +61,7 @@ static fp_status encode(fp_tokens *out, const fp_model *model, fp_tokenizer *tok
 		return fp_fail(ctx, FP_ERROR_USAGE, "the prompt has no tokens; give at least one character, such as \"Once\"");
 	if (status == FP_OK && out->count >= positions)
 		return fp_fail(ctx, FP_ERROR_USAGE,
-					   "the prompt has %lld tokens, but %s has %lld positions, and one must be left for a token behind "
+					   "the prompt has %lld tokens, but %s has %lld positions, and one must be left for a token after "
 					   "it; use at most %lld",
 					   (long long)out->count, fp_checkpoint_directory(fp_model_checkpoint(model)), (long long)positions,
 					   (long long)(positions - 1));

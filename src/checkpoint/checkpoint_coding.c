@@ -70,7 +70,7 @@ static void describe_fp8(fp_checkpoint *checkpoint)
 			 first->values->dtype_name, scale, coded_type(checkpoint));
 }
 
-/* The same for whole numbers. */
+/* The same for integers. */
 static void describe_integers(fp_checkpoint *checkpoint)
 {
 	const fp_tensor_coding *first = &checkpoint->codings[0];
@@ -81,7 +81,7 @@ static void describe_integers(fp_checkpoint *checkpoint)
 	else if (first->block[0] == 1)
 		snprintf(scale, sizeof scale, "%lld entries", (long long)first->block[1]);
 	snprintf(checkpoint->coding, sizeof checkpoint->coding,
-			 "%d-bit whole numbers with a scale%s for each %s, read and written as %s", first->bits,
+			 "%d-bit integers with a scale%s for each %s, read and written as %s", first->bits,
 			 first->zeros ? " and a zero point" : "", scale, coded_type(checkpoint));
 }
 
@@ -104,7 +104,7 @@ static fp_status present_coded(fp_checkpoint *checkpoint, fp_context *ctx)
 	FP_TRY(fp_tensor_list_sort(&checkpoint->tensors, ctx, checkpoint->shards));
 	if (!checkpoint->codings[0].values)
 		snprintf(checkpoint->coding, sizeof checkpoint->coding, "%s by its config, but no tensor is",
-				 fp8 ? "FP8" : "whole numbers");
+				 fp8 ? "FP8" : "integers");
 	else if (fp8)
 		describe_fp8(checkpoint);
 	else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * integer_tensors.h: weights as whole numbers with scales, as compressed-tensors stores them:
+ * integer_tensors.h: weights as integers with scales, as compressed-tensors stores them:
  *
  *     P.weight          I8 [m, n]                  int-quantized
  *     P.weight_packed   I32 [m, ⌈n·bits/32⌉]       pack-quantized: code + 2^(bits−1), the first in the lowest bits

@@ -202,7 +202,7 @@ fp_status fp_packed_config_restore(char **out, fp_context *ctx, const char *text
 	*out = NULL;
 	if (at == 0 || strncmp(text + at, mark, sizeof mark - 1) != 0)
 		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "%s: %s is not behind its first brace, where pack put it, so that its text cannot be restored",
+					   "%s: %s is not after its first brace, where pack put it, so that its text cannot be restored",
 					   path, mark);
 	end += text[end] == ',';
 	status = FP_NEW(ctx, out, (int64_t)length + 1);

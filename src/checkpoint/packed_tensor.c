@@ -218,7 +218,7 @@ static fp_status read_starts(int64_t **out, fp_context *ctx, const fp_tensor_inf
 		wrong += (*out)[row] < 0;
 	}
 	if (wrong > 0)
-		return damaged(ctx, tensor, "it has bits behind the last entry of a row");
+		return damaged(ctx, tensor, "it has bits after the last entry of a row");
 	add_up(*out, rows);
 	if ((*out)[rows] != tensor->coding->values->elements)
 		return damaged(ctx, tensor, "it does not have as many bits as there are values");

@@ -59,7 +59,7 @@ static bool is_plain(const json_t *object)
 	return is_absent(sparsity) || strcmp(text_or(sparsity, "format", "dense"), "dense") == 0;
 }
 
-/* The bits of whole numbers that are read, of a group of compressed-tensors; 0: it is another one. */
+/* The bits of the integers that are read, of a group of compressed-tensors; 0: it is another one. */
 static int integer_bits(const json_t *weights)
 {
 	json_int_t bits = json_integer_value(json_object_get(weights, "num_bits"));
@@ -155,7 +155,7 @@ fp_status fp_quantisation_refuse(const fp_quantisation *quantisation, fp_context
 {
 	return fp_fail(ctx, FP_ERROR_INPUT,
 				   "%s: the weights are quantised by '%.100s'%s%.100s, which is not supported; supported are fp8, and "
-				   "compressed-tensors with 8-bit floats or whole numbers of 4 or 8 bits",
+				   "compressed-tensors with 8-bit floats, or 4-bit or 8-bit integers",
 				   path, quantisation->method[0] ? quantisation->method : "an unnamed method",
 				   quantisation->format[0] ? " with format " : "", quantisation->format);
 }

@@ -9,7 +9,7 @@
 typedef enum fp_quantisation_kind {
 	FP_NOT_QUANTISED,
 	FP_QUANTISED_FP8,      /* weight = FP8 entry · scale */
-	FP_QUANTISED_INTEGERS, /* weight = (whole number − zero point) · scale, of compressed-tensors */
+	FP_QUANTISED_INTEGERS, /* weight = (integer − zero point) · scale, of compressed-tensors */
 	FP_QUANTISED_OTHER,    /* a form that is not read: such a checkpoint can be listed, not run */
 } fp_quantisation_kind;
 
@@ -20,10 +20,10 @@ typedef struct fp_quantisation {
 	int64_t block[2];    /* rows and columns that share a scale; 0, 0: not by blocks */
 	bool scales_by_rows; /* a scale for each row is allowed */
 	bool wide;           /* the model computes in F32 */
-	unsigned widths;     /* whole numbers: bit b is set if some have b bits */
+	unsigned widths;     /* integers: bit b is set if some have b bits */
 } fp_quantisation;
 
-/* Reads the config, an object. What is not a form of FP8 or of whole numbers that is read is FP_QUANTISED_OTHER; a form of
+/* Reads the config, an object. What is not a form of FP8 or of integers that is read is FP_QUANTISED_OTHER; a form of
  * FP8 whose numbers make no sense is an error. `path` is for messages. */
 fp_status fp_quantisation_read(fp_quantisation *out, fp_context *ctx, const json_t *config, const char *path);
 /* FP_ERROR_INPUT with a message that names the method and those that are read. */

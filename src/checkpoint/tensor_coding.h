@@ -20,7 +20,7 @@ typedef enum fp_coding_kind {
 typedef struct fp_tensor_coding {
 	fp_coding_kind kind;
 	const fp_tensor_info *values, *guide; /* owned by the checkpoint */
-	const fp_tensor_info *zeros;          /* zero points of whole numbers; NULL: they are 0 */
+	const fp_tensor_info *zeros;          /* zero points of integers; NULL: they are 0 */
 	int64_t block[2];                     /* with scales: rows and columns that share one */
 	int bits;                             /* of a code in words */
 } fp_tensor_coding;

@@ -69,7 +69,7 @@ static fp_status check_memory(const fp_model *model, int64_t slots, int64_t capa
 	if (cache > available - weights)
 		return fp_fail(
 			be->ctx, FP_ERROR_MEMORY,
-			"%s: the keys and values of %lld sequence%s of up to %lld tokens need %.2f GiB, but behind the "
+			"%s: the keys and values of %lld sequence%s of up to %lld tokens need %.2f GiB, but after the "
 			"model's %.2f GiB there are %.2f GiB left; use fewer --max-tokens, a shorter prompt or a smaller "
 			"--batch-size",
 			name, (long long)slots, slots == 1 ? "" : "s", (long long)capacity, (double)cache * gib,

@@ -38,7 +38,7 @@ cleanup:
 static const char *why_not_stream(const fp_model_config *c, bool zero_weight)
 {
 	if (!c->pre_norm || c->branch_norm || c->sum_norm)
-		return "it has norms behind its blocks";
+		return "it has norms after its blocks";
 	if (c->embedding_norm)
 		return "it has a norm on its embeddings";
 	if (!c->final_norm)
@@ -46,7 +46,7 @@ static const char *why_not_stream(const fp_model_config *c, bool zero_weight)
 	if (c->embedding != c->hidden)
 		return "it projects its embeddings";
 	if (c->norm_affine && c->norm_bias && !(c->qkv_bias && c->mlp_bias))
-		return "its norms have biases, but the operators behind them have none to take these";
+		return "its norms have biases, but the operators after them have none to take these";
 	return zero_weight ? "its final norm has a weight of zero" : NULL;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* olmo2.c: OLMo 2: LLaMA's layer with norms behind the blocks instead of before them, and on all of q and k. */
+/* olmo2.c: OLMo 2: LLaMA's layer with norms after the blocks instead of before them, and on all of q and k. */
 #include "model/llama_like.h"
 
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)

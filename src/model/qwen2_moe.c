@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qwen2_moe.c: Qwen2's layer with a mixture of experts, one of which reads every token behind a gate of its own. */
+/* qwen2_moe.c: Qwen2's layer with a mixture of experts, one of which reads every token through a gate of its own. */
 #include "model/llama_like.h"
 
 /* Every second of the first max_window_layers has a window, unless layer_types lists them. */

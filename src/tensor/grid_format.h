@@ -6,7 +6,7 @@
  *
  *     v = round((q − z)·s)
  *
- * in the checkpoint's type, with the code q (a whole number of so many bits, or E4M3), the scale s of the group, which is
+ * in the checkpoint's type, with the code q (an integer of so many bits, or E4M3), the scale s of the group, which is
  * a number of that type too, and the zero point z (0 if the format is symmetric). This is what compressed-tensors computes
  * when it dequantises, so that the weights of this program and those of a runtime are the same. v determines q.
  */
@@ -51,7 +51,7 @@ static inline fp_grid_rule fp_grid_rule_of(const fp_grid_format *format, fp_dtyp
  * epsilon, as in compressed-tensors, and one that underflows is the type's smallest number. */
 void fp_grid_fit_group(const fp_grid_format *format, fp_dtype dtype, const float *v, int64_t count, float *scale,
 					   float *zero);
-/* The nearest code to x / scale, as a number: a whole number, or a value of E4M3. */
+/* The nearest code to x / scale, as a number: an integer, or a value of E4M3. */
 float fp_grid_code(const fp_grid_format *format, float scale, float zero, float x);
 /* The same for `count` numbers; in place is allowed. */
 void fp_grid_codes(const fp_grid_format *format, float scale, float zero, const float *x, float *codes, int64_t count);

@@ -36,7 +36,7 @@ FP_GRID_INLINE float fp_drop_bits(float x, int dropped)
 	return x;
 }
 
-/* The nearest whole number of one within ±2^22, ties to even: floats around 1.5·2^23 are the whole numbers. Without calls
+/* The nearest integer to a number within ±2^22, ties to even: floats around 1.5·2^23 are the integers. Without calls
  * and branches, so that a compiler can use SIMD. */
 FP_GRID_INLINE float fp_nearest_whole(float x)
 {

@@ -43,7 +43,7 @@ static fp_status add_step(fp_context *ctx, fp_pretokenizer *pretokenizer, fp_pre
 		fp_pretokenizer_kind before = pretokenizer->steps[i].kind;
 		if (before == FP_CUT_METASPACE || (before == FP_CUT_BYTE_LEVEL && kind != FP_CUT_SPLIT))
 			return fp_fail(ctx, FP_ERROR_INPUT,
-						   "pre_tokenizer Sequence: Metaspace is supported as the last part only, and behind ByteLevel "
+						   "pre_tokenizer Sequence: Metaspace is supported as the last part only, and after ByteLevel "
 						   "only Split, Digits and Punctuation are");
 		if (before == FP_CUT_BYTE_LEVEL && pretokenizer->spelled_from == 0)
 			spell_from(pretokenizer, i + 1);

@@ -111,10 +111,10 @@ fi
 
 for format in $formats; do
 	bits=4
-	said="d['stored_as'].startswith('4-bit whole numbers with a scale')"
+	said="d['stored_as'].startswith('4-bit integers with a scale')"
 	case $format in
-	*asym*) said="d['stored_as'].startswith('4-bit whole numbers with a scale and a zero point for each')" ;;
-	int8) bits=8 said="d['stored_as'] == '8-bit whole numbers with a scale for each row, read and written as F16'" ;;
+	*asym*) said="d['stored_as'].startswith('4-bit integers with a scale and a zero point for each')" ;;
+	int8) bits=8 said="d['stored_as'] == '8-bit integers with a scale for each row, read and written as F16'" ;;
 	fp8) bits=8 said="d['stored_as'] == 'FP8 (F8_E4M3) with a scale for each row, read and written as F16'" ;;
 	esac
 	# shellcheck disable=SC2086

@@ -111,7 +111,7 @@ static void readers_see_weights_only(void **state)
 	assert_string_equal(m->dtype_name, "F16");
 	assert_string_equal(n->dtype_name, "F32");
 	assert_int_equal(m->shape[1], 16);
-	assert_non_null(strstr(fp_checkpoint_coding(checkpoint), "4-bit whole numbers with a scale for each row"));
+	assert_non_null(strstr(fp_checkpoint_coding(checkpoint), "4-bit integers with a scale for each row"));
 	assert_ok(f->ctx, fp_checkpoint_read(&bytes, &own, f->ctx, checkpoint, n));
 	const float one = ((const float *)bytes)[0];
 	uint32_t bits;
@@ -161,7 +161,7 @@ static void other_forms_are_not_decoded(void **state)
 		write_model(f->folder, configs[i], tensors);
 		assert_ok(f->ctx, fp_checkpoint_open(&checkpoint, f->ctx, f->folder));
 		assert_int_equal(fp_checkpoint_tensor_count(checkpoint), 3);
-		assert_fails(f->ctx, FP_ERROR_INPUT, "whole numbers of 4 or 8 bits",
+		assert_fails(f->ctx, FP_ERROR_INPUT, "4-bit or 8-bit integers",
 					 fp_checkpoint_check_weights(checkpoint, f->ctx));
 		fp_checkpoint_close(checkpoint);
 	}

@@ -395,7 +395,7 @@ static void damaged_files_are_refused(void **state)
 	write_file(packed, "model.packed.safetensors", bytes, (size_t)size);
 	snprintf(command, sizeof command, "rm -r '%s'", out);
 	shell(command);
-	assert_fails(ctx, FP_ERROR_INPUT, "bits behind the last entry", fp_unpack_checkpoint(&result, ctx, packed, out));
+	assert_fails(ctx, FP_ERROR_INPUT, "bits after the last entry", fp_unpack_checkpoint(&result, ctx, packed, out));
 	/* every shorter file */
 	for (int64_t length = 0; length < size; length += 37) {
 		write_file(packed, "model.packed.safetensors", bytes, (size_t)length);

@@ -18,11 +18,11 @@ typedef struct freedom_case {
 	bool query;
 } freedom_case;
 
-static const char behind[] = "norms behind its blocks", unbiased[] = "have none to take these";
+static const char post_norms[] = "norms after its blocks", unbiased[] = "have none to take these";
 static const freedom_case cases[] = {
 	{"opt-plain", NULL, true},
-	{"opt-350m", behind, true},
-	{"opt-350m-bin", behind, true},
+	{"opt-350m", post_norms, true},
+	{"opt-350m-bin", post_norms, true},
 	{"opt-projected", "it projects its embeddings", true},
 	{"opt-no-bias", unbiased, true},
 	{"opt-norm-without-weights", NULL, true},
@@ -56,8 +56,8 @@ static const freedom_case cases[] = {
 	{"falcon-40b", unbiased, false},
 	{"falcon-rw", NULL, true},
 	{"gemma-plain", NULL, false},
-	{"gemma2-plain", behind, false},
-	{"gemma3-plain", behind, false},
+	{"gemma2-plain", post_norms, false},
+	{"gemma3-plain", post_norms, false},
 	{"gpt2-plain", NULL, true},
 	{"gpt2-bare-names", NULL, true},
 	{"gpt_neox-plain", NULL, false},
@@ -65,7 +65,7 @@ static const freedom_case cases[] = {
 	{"granite-plain", NULL, false},
 	{"granite-bias", NULL, false},
 	{"llama-rope-yarn", NULL, false},
-	{"olmo2-plain", behind, false},
+	{"olmo2-plain", post_norms, false},
 	{"phi-plain", NULL, false},
 	{"phi3-plain", NULL, false},
 	{"stablelm-plain", unbiased, false},

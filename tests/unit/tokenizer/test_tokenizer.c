@@ -208,7 +208,7 @@ static void test_unsupported_components(void **state)
 		 "pre_tokenizer Punctuation: needs"},
 		{"\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": "
 		 "\"Metaspace\"}]}",
-		 "pre_tokenizer Sequence: Metaspace is supported as the last part only, and behind ByteLevel only Split"},
+		 "pre_tokenizer Sequence: Metaspace is supported as the last part only, and after ByteLevel only Split"},
 		{"\"post_processor\": {\"type\": \"Other\"}", "post_processor 'Other' is not supported"},
 		{"\"model\": {\"type\": \"Unigram\", \"vocab\": []}", "model 'Unigram' is not supported"},
 		{"\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": [], \"dropout\": 0.1}",
