@@ -17,6 +17,7 @@
 #include "run/report.h"
 #include "tokenizer/tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,7 +118,9 @@ static fp_status open_backend(prune_session *session)
 			   session->be->name, session->be->name);
 		fp_backend_close(session->be);
 		session->be = NULL;
-		status = fp_backend_open(&session->be, session->ctx, "cpu", (int)settings->threads);
+		fp_settings on_cpu = *settings;
+		snprintf(on_cpu.device, sizeof on_cpu.device, "cpu");
+		status = fp_rank_device_open(&session->be, session->ctx, session->comm, &on_cpu);
 	}
 	return status;
 }

@@ -62,8 +62,8 @@ static fp_status load_module(void **entry, fp_context *ctx)
 {
 	char path[PATH_MAX];
 	int version = driver_version();
-	bool named = getenv(cuda_module.variable) != NULL;
-	bool second = !named && fp_module_find(path, sizeof path, ctx, &cuda12_module) == FP_OK;
+	const char *named = getenv(cuda_module.variable);
+	bool second = !(named && *named) && fp_module_find(path, sizeof path, ctx, &cuda12_module) == FP_OK;
 	if (second && version > 0 && version < CUDA_13)
 		return fp_module_load(entry, ctx, &cuda12_module);
 	fp_status status = fp_module_load(entry, ctx, &cuda_module);

@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -289,16 +290,12 @@ static fp_status run_all(const demo *first, json_t *comparisons)
 	return status;
 }
 
-/* The processors (or --threads), shared equally between the models. */
-static int threads_each(const demo *d)
+/* The processors that this process may use, shared equally between the models. */
+static int threads_each(void)
 {
-	char text[32];
-	long all = 0;
-	if (fp_settings_get(d->options->settings, d->ctx, "threads", text, sizeof text) == FP_OK)
-		all = strtol(text, NULL, 10);
-	if (all == 0)
-		all = sysconf(_SC_NPROCESSORS_ONLN);
-	return all > MODEL_COUNT ? (int)(all / MODEL_COUNT) : 1;
+	cpu_set_t usable;
+	int all = sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : MODEL_COUNT;
+	return all > MODEL_COUNT ? all / MODEL_COUNT : 1;
 }
 
 /* Without --report the page goes into the current directory, if that is writable. */
@@ -337,7 +334,7 @@ fp_status fp_cli_demo(fp_context *ctx, const fp_cli_options *options)
 	json_t *comparisons = json_array();
 	const char *folder = getenv("TMPDIR");
 	pthread_mutex_init(&progress.lock, NULL);
-	d.threads = threads_each(&d);
+	d.threads = threads_each();
 	snprintf(d.work, sizeof d.work, "%s/fistapruner-demo-XXXXXX", folder && *folder ? folder : "/tmp");
 	fp_status status = find_models(&d);
 	if (status == FP_OK)

@@ -119,7 +119,7 @@ void fp_cli_demo_render(const json_t *result, const fp_cli_options *options)
 	if (report)
 		printf("Charts, errors by layer and times: %s\n\n", report);
 	printf("On your own model (a directory, or a name in the Hugging Face cache):\n"
-		   "  fistapruner prune MODEL -o DIR --calibration TEXT --pattern 2:4\n"
+		   "  fistapruner prune MODEL -o DIR --pattern 2:4 --check\n"
 		   "  fistapruner inspect DIR --pattern 2:4\n"
-		   "  fistapruner eval DIR --text OTHER_TEXT --reference MODEL\n");
+		   "  fistapruner eval DIR --text TEXT --reference MODEL\n");
 }

@@ -23,6 +23,21 @@ static const struct {
 };
 enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };
 
+/* What the program reads of its environment, in the man page. */
+static const struct {
+	const char *names, *meaning;
+} variables[] = {
+	{"HF_HUB_CACHE, HF_HOME", "where the Hugging Face cache is"},
+	{"FISTAPRUNER_CUDA_MODULE, FISTAPRUNER_MPI_MODULE",
+	 "the CUDA and the MPI module, if they are not beside the program"},
+	{"CUDA_VISIBLE_DEVICES", "the GPUs to use; several ranks on a machine share them"},
+	{"OPENBLAS_CORETYPE, GOMP_SPINCOUNT, GLIBC_TUNABLES",
+	 "how OpenBLAS, OpenMP and the C library work; the program sets those that are not set, and starts itself again"},
+	{"TMPDIR", "the folder for the temporary files of compare and demo"},
+	{"NO_COLOR", "if it is set, the progress bar has no colours"},
+};
+enum { VARIABLE_COUNT = sizeof variables / sizeof variables[0] };
+
 static void print_row(void *data, const fp_cli_flag_help *row)
 {
 	FILE *out = data;
@@ -234,5 +249,7 @@ void fp_cli_manual(FILE *out)
 	fputs(".SH EXIT STATUS\n", out);
 	for (size_t i = 0; i < EXIT_CODE_COUNT; i++)
 		fprintf(out, ".TP\n%d\n%s\n", exit_codes[i].code, exit_codes[i].meaning);
-	fputs(".SH ENVIRONMENT\n.TP\nHF_HUB_CACHE, HF_HOME\nwhere the Hugging Face cache is\n", out);
+	fputs(".SH ENVIRONMENT\n", out);
+	for (size_t i = 0; i < VARIABLE_COUNT; i++)
+		fprintf(out, ".TP\n%s\n%s\n", variables[i].names, variables[i].meaning);
 }
