@@ -54,6 +54,12 @@ fp_status fp_matrix_widen(fp_backend *be, fp_matrix m, fp_matrix *own, fp_matrix
 	return status == FP_OK ? be->memory->copy(be, *own, m) : status;
 }
 
+void *fp_matrix_on_host(const fp_backend *be, fp_matrix m)
+{
+	bool contiguous = m.rows <= 1 || m.stride == m.cols;
+	return be->memory->address && contiguous ? be->memory->address(m) : NULL;
+}
+
 fp_status fp_mean(fp_backend *be, fp_matrix vector, double *out)
 {
 	fp_matrix ones = {0};

@@ -31,6 +31,9 @@ void fp_matrix_free(fp_backend *be, fp_matrix *matrix); /* an all-zero view is a
 /* *out ← m as F32: m itself, or *own, which the caller frees in either case. */
 fp_status fp_matrix_widen(fp_backend *be, fp_matrix m, fp_matrix *own, fp_matrix *out);
 
+/* The entries of a contiguous matrix that is in the host's memory, to be read and written there; else NULL. */
+void *fp_matrix_on_host(const fp_backend *be, fp_matrix m);
+
 static inline int64_t fp_matrix_size(fp_matrix m)
 {
 	return m.rows * m.cols;

@@ -17,6 +17,8 @@ typedef struct fp_memory_operations {
 	fp_status (*synchronize)(fp_backend *be);
 	/* Free and total bytes of the device's memory. */
 	fp_status (*available)(fp_backend *be, int64_t *available, int64_t *total);
+	/* Optional: the first entry of a view, where the device's memory is the host's. Called by fp_matrix_on_host() only. */
+	void *(*address)(fp_matrix m);
 } fp_memory_operations;
 
 /* Optional: transfers that overlap with computation. */

@@ -172,13 +172,13 @@ cleanup:
 	return status;
 }
 
-/* Zeros of weights stay, those of biases may not. A device would have to copy every row by itself. */
+/* Zeros of weights stay, those of biases may not. Only matrices in the host's memory have lists of entries. */
 static fp_status find_kept(fp_fit_optimiser *o)
 {
 	fp_backend *be = o->task->be;
 	fp_status status = FP_OK;
 	fp_kept_entries_free(&o->kept);
-	if (fp_share_ranks(&o->share) == 1 || be->asynchronous)
+	if (fp_share_ranks(&o->share) == 1 || !be->memory->address)
 		return FP_OK;
 	for (int i = 0; i < o->weights.count; i++) {
 		if (is_frozen(o, i))

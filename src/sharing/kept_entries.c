@@ -2,37 +2,25 @@
 #include "sharing/kept_entries.h"
 
 #include "base/memory.h"
-#include "base/numbers.h"
 
 #include <string.h>
-
-enum { BLOCK_ENTRIES = 1 << 15 }; /* of a matrix at once: few calls of the backend, and the block stays in the cache */
-
-static int64_t block_rows(int64_t cols)
-{
-	return fp_larger(BLOCK_ENTRIES / fp_larger(cols, 1), 1);
-}
 
 /* before and column ← of the entries of m that are not zero, or of all */
 static fp_status find_kept(fp_kept_matrix *kept, fp_backend *be, fp_matrix m, bool all)
 {
-	float *block = NULL;
-	int64_t rows = block_rows(m.cols), capacity = 0, count = 0;
-	fp_status status;
-	FP_REQUIRE(be, m.cols <= INT32_MAX);
-	FP_TRY(FP_NEW(be->ctx, &block, rows * m.cols));
-	for (int64_t i = 0; i < m.rows; i++) {
-		const float *row = block + i % rows * m.cols;
-		if (i % rows == 0)
-			FP_TRY(be->memory->download(be, block, FP_F32, m.cols, fp_matrix_rows(m, i, fp_smaller(rows, m.rows - i))));
+	const float *row = fp_matrix_on_host(be, m);
+	int64_t capacity = 0, count = 0;
+	fp_status status = FP_OK;
+	FP_REQUIRE(be, row && m.dtype == FP_F32 && m.cols <= INT32_MAX);
+	for (int64_t i = 0; i < m.rows; i++, row += m.cols) {
 		FP_TRY(FP_GROW(be->ctx, &kept->column, &capacity, count + m.cols));
-		for (int64_t j = 0; j < m.cols; j++)
-			if (all || row[j] != 0.0F)
-				kept->column[count++] = (int32_t)j;
+		for (int64_t j = 0; j < m.cols; j++) { /* no branch, which would be guessed wrong for every other entry */
+			kept->column[count] = (int32_t)j;
+			count += all || row[j] != 0.0F;
+		}
 		kept->before[i + 1] = count;
 	}
 cleanup:
-	fp_free(block);
 	return status;
 }
 
@@ -63,43 +51,21 @@ void fp_kept_entries_free(fp_kept_entries *kept)
 	*kept = (fp_kept_entries){0};
 }
 
-/* The kept entries of some rows, which lie one after the other in `block`. */
-static void pack(const fp_kept_matrix *kept, int64_t first, int64_t rows, const float *block, float *packed)
-{
-	for (int64_t i = first; i < first + rows; i++, block += kept->cols)
-		for (int64_t k = kept->before[i]; k < kept->before[i + 1]; k++)
-			*packed++ = block[kept->column[k]];
-}
-
-/* The reverse; all other entries become zero. */
-static void unpack(const fp_kept_matrix *kept, int64_t first, int64_t rows, const float *packed, float *block)
-{
-	memset(block, 0, (size_t)(rows * kept->cols) * sizeof *block);
-	for (int64_t i = first; i < first + rows; i++, block += kept->cols)
-		for (int64_t k = kept->before[i]; k < kept->before[i + 1]; k++)
-			block[kept->column[k]] = *packed++;
-}
-
 fp_status fp_kept_copy(const fp_kept_matrix *kept, fp_backend *be, int64_t first, fp_matrix m, float *packed,
 					   bool packs)
 {
-	float *block = NULL;
-	int64_t most = block_rows(m.cols);
-	fp_status status;
-	FP_REQUIRE(be, m.cols == kept->cols && first + m.rows <= kept->rows);
-	FP_TRY(FP_NEW(be->ctx, &block, fp_smaller(most, m.rows) * m.cols));
-	for (int64_t done = 0; done < m.rows; done += most) {
-		fp_matrix some = fp_matrix_rows(m, done, fp_smaller(most, m.rows - done));
-		if (packs) {
-			FP_TRY(be->memory->download(be, block, FP_F32, m.cols, some));
-			pack(kept, first + done, some.rows, block, packed);
-		} else {
-			unpack(kept, first + done, some.rows, packed, block);
-			FP_TRY(be->memory->upload(be, some, block, FP_F32, m.cols));
-		}
-		packed += fp_kept_count(kept, first + done, some.rows);
+	float *row = fp_matrix_on_host(be, m);
+	FP_REQUIRE(be, row && m.dtype == FP_F32 && m.cols == kept->cols && first + m.rows <= kept->rows);
+	for (int64_t i = first; i < first + m.rows; i++, row += m.cols) {
+		const int32_t *column = kept->column + kept->before[i];
+		int64_t count = fp_kept_count(kept, i, 1);
+		if (!packs)
+			memset(row, 0, (size_t)m.cols * sizeof *row);
+		for (int64_t k = 0; k < count && packs; k++)
+			packed[k] = row[column[k]];
+		for (int64_t k = 0; k < count && !packs; k++)
+			row[column[k]] = packed[k];
+		packed += count;
 	}
-cleanup:
-	fp_free(block);
-	return status;
+	return FP_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kept_entries.h: which entries of some matrices are kept by pruning. Ranks send only these to each other, one after the
- * other, row by row: half of a matrix at 50%.
+ * other, row by row: half of a matrix at 50%. All matrices are in the host's memory (fp_matrix_on_host()).
  */
 #ifndef FP_SHARING_KEPT_ENTRIES_H
 #define FP_SHARING_KEPT_ENTRIES_H

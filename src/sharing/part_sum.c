@@ -4,8 +4,7 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 
-enum { GROUP = 4 };                                     /* parts */
-static const int64_t MESSAGE_BYTES = (int64_t)32 << 20; /* of host memory, at most */
+enum { GROUP = 4, LARGE_BYTES = 1 << 18 }; /* parts; of a matrix */
 
 fp_status fp_addends_matrix(fp_addends *list, fp_context *ctx, fp_matrix m)
 {
@@ -32,38 +31,36 @@ void fp_addends_free(fp_addends *list)
 	*list = (fp_addends){0};
 }
 
-static int64_t number_bytes(const fp_addends *list)
-{
-	return list->number_count * (int64_t)sizeof(double);
-}
-
 static int64_t matrix_bytes(fp_matrix m)
 {
 	return fp_matrix_size(m) * fp_dtype_size(m.dtype);
 }
 
-static int64_t all_bytes(const fp_addends *list)
+static bool is_small(fp_matrix m)
 {
-	int64_t bytes = number_bytes(list);
+	return matrix_bytes(m) < LARGE_BYTES;
+}
+
+/* Of the numbers and the small matrices. */
+static int64_t small_bytes(const fp_addends *list)
+{
+	int64_t bytes = list->number_count * (int64_t)sizeof(double);
 	for (int64_t i = 0; i < list->matrix_count; i++)
-		bytes += matrix_bytes(list->matrices[i]);
+		bytes += is_small(list->matrices[i]) ? matrix_bytes(list->matrices[i]) : 0;
 	return bytes;
 }
 
-static void copy_numbers(const fp_addends *list, double *host, bool out)
-{
-	for (int64_t i = 0; i < list->number_count; i++)
-		*(out ? &host[i] : list->numbers[i]) = out ? *list->numbers[i] : host[i];
-}
-
-/* Copies numbers and, if all fits into one message, matrices between the list and host memory. */
-static fp_status copy_all(const fp_addends *list, fp_backend *be, double *host, bool whole, bool out)
+/* Copies them between the list and host memory. */
+static fp_status copy_small(const fp_addends *list, fp_backend *be, double *host, bool out)
 {
 	char *at = (char *)(host + list->number_count);
 	fp_status status = FP_OK;
-	copy_numbers(list, host, out);
-	for (int64_t i = 0; whole && i < list->matrix_count; i++) {
+	for (int64_t i = 0; i < list->number_count; i++)
+		*(out ? &host[i] : list->numbers[i]) = out ? *list->numbers[i] : host[i];
+	for (int64_t i = 0; i < list->matrix_count; i++) {
 		fp_matrix m = list->matrices[i];
+		if (!is_small(m))
+			continue;
 		FP_TRY(out ? be->memory->download(be, at, m.dtype, m.cols, m) : be->memory->upload(be, m, at, m.dtype, m.cols));
 		at += matrix_bytes(m);
 	}
@@ -72,22 +69,23 @@ cleanup:
 	return status;
 }
 
-/* Few large messages are faster than many small ones. */
+/* Large matrices travel by themselves, all the rest in one message. */
 static fp_status move_list(const fp_addends *list, const fp_share *share, fp_backend *be, fp_journey journey, int other)
 {
-	bool whole = all_bytes(list) <= MESSAGE_BYTES;
 	bool sends = journey == FP_SENDS || (journey == FP_BROADCASTS && fp_share_rank(share) == other);
-	int64_t bytes = whole ? all_bytes(list) : number_bytes(list);
-	double *host = NULL;
+	int64_t bytes = small_bytes(list);
+	void *host = NULL;
 	fp_status status;
-	FP_TRY(FP_NEW(be->ctx, &host, bytes / (int64_t)sizeof *host + 1));
+	FP_TRY(fp_allocate_undefined(be->ctx, &host, bytes));
 	if (sends)
-		FP_TRY(copy_all(list, be, host, whole, true));
-	FP_TRY(fp_share_bytes(share, journey, other, host, bytes));
+		FP_TRY(copy_small(list, be, host, true));
+	if (bytes > 0)
+		FP_TRY(fp_share_bytes(share, journey, other, host, bytes));
 	if (!sends)
-		FP_TRY(copy_all(list, be, host, whole, false));
-	for (int64_t i = 0; !whole && i < list->matrix_count; i++)
-		FP_TRY(fp_share_matrix(share, be, journey, other, list->matrices[i]));
+		FP_TRY(copy_small(list, be, host, false));
+	for (int64_t i = 0; i < list->matrix_count; i++)
+		if (!is_small(list->matrices[i]))
+			FP_TRY(fp_share_matrix(share, be, journey, other, list->matrices[i]));
 cleanup:
 	fp_free(host);
 	return status;

@@ -120,24 +120,11 @@ static fp_status make_parcel(fp_parcel *out, fp_backend *be, int64_t floats)
 	return fp_allocate_undefined(be->ctx, &out->bytes, out->size + 1);
 }
 
-/* Between matrices and a vector: by way of the host where only some entries travel. */
+/* Between matrices and a vector. */
 static fp_status copy_vector(const rows *r, const fp_addends *list, fp_backend *be, fp_matrix vector, bool out)
 {
-	fp_parcel host = {0};
-	fp_status status;
-	if (!r->kept)
-		return copy_on_device(r, list, be, vector, out);
-	FP_TRY(make_parcel(&host, be, vector.cols));
-	if (out)
-		FP_TRY(copy_rows(r, list, be, host.bytes, true));
-	FP_TRY(out ? be->memory->upload(be, vector, host.bytes, FP_F32, vector.cols)
-			   : be->memory->download(be, host.bytes, FP_F32, vector.cols, vector));
-	FP_TRY(be->memory->synchronize(be));
-	if (!out)
-		FP_TRY(copy_rows(r, list, be, host.bytes, false));
-cleanup:
-	fp_free(host.bytes);
-	return status;
+	return r->kept ? copy_rows(r, list, be, fp_matrix_on_host(be, vector), out)
+				   : copy_on_device(r, list, be, vector, out);
 }
 
 /* What goes to each rank and comes from it. */

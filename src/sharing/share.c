@@ -119,29 +119,42 @@ fp_status fp_share_exchange(const fp_share *share, const fp_parcel *out, const f
 	return status;
 }
 
+/* Some rows of a matrix, by way of `space` if it is not in the host's memory. */
+static fp_status share_rows(const fp_share *share, fp_backend *be, fp_journey journey, int other, fp_matrix m,
+							void *space)
+{
+	bool sends = journey == FP_SENDS || (journey == FP_BROADCASTS && fp_share_rank(share) == other);
+	int64_t bytes = fp_matrix_size(m) * fp_dtype_size(m.dtype);
+	fp_status status;
+	if (!space)
+		return fp_share_bytes(share, journey, other, fp_matrix_on_host(be, m), bytes);
+	if (sends)
+		FP_TRY(be->memory->download(be, space, m.dtype, m.cols, m));
+	FP_TRY(be->memory->synchronize(be));
+	FP_TRY(fp_share_bytes(share, journey, other, space, bytes));
+	if (!sends)
+		FP_TRY(be->memory->upload(be, m, space, m.dtype, m.cols));
+	FP_TRY(be->memory->synchronize(be)); /* the next rows overwrite the space */
+cleanup:
+	return status;
+}
+
 /* Block by block of rows. */
 fp_status fp_share_matrix(const fp_share *share, fp_backend *be, fp_journey journey, int other, fp_matrix m)
 {
 	int64_t row_bytes = m.cols * fp_dtype_size(m.dtype);
-	bool sends = journey == FP_SENDS || (journey == FP_BROADCASTS && fp_share_rank(share) == other);
-	char *host = NULL;
+	void *space = NULL;
 	fp_status status = FP_OK;
 	if (fp_share_ranks(share) == 1 || fp_matrix_is_absent(m) || row_bytes == 0)
 		return FP_OK;
 	int64_t rows = fp_larger(fp_smaller(TRANSFER_BYTES / row_bytes, m.rows), 1);
-	FP_TRY(FP_NEW(be->ctx, &host, rows * row_bytes));
-	for (int64_t first = 0; first < m.rows; first += rows) {
-		fp_matrix block = fp_matrix_rows(m, first, fp_smaller(rows, m.rows - first));
-		if (sends)
-			FP_TRY(be->memory->download(be, host, m.dtype, m.cols, block));
-		FP_TRY(be->memory->synchronize(be));
-		FP_TRY(fp_share_bytes(share, journey, other, host, block.rows * row_bytes));
-		if (!sends)
-			FP_TRY(be->memory->upload(be, block, host, m.dtype, m.cols));
-		FP_TRY(be->memory->synchronize(be)); /* the next block overwrites `host` */
-	}
+	if (!fp_matrix_on_host(be, m))
+		FP_TRY(fp_allocate_undefined(be->ctx, &space, rows * row_bytes));
+	for (int64_t first = 0; first < m.rows; first += rows)
+		FP_TRY(
+			share_rows(share, be, journey, other, fp_matrix_rows(m, first, fp_smaller(rows, m.rows - first)), space));
 cleanup:
-	fp_free(host);
+	fp_free(space);
 	return status;
 }
 

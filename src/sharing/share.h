@@ -48,7 +48,7 @@ typedef enum fp_journey { FP_SENDS, FP_RECEIVES, FP_BROADCASTS } fp_journey;
 fp_status fp_share_bytes(const fp_share *share, fp_journey journey, int other, void *bytes, int64_t size);
 /* To and from all other ranks at the same time; parcels by rank. */
 fp_status fp_share_exchange(const fp_share *share, const fp_parcel *out, const fp_parcel *in);
-/* A matrix of any type, through host memory. An absent one, absent on both sides, is left out. */
+/* A matrix of any type, from host memory or by way of it. An absent one, absent on both sides, is left out. */
 fp_status fp_share_matrix(const fp_share *share, fp_backend *be, fp_journey journey, int other, fp_matrix m);
 /* values: `bytes` bytes for each part, of which each rank has set its own; all of them ← those of all parts. */
 fp_status fp_share_gather(const fp_share *share, void *values, int64_t bytes);

@@ -130,6 +130,29 @@ static void test_memory_and_defects(void **state)
 	sample_free(c, &b);
 }
 
+/* Where the device's memory is the host's, the entries of contiguous rows are at the address that is told. */
+static void test_host_address(void **state)
+{
+	contract *c = *state;
+	enum { ROWS = 5, COLS = 7 };
+	float numbers[ROWS * COLS], back[ROWS * COLS];
+	fp_matrix m;
+	for (int i = 0; i < ROWS * COLS; i++)
+		numbers[i] = (float)i;
+	assert_ok(c->ctx, fp_matrix_new(c->be, &m, ROWS, COLS, FP_F32));
+	assert_ok(c->ctx, c->be->memory->upload(c->be, m, numbers, FP_F32, COLS));
+	float *entries = fp_matrix_on_host(c->be, fp_matrix_rows(m, 2, 3));
+	assert_true((entries != NULL) == (c->be->memory->address != NULL));
+	assert_null(fp_matrix_on_host(c->be, fp_matrix_cols(m, 1, 3))); /* not contiguous */
+	if (entries) {
+		assert_memory_equal(entries, numbers + 2 * COLS, 3 * COLS * sizeof *numbers);
+		entries[0] = numbers[2 * COLS] = -1;
+	}
+	assert_ok(c->ctx, c->be->memory->download(c->be, back, FP_F32, COLS, m));
+	assert_memory_equal(back, numbers, sizeof back);
+	fp_matrix_free(c->be, &m);
+}
+
 /* An upload during queued work does not disturb that work, even though a buffer of the same size is freed after it, and
  * later operations see the uploaded matrix. */
 static void test_upload_async(void **state)
@@ -167,5 +190,6 @@ static void test_upload_async(void **state)
 
 CONTRACT_TESTS(memory, cmocka_unit_test(test_upload_and_download), cmocka_unit_test(test_conversions),
 			   cmocka_unit_test(test_large_copies), cmocka_unit_test(test_rounding),
-			   cmocka_unit_test(test_copy_and_fill), cmocka_unit_test(test_memory_and_defects));
+			   cmocka_unit_test(test_copy_and_fill), cmocka_unit_test(test_memory_and_defects),
+			   cmocka_unit_test(test_host_address));
 CONTRACT_TESTS(upload, cmocka_unit_test(test_upload_async));

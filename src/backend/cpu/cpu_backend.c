@@ -30,6 +30,7 @@ static const fp_memory_operations cpu_memory = {
 	.fill = fp_cpu_fill,
 	.synchronize = cpu_synchronize,
 	.available = fp_cpu_memory,
+	.address = fp_cpu_address,
 };
 
 static const fp_linear_operations cpu_linear = {

@@ -120,6 +120,7 @@ fp_status fp_cpu_download(fp_backend *be, void *host, fp_dtype dtype, int64_t st
 fp_status fp_cpu_copy(fp_backend *be, fp_matrix out, fp_matrix in);
 fp_status fp_cpu_fill(fp_backend *be, fp_matrix out, float value);
 fp_status fp_cpu_memory(fp_backend *be, int64_t *available, int64_t *total);
+void *fp_cpu_address(fp_matrix m);
 /* cpu_linear.c */
 fp_status fp_cpu_gemm(fp_backend *be, float alpha, fp_matrix A, fp_transpose ta, fp_matrix B, fp_transpose tb,
 					  float beta, fp_matrix C);

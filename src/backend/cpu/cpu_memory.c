@@ -73,9 +73,14 @@ static fp_status convert(fp_backend *be, raw_view out, raw_view in, int64_t rows
 	return FP_OK;
 }
 
+void *fp_cpu_address(fp_matrix m)
+{
+	return (char *)m.buffer->data + m.offset * fp_dtype_size(m.dtype);
+}
+
 static raw_view view_of(fp_matrix m)
 {
-	return (raw_view){(char *)m.buffer->data + m.offset * fp_dtype_size(m.dtype), m.dtype, m.stride};
+	return (raw_view){fp_cpu_address(m), m.dtype, m.stride};
 }
 
 fp_status fp_cpu_upload(fp_backend *be, fp_matrix out, const void *host, fp_dtype dtype, int64_t stride)

@@ -12,6 +12,7 @@ enum {
 	ROWS = 67,
 	COLS = 5, /* two ranks have whole strips each, more ranks any rows */
 	SIZE = ROWS * COLS,
+	LARGE = 70001, /* entries of a matrix that travels by itself */
 	MOST_RANKS = 20
 };
 
@@ -34,16 +35,18 @@ typedef struct outcome {
 	bool everywhere;
 	bool sliced; /* each rank sums some rows, and gets the others from the others */
 	bool kept;   /* of some entries only, if there are several ranks */
+	bool large;  /* a large matrix too, with the same summand in all entries */
 	float sum[MOST_RANKS][SIZE];
 	double number[MOST_RANKS];
+	float first[MOST_RANKS], last[MOST_RANKS]; /* of the large matrix */
 	int made[MOST_RANKS], expected[MOST_RANKS];
 	fp_status status[MOST_RANKS];
 } outcome;
 
 typedef struct registers {
 	fp_backend *be;
-	bool sliced;
-	fp_matrix sum[FP_PARTS + 1];
+	bool sliced, large;
+	fp_matrix sum[FP_PARTS + 1], wide[FP_PARTS + 1];
 	double number[FP_PARTS + 1];
 } registers;
 
@@ -55,6 +58,10 @@ static fp_status make(void *data, int which, fp_addends *out)
 	FP_TRY(r->be->memory->fill(r->be, r->sum[which], 1e30F)); /* what begins a part is undefined */
 	FP_TRY(fp_addends_matrix(out, r->be->ctx, r->sum[which]));
 	FP_TRY(fp_addends_matrix(out, r->be->ctx, (fp_matrix){0}));
+	if (r->large) {
+		FP_TRY(fp_matrix_new(r->be, &r->wide[which], 1, LARGE, FP_F32));
+		FP_TRY(fp_addends_matrix(out, r->be->ctx, r->wide[which]));
+	}
 	if (!r->sliced)
 		FP_TRY(fp_addends_number(out, r->be->ctx, &r->number[which]));
 cleanup:
@@ -64,10 +71,15 @@ cleanup:
 static fp_status set_part(registers *r, int part, int which)
 {
 	float values[SIZE];
+	fp_status status = FP_OK;
 	for (int i = 0; i < SIZE; i++)
 		values[i] = summand(part, i);
 	r->number[which] = summand(part, SIZE);
-	return r->be->memory->upload(r->be, r->sum[which], values, FP_F32, COLS);
+	if (r->large)
+		FP_TRY(r->be->memory->fill(r->be, r->wide[which], values[0]));
+	FP_TRY(r->be->memory->upload(r->be, r->sum[which], values, FP_F32, COLS));
+cleanup:
+	return status;
 }
 
 static fp_status list_kept(fp_kept_entries *kept, fp_backend *be)
@@ -111,7 +123,7 @@ static void sum_on_rank(fp_comm *comm, void *data)
 	outcome *o = data;
 	int me = comm->rank, which;
 	fp_share share = fp_share_divided(comm, o->windows);
-	registers r = {.sliced = o->sliced};
+	registers r = {.sliced = o->sliced, .large = o->large};
 	fp_part_sum sum = {0};
 	fp_status status;
 	FP_TRY(fp_backend_open(&r.be, comm->ctx, "cpu", 1));
@@ -133,9 +145,15 @@ static void sum_on_rank(fp_comm *comm, void *data)
 	o->expected[me] = fp_part_sum_registers(&share, FP_PARTS);
 	o->number[me] = o->sliced ? 0 : r.number[0];
 	FP_TRY(r.be->memory->download(r.be, o->sum[me], FP_F32, COLS, r.sum[0]));
+	if (o->large) {
+		FP_TRY(r.be->memory->download(r.be, &o->first[me], FP_F32, 1, fp_matrix_cols(r.wide[0], 0, 1)));
+		FP_TRY(r.be->memory->download(r.be, &o->last[me], FP_F32, 1, fp_matrix_cols(r.wide[0], LARGE - 1, 1)));
+	}
 cleanup:
-	for (int i = 0; i <= FP_PARTS; i++)
+	for (int i = 0; i <= FP_PARTS; i++) {
 		fp_matrix_free(r.be, &r.sum[i]);
+		fp_matrix_free(r.be, &r.wide[i]);
+	}
 	fp_part_sum_close(&sum);
 	fp_backend_close(r.be);
 	o->status[me] = status;
@@ -183,6 +201,8 @@ static void check(outcome *o, int ranks)
 						 (double)o->sum[rank][i], (double)want);
 		}
 		assert_true(o->number[rank] == o->number[0]);
+		if (o->large)
+			assert_true(o->first[rank] == o->sum[rank][0] && o->last[rank] == o->sum[rank][0]);
 	}
 }
 
@@ -198,6 +218,7 @@ static void any_number_of_ranks_gives_the_same_bits(void **unused)
 				o->everywhere = i % 5 == 1 || i % 5 == 4;
 				o->sliced = i % 5 >= 2;
 				o->kept = i % 5 == 3;
+				o->large = !o->sliced && windows[w] == 16;
 				for (int part = 0; part < FP_PARTS && windows[w] > FP_PARTS && i > 4; part++)
 					o->skipped[part] = (part * 5 + ranks + i) % 3 == 0;
 				check(o, ranks);
