@@ -89,7 +89,14 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(olmo3)                                                                                                           \
 	X(mixtral)                                                                                                         \
 	X(qwen2_moe)                                                                                                       \
-	X(qwen3_moe)
+	X(qwen3_moe)                                                                                                       \
+	X(glm)                                                                                                             \
+	X(glm4)                                                                                                            \
+	X(seed_oss)                                                                                                        \
+	X(ernie4_5)                                                                                                        \
+	X(exaone4)                                                                                                         \
+	X(starcoder2)                                                                                                      \
+	X(olmoe)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

@@ -47,8 +47,10 @@ fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_de
 								   defaults->activation, &config->activation));
 	FP_TRY(fp_config_flag_or(reader, "tie_word_embeddings", defaults->tied, &config->tied));
 	double epsilon, theta = defaults->theta > 0 ? defaults->theta : 10000.0;
-	FP_TRY(fp_config_positive_or(reader, defaults->layer_norm ? "layer_norm_eps" : "rms_norm_eps",
-								 defaults->epsilon > 0 ? defaults->epsilon : 1e-6, &epsilon));
+	const char *epsilon_key = defaults->epsilon_key  ? defaults->epsilon_key
+							  : defaults->layer_norm ? "layer_norm_eps"
+													 : "rms_norm_eps";
+	FP_TRY(fp_config_positive_or(reader, epsilon_key, defaults->epsilon > 0 ? defaults->epsilon : 1e-6, &epsilon));
 	FP_TRY(defaults->part > 0 ? fp_config_partial_rope(reader, theta, defaults->part, config)
 							  : fp_config_rope(reader, theta, config));
 

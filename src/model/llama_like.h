@@ -17,8 +17,9 @@ typedef struct fp_llama_defaults {
 	double part;               /* of a head that turns; 0: all of it, and the config cannot say otherwise */
 	fp_activation activation;
 	const char *activation_key; /* NULL: "hidden_act" */
+	const char *epsilon_key;    /* NULL: "rms_norm_eps", or "layer_norm_eps" */
 	bool tied;
-	bool layer_norm; /* LayerNorm with biases and "layer_norm_eps", else RMSNorm */
+	bool layer_norm; /* LayerNorm with biases, else RMSNorm */
 } fp_llama_defaults;
 
 /* Reads everything but biases and sliding windows. */

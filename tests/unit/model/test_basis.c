@@ -74,6 +74,15 @@ static const freedom_case cases[] = {
 	{"qwen2_moe-plain", NULL, false},
 	{"qwen2_moe-window", NULL, false},
 	{"qwen3_moe-plain", NULL, false},
+	{"glm-plain", NULL, false},
+	{"glm4-plain", post_norms, false},
+	{"seed_oss-plain", NULL, false},
+	{"ernie4_5-plain", NULL, false},
+	{"ernie4_5-bias", NULL, false},
+	{"exaone4-plain", post_norms, false},
+	{"starcoder2-plain", NULL, false},
+	{"starcoder2-no-bias", unbiased, false},
+	{"olmoe-plain", NULL, false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -85,6 +85,17 @@ static const char *const cases[] = {
 	"qwen2_moe-plain",
 	"qwen2_moe-window",
 	"qwen3_moe-plain",
+	"glm-plain",
+	"glm4-plain",
+	"seed_oss-plain",
+	"ernie4_5-plain",
+	"ernie4_5-bias",
+	"exaone4-plain",
+	"exaone4-full",
+	"starcoder2-plain",
+	"starcoder2-no-bias",
+	"olmoe-plain",
+	"olmoe-normalised",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

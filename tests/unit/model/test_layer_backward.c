@@ -25,6 +25,9 @@ static const char *const cases[] = {
 	"falcon-11b",          "falcon-rw",       "bloom-plain",       "cohere-plain",
 	"gemma3-images",       "olmo3-plain",     "cohere2-plain",     "smollm3-plain",
 	"mixtral-plain",       "qwen2_moe-plain", "qwen2_moe-window",  "qwen3_moe-plain",
+	"glm-plain",           "glm4-plain",      "seed_oss-plain",    "ernie4_5-plain",
+	"ernie4_5-bias",       "exaone4-plain",   "exaone4-full",      "starcoder2-plain",
+	"starcoder2-no-bias",  "olmoe-plain",     "olmoe-normalised",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 
