@@ -96,7 +96,11 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(ernie4_5)                                                                                                        \
 	X(exaone4)                                                                                                         \
 	X(starcoder2)                                                                                                      \
-	X(olmoe)
+	X(olmoe)                                                                                                           \
+	X(qwen2_vl)                                                                                                        \
+	X(qwen2_5_vl)                                                                                                      \
+	X(qwen3_vl)                                                                                                        \
+	X(mistral3)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

@@ -47,6 +47,8 @@ static const char *why_not_stream(const fp_model_config *c, bool zero_weight)
 		return "it projects its embeddings";
 	if (c->norm_affine && c->norm_bias && !(c->qkv_bias && c->mlp_bias))
 		return "its norms have biases, but the operators after them have none to take these";
+	if (c->sees_images)
+		return "what it sees of images is written into the stream in the basis of the checkpoint";
 	return zero_weight ? "its final norm has a weight of zero" : NULL;
 }
 

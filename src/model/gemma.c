@@ -100,12 +100,7 @@ cleanup:
 
 static fp_status read_gemma3_text(const fp_config_reader *reader, fp_model_config *config)
 {
-	fp_config_reader text;
-	fp_status status = fp_config_section(reader, "text_config", &text);
-	if (status == FP_OK && !text.object)
-		status =
-			fp_config_fail(reader, "text_config", "is missing; it must be an object with the sizes of the text model");
-	return status == FP_OK ? read_gemma3(&text, config) : status;
+	return fp_config_images(reader, read_gemma3, config);
 }
 
 #define GEMMA2_NORMS                                                                                                   \

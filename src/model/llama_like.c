@@ -152,3 +152,20 @@ cleanup:
 	config->window = window;
 	return status;
 }
+
+fp_status fp_config_images(const fp_config_reader *reader,
+						   fp_status (*read_text)(const fp_config_reader *reader, fp_model_config *config),
+						   fp_model_config *config)
+{
+	fp_config_reader text;
+	fp_status status;
+	FP_TRY(fp_config_section(reader, "text_config", &text));
+	if (!text.object && !fp_config_has(reader, "hidden_size"))
+		FP_TRY(
+			fp_config_fail(reader, "text_config", "is missing; it must be an object with the sizes of the text model"));
+	FP_TRY(read_text(text.object ? &text : reader, config));
+	FP_TRY(fp_config_flag_or(reader, "tie_word_embeddings", config->tied, &config->tied));
+	config->sees_images = true;
+cleanup:
+	return status;
+}

@@ -39,6 +39,12 @@ fp_status fp_config_rope_by_layer(const fp_config_reader *reader, double theta, 
 /* Reads Qwen's use_sliding_window, sliding_window, and layer_types or max_window_layers. */
 fp_status fp_config_qwen_window(const fp_config_reader *reader, fp_model_config *config);
 
+/* Of a model that sees images, only the text part is pruned. Reads it by `read_text` from the section text_config or, in
+ * older files, from the whole config. */
+fp_status fp_config_images(const fp_config_reader *reader,
+						   fp_status (*read_text)(const fp_config_reader *reader, fp_model_config *config),
+						   fp_model_config *config);
+
 /* For a row of the architecture table. */
 #define FP_LLAMA_NORM_NAMES .norms = {"input_layernorm", "post_attention_layernorm"}
 #define FP_LLAMA_TENSOR_NAMES .prefixes = {"model.", ""}, .head = "lm_head", FP_LLAMA_LAYER_NAMES

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mistral.c: the Mistral family: LLaMA's layer with a sliding attention window. */
+/* mistral.c: the Mistral family: LLaMA's layer with a sliding attention window; and the text part of Mistral Small 3.1 and
+ * later, which is the same. */
 #include "model/llama_like.h"
 
 static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
@@ -14,10 +15,27 @@ cleanup:
 	return status;
 }
 
+static fp_status read_images(const fp_config_reader *reader, fp_model_config *config)
+{
+	return fp_config_images(reader, read_config, config);
+}
+
 const fp_architecture fp_architecture_mistral = {
 	.name = "MistralForCausalLM",
 	.model_type = "mistral",
 	.read_config = read_config,
 	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
+};
+
+const fp_architecture fp_architecture_mistral3 = {
+	.name = "Mistral3ForConditionalGeneration",
+	.model_type = "mistral3",
+	.read_config = read_images,
+	FP_LLAMA_NORM_NAMES,
+	FP_LLAMA_LAYER_NAMES,
+	/* transformers 5's names, and those of the published files */
+	.prefixes = {"model.language_model.", "language_model.model."},
+	.head = "lm_head",
+	.old_head = "language_model.lm_head",
 };

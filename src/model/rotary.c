@@ -5,6 +5,7 @@
  *
  *     plain      ωᵢ = θ^(−2i/r),  0 ≤ i < r/2
  *     dynamic    ωᵢ: up to the model's positions, beyond which nothing is computed here, it changes nothing
+ *     mrope      ωᵢ: the three positions of a token, which differ in images, are the same in text
  *     linear     ωᵢ/factor
  *     llama3     ωᵢ/factor                    if t < low
  *                ωᵢ                           if t > high
@@ -157,7 +158,7 @@ cleanup:
 static const struct {
 	const char *name;
 	rope_scaling scale;
-} rope_types[] = {{"default", plain}, {"dynamic", plain},     {"linear", linear}, {"llama3", llama3},
+} rope_types[] = {{"default", plain}, {"dynamic", plain},     {"mrope", plain}, {"linear", linear}, {"llama3", llama3},
 				  {"yarn", yarn},     {"longrope", longrope}, {"su", longrope}}; /* Phi-3's first name for it */
 
 enum { ROPE_TYPE_COUNT = sizeof rope_types / sizeof rope_types[0] };
@@ -182,7 +183,8 @@ static fp_status scale(rope_reader *r)
 		}
 	status = fp_config_fail(
 		rope, "rope_type",
-		"is '%.60s', which is not supported; supported are default, dynamic, linear, llama3, yarn, longrope", type);
+		"is '%.60s', which is not supported; supported are default, dynamic, mrope, linear, llama3, yarn, longrope",
+		type);
 cleanup:
 	return status;
 }

@@ -19,7 +19,9 @@ LENGTH = 24
 def perplexity(folder, text):
     """As `eval` computes it: windows of LENGTH tokens one after the other, each by itself."""
     attention = "sdpa" if "falcon-rw" in folder else "eager"  # as in tests/fixtures/model/generate.py
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
+    with open(folder + "/config.json") as file:
+        model_class = getattr(transformers, json.load(file)["architectures"][0])
+    model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
     ids = torch.tensor(Tokenizer.from_file(folder + "/tokenizer.json").encode(text, add_special_tokens=False).ids)
     windows = ids[:len(ids) // LENGTH * LENGTH].reshape(-1, LENGTH)
     with torch.no_grad():

@@ -9,7 +9,7 @@ models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistr
 	gpt_neox-sequential gpt2-plain granite-plain granite-bias stablelm-plain stablelm-parallel phi-plain falcon-7b
 	falcon-40b falcon-11b falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain cohere2-plain smollm3-plain
 	mixtral-plain qwen2_moe-plain qwen2_moe-window qwen3_moe-plain glm-plain glm4-plain seed_oss-plain ernie4_5-bias
-	exaone4-plain starcoder2-plain olmoe-plain"
+	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
@@ -54,7 +54,7 @@ with open(sys.argv[1] + "/model.safetensors", "rb") as file:
     names = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
 fused = ("qkv_proj.bias", "query_key_value.bias", "c_attn.bias")
 plain = ("_proj.bias", "dense.bias", "dense_h_to_4h.bias", "dense_4h_to_h.bias", "fc1.bias", "fc2.bias", "c_fc.bias")
-print(sum(3 if n.endswith(fused) else n.endswith(plain) for n in names if "vision" not in n))
+print(sum(3 if n.endswith(fused) else n.endswith(plain) for n in names if "vision" not in n and "visual" not in n))
 PYTHON
 }
 
@@ -87,7 +87,7 @@ def tensors(folder):
 before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
 changed = {name for name in before if before[name] != after[name]}
 operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc", ".w1", ".w2", ".w3")
-wanted = {name for name in before if "vision" not in name and name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias")))}
+wanted = {name for name in before if not ("vision" in name or "visual" in name) and name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias")))}
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
 PYTHON
 done

@@ -83,6 +83,9 @@ static const freedom_case cases[] = {
 	{"starcoder2-plain", NULL, false},
 	{"starcoder2-no-bias", unbiased, false},
 	{"olmoe-plain", NULL, false},
+	{"qwen2_5_vl-plain", "sees of images", false},
+	{"qwen3_vl-plain", "sees of images", false},
+	{"mistral3-plain", "sees of images", false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -96,6 +96,13 @@ static const char *const cases[] = {
 	"starcoder2-no-bias",
 	"olmoe-plain",
 	"olmoe-normalised",
+	"qwen2_vl-plain",
+	"qwen2_5_vl-plain",
+	"qwen2_5_vl-old",
+	"qwen3_vl-plain",
+	"qwen3_vl-tied",
+	"mistral3-plain",
+	"mistral3-old",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -38,9 +38,9 @@ static const struct {
 	{"llama-gqa", "hidden_act", "\"mish\"", "'mish', an activation that is not supported; supported are relu"},
 	{"llama-gqa", "hidden_act", "3", "'hidden_act' must be a string, but is 3"},
 	{"llama-gqa", "rms_norm_eps", "0", "'rms_norm_eps' must be a number above 0"},
-	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"mrope\", \"factor\": 2.0}",
-	 "'rope_parameters.rope_type' is 'mrope', which is not supported; supported are default, dynamic, linear, llama3, "
-	 "yarn, longrope"},
+	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"spiral\", \"factor\": 2.0}",
+	 "'rope_parameters.rope_type' is 'spiral', which is not supported; supported are default, dynamic, mrope, linear, "
+	 "llama3, yarn, longrope"},
 	{"llama-gqa", "rope_parameters", "{\"rope_type\": \"linear\"}", "'rope_parameters.factor' is missing"},
 	{"llama-gqa", "rope_parameters", "{\"rope_theta\": -1}", "'rope_parameters.rope_theta' must be a number above 0"},
 	{"llama-gqa", "rope_parameters", "{\"partial_rotary_factor\": 0.5}", "'partial_rotary_factor' must be 1"},
@@ -115,6 +115,9 @@ static const struct {
 	{"qwen3_moe-plain", "num_local_experts", NULL, "but config.json requires [128, 24]"},
 	{"qwen3_moe-plain", "moe_intermediate_size", NULL, "but config.json requires [768, 24]"},
 	{"qwen3_moe-plain", "head_dim", NULL, "has shape [32, 24], but config.json requires [24, 24]"},
+	{"qwen2_5_vl-old", "hidden_size", NULL, "'text_config' is missing"},
+	{"qwen2_5_vl-old", "rope_scaling", "{\"type\": \"spiral\"}", "'rope_scaling.rope_type' is 'spiral'"},
+	{"qwen3_vl-tied", "tie_word_embeddings", "false", "tensor 'lm_head.weight' is missing"},
 	{"olmoe-plain", "clip_qkv", "8", "'clip_qkv' must be null"},
 	{"olmoe-plain", "num_experts", NULL, "tensor 'model.layers.0.mlp.gate.weight' has shape [6, 24]"},
 	{"glm-plain", "head_dim", NULL, "but config.json requires [512, 24]"},
