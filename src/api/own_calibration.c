@@ -159,6 +159,7 @@ fp_status fp_own_calibration_make(fp_own_calibration *own, fp_windows *windows, 
 	fp_own_text_task task = {.model = model,
 							 .seed = (uint64_t)settings->seed,
 							 .count = windows->count + held_out->count,
+							 .described = windows->count,
 							 .length = windows->length};
 	fp_windows all = {0};
 	bool found = false;
@@ -182,7 +183,7 @@ fp_status fp_own_calibration_make(fp_own_calibration *own, fp_windows *windows, 
 	if (status != FP_OK)
 		goto cleanup;
 	FP_TRY(split(all.ids, ctx, windows, held_out));
-	log_text(ctx, own, &all);
+	log_text(ctx, own, windows);
 cleanup:
 	fp_windows_free(&all);
 	return status;

@@ -27,12 +27,13 @@ enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };
 static const struct {
 	const char *names, *meaning;
 } variables[] = {
-	{"HF_HUB_CACHE, HF_HOME", "where the Hugging Face cache is"},
+	{"HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME", "where the Hugging Face cache is"},
 	{"FISTAPRUNER_CUDA_MODULE, FISTAPRUNER_MPI_MODULE",
 	 "the CUDA and the MPI module, if they are not beside the program"},
 	{"CUDA_VISIBLE_DEVICES", "the GPUs to use; several ranks on a machine share them"},
 	{"OPENBLAS_CORETYPE, GOMP_SPINCOUNT, GLIBC_TUNABLES",
-	 "how OpenBLAS, OpenMP and the C library work; the program sets those that are not set, and starts itself again"},
+	 "how OpenBLAS, OpenMP and the C library work; the program sets those that are not set (GOMP_SPINCOUNT unless "
+	 "OMP_WAIT_POLICY is set), and starts itself again"},
 	{"TMPDIR", "the folder for the temporary files of compare and demo"},
 	{"NO_COLOR", "if it is set, the progress bar has no colours"},
 };

@@ -234,23 +234,38 @@ cleanup:
 	return status;
 }
 
+/* The windows that the statistics describe. */
+static int64_t described(const fp_own_text_task *task)
+{
+	return task->described > 0 ? task->described : task->count;
+}
+
+static int64_t described_pending(const own_text_run *run)
+{
+	int64_t count = 0;
+	for (int64_t i = 0; i < run->pending_count; i++)
+		count += run->pending[i] < described(run->task);
+	return count;
+}
+
 static void summarise(own_text_run *run)
 {
 	const fp_own_text_task *task = run->task;
 	fp_own_text_statistics *s = run->statistics;
+	int64_t count = described(task);
 	double loss = 0;
 	int64_t losses = 0;
 	s->least = 1;
-	for (int64_t i = 0; i < task->count; i++) {
-		s->distinct += run->distinct[i] / (double)task->count;
+	for (int64_t i = 0; i < count; i++) {
+		s->distinct += run->distinct[i] / (double)count;
 		s->least = fmin(s->least, run->distinct[i]);
 		loss += run->loss[i];
 		losses += run->losses[i];
 	}
-	for (int64_t i = 0; i < task->count * task->length; i++)
+	for (int64_t i = 0; i < count * task->length; i++)
 		s->texts += run->out->ids[i] == task->start;
 	s->perplexity = losses > 0 ? exp(loss / (double)losses) : 0;
-	s->repetitive = run->pending_count;
+	s->repetitive = described_pending(run);
 }
 
 /* As many slots as fit into memory, in halves of MOST_SLOTS, so that the same machine draws the same batches. */
@@ -294,7 +309,7 @@ fp_status fp_own_text(fp_windows *out, fp_own_text_statistics *statistics, const
 	FP_TRY(allocate(&run));
 	for (int64_t attempt = 0; attempt < ATTEMPTS && run.pending_count > 0; attempt++) {
 		if (attempt == 1)
-			statistics->drawn_again = run.pending_count;
+			statistics->drawn_again = described_pending(&run);
 		FP_TRY(attempt_all(&run, attempt));
 	}
 	summarise(&run);

@@ -20,6 +20,7 @@ typedef struct fp_own_text_task {
 	fp_stop_tokens stop;
 	uint64_t seed;
 	int64_t count, length; /* of the windows */
+	int64_t described;     /* the first ones, of which the statistics are; 0: all */
 	int64_t memory;        /* limit in bytes; 0: what is free */
 } fp_own_text_task;
 

@@ -303,6 +303,34 @@ static fp_status pattern_of(fp_context *ctx, const fp_settings *settings, fp_pat
 	return fp_parse_sparsity(ctx, settings->pattern, &out->sparsity, &out->kept, &out->group);
 }
 
+/* What the settings say about the model's layers and operators. */
+static fp_status read_settings(model_run *run)
+{
+	const fp_prune_task *task = run->task;
+	const fp_settings *settings = task->settings;
+	fp_status status;
+	FP_TRY(pattern_of(task->ctx, settings, &run->pattern));
+	FP_TRY(
+		fp_parse_range(task->ctx, settings->layers, fp_model_get_config(task->model)->layers, &run->first, &run->end));
+	FP_TRY(fp_selection_new(&run->selection, task->model, settings));
+	if (settings->allocate > 0 && !fp_selection_is_plain(run->selection))
+		FP_TRY(
+			fp_fail(task->ctx, FP_ERROR_USAGE,
+					"allocate %g: gives every operator a share of its own and cannot be combined with --only, --skip "
+					"or --pattern REGEX=PATTERN; use allocate=0",
+					settings->allocate));
+cleanup:
+	return status;
+}
+
+fp_status fp_prune_check_settings(const fp_prune_task *task)
+{
+	model_run run = {.task = task};
+	fp_status status = read_settings(&run);
+	fp_selection_free(run.selection);
+	return status;
+}
+
 fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 {
 	fp_context *ctx = task->ctx;
@@ -321,18 +349,10 @@ fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task)
 	fp_stage_enter(ctx, FP_STAGE_OTHER);
 	if (task->settings->fit_steps > 0)
 		FP_TRY(fp_fit_check(task->be));
-	FP_TRY(pattern_of(ctx, task->settings, &run.pattern));
-	FP_TRY(fp_parse_range(ctx, task->settings->layers, fp_model_get_config(task->model)->layers, &run.first, &run.end));
+	FP_TRY(read_settings(&run));
 	if (!calibrated && fp_method_of(task->settings)->needs_text)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "method %s needs calibration text; only magnitude works without",
 					   task->settings->method));
-	FP_TRY(fp_selection_new(&run.selection, task->model, task->settings));
-	if (task->settings->allocate > 0 && !fp_selection_is_plain(run.selection))
-		FP_TRY(
-			fp_fail(ctx, FP_ERROR_USAGE,
-					"allocate %g: gives every operator a share of its own and cannot be combined with --only, --skip "
-					"or --pattern REGEX=PATTERN; use allocate=0",
-					task->settings->allocate));
 	FP_TRY(take_share(&run));
 	if (!writes(&run)) /* all ranks do the same, and rank 0 tells */
 		ctx->log_level = FP_LOG_ERROR;

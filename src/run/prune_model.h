@@ -46,6 +46,9 @@ typedef struct fp_prune_task {
 	void *listener_data;
 } fp_prune_task;
 
+/* Fails as fp_prune_model() would on account of the settings, before any text is written or read. */
+fp_status fp_prune_check_settings(const fp_prune_task *task);
+
 /* With several ranks, each prunes some layers if these are independent of each other, else all of them share the windows
  * and the solves of every layer. Rank 0's result has all layers in the end. */
 fp_status fp_prune_model(fp_prune_result *out, const fp_prune_task *task);

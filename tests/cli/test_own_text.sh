@@ -34,8 +34,13 @@ prune checked --check --json || complain "--check fails"
 python3 -c "
 import json, sys
 d = json.load(open(sys.argv[1]))
-assert 0 < d['check']['kl'] < 1 and d['check']['windows'] == 1024 and d['own_text']['seconds'] > 0, d['check']" "$work/out" ||
+assert 0 < d['check']['kl'] < 1 and d['check']['windows'] == 1024 and d['own_text']['seconds'] > 0, d['check']
+assert d['own_text']['texts'] < 100, d['own_text'] # of the 8 windows, not of the check's" "$work/out" ||
 	complain "--check measures nothing"
+
+# what cannot be is said before the text is written
+expect 2 "layers '9-9': must be" prune "$source/models/llama-demo" -o wrong --layers 9-9 --samples 4 --sequence-length 64
+grep -q "calibration self" "$work/err" && complain "the text is written before the layers are looked at"
 
 # a plan draws nothing
 prune plan --dry-run --verbose || complain "--dry-run fails"

@@ -33,6 +33,8 @@ done
 expect_json "d['violations'] == 0 and d['stored_as'].startswith('packed: 42 matrices as 2:4, 0 by mask')" inspect demo-pairs-packed --pattern 2:4
 expect_json "d['kl'] == 0" eval demo-pairs --reference demo-pairs-packed --text documents.jsonl
 
+expect 0 "no matrix was packed" pack good -o good-not-packed
+
 # F32, sharded, tied and other models, sparse or not
 for model in good pruned; do
 	same_again $model
