@@ -100,7 +100,10 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(qwen2_vl)                                                                                                        \
 	X(qwen2_5_vl)                                                                                                      \
 	X(qwen3_vl)                                                                                                        \
-	X(mistral3)
+	X(mistral3)                                                                                                        \
+	X(ministral)                                                                                                       \
+	X(ministral3)                                                                                                      \
+	X(olmo)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

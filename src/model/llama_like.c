@@ -153,6 +153,13 @@ cleanup:
 	return status;
 }
 
+fp_status fp_config_no_clip(const fp_config_reader *reader)
+{
+	if (!fp_config_has(reader, "clip_qkv"))
+		return FP_OK;
+	return fp_config_fail(reader, "clip_qkv", "must be null: queries, keys and values cannot be clipped");
+}
+
 fp_status fp_config_images(const fp_config_reader *reader,
 						   fp_status (*read_text)(const fp_config_reader *reader, fp_model_config *config),
 						   fp_model_config *config)

@@ -39,6 +39,9 @@ fp_status fp_config_rope_by_layer(const fp_config_reader *reader, double theta, 
 /* Reads Qwen's use_sliding_window, sliding_window, and layer_types or max_window_layers. */
 fp_status fp_config_qwen_window(const fp_config_reader *reader, fp_model_config *config);
 
+/* Fails if queries, keys and values are clipped (OLMo). */
+fp_status fp_config_no_clip(const fp_config_reader *reader);
+
 /* Of a model that sees images, only the text part is pruned. Reads it by `read_text` from the section text_config or, in
  * older files, from the whole config. */
 fp_status fp_config_images(const fp_config_reader *reader,

@@ -8,8 +8,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	static const fp_llama_defaults defaults = {.activation = FP_SILU, .positions = 4096, .epsilon = 1e-5};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
-	if (fp_config_has(reader, "clip_qkv"))
-		FP_TRY(fp_config_fail(reader, "clip_qkv", "must be null: queries, keys and values cannot be clipped"));
+	FP_TRY(fp_config_no_clip(reader));
 	FP_TRY(fp_config_experts(reader, "num_experts", 64, 8, config));
 	FP_TRY(fp_config_flag_or(reader, "norm_topk_prob", false, &config->experts.normalised));
 	config->experts.inner = config->inner;

@@ -9,7 +9,8 @@ models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistr
 	gpt_neox-sequential gpt2-plain granite-plain granite-bias stablelm-plain stablelm-parallel phi-plain falcon-7b
 	falcon-40b falcon-11b falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain cohere2-plain smollm3-plain
 	mixtral-plain qwen2_moe-plain qwen2_moe-window qwen3_moe-plain glm-plain glm4-plain seed_oss-plain ernie4_5-bias
-	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain"
+	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain ministral3-plain
+	olmo-plain"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1

@@ -86,6 +86,8 @@ static const freedom_case cases[] = {
 	{"qwen2_5_vl-plain", "sees of images", false},
 	{"qwen3_vl-plain", "sees of images", false},
 	{"mistral3-plain", "sees of images", false},
+	{"ministral3-plain", NULL, false},
+	{"olmo-plain", NULL, false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -8,11 +8,11 @@
 #include <string.h>
 
 static const char *const cases[] = {
-	"opt-plain",     "opt-350m",          "llama-gqa",     "qwen2-plain",   "qwen3-plain",    "mistral-window",
-	"gemma2-plain",  "gemma3-plain",      "phi3-plain",    "olmo2-plain",   "gpt_neox-plain", "gpt2-plain",
-	"granite-plain", "stablelm-parallel", "phi-plain",     "falcon-7b",     "falcon-40b",     "bloom-plain",
-	"cohere-plain",  "olmo3-plain",       "cohere2-plain", "smollm3-plain", "glm4-plain",     "ernie4_5-plain",
-	"exaone4-plain", "starcoder2-plain",
+	"opt-plain",     "opt-350m",          "llama-gqa",       "qwen2-plain",   "qwen3-plain",    "mistral-window",
+	"gemma2-plain",  "gemma3-plain",      "phi3-plain",      "olmo2-plain",   "gpt_neox-plain", "gpt2-plain",
+	"granite-plain", "stablelm-parallel", "phi-plain",       "falcon-7b",     "falcon-40b",     "bloom-plain",
+	"cohere-plain",  "olmo3-plain",       "cohere2-plain",   "smollm3-plain", "glm4-plain",     "ernie4_5-plain",
+	"exaone4-plain", "starcoder2-plain",  "ministral-plain", "olmo-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -103,6 +103,10 @@ static const char *const cases[] = {
 	"qwen3_vl-tied",
 	"mistral3-plain",
 	"mistral3-old",
+	"ministral-plain",
+	"ministral3-plain",
+	"mistral3-ministral3",
+	"olmo-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -28,7 +28,8 @@ static const char *const cases[] = {
 	"glm-plain",           "glm4-plain",      "seed_oss-plain",    "ernie4_5-plain",
 	"ernie4_5-bias",       "exaone4-plain",   "exaone4-full",      "starcoder2-plain",
 	"starcoder2-no-bias",  "olmoe-plain",     "olmoe-normalised",  "qwen2_vl-plain",
-	"qwen2_5_vl-plain",    "qwen3_vl-plain",  "mistral3-plain",
+	"qwen2_5_vl-plain",    "qwen3_vl-plain",  "mistral3-plain",    "ministral-plain",
+	"ministral3-plain",    "olmo-plain",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

@@ -118,6 +118,8 @@ static const struct {
 	{"qwen2_5_vl-old", "hidden_size", NULL, "'text_config' is missing"},
 	{"qwen2_5_vl-old", "rope_scaling", "{\"type\": \"spiral\"}", "'rope_scaling.rope_type' is 'spiral'"},
 	{"qwen3_vl-tied", "tie_word_embeddings", "false", "tensor 'lm_head.weight' is missing"},
+	{"ministral3-plain", "rope_parameters", NULL, "'rope_parameters' is missing"},
+	{"olmo-plain", "clip_qkv", "8", "'clip_qkv' must be null"},
 	{"olmoe-plain", "clip_qkv", "8", "'clip_qkv' must be null"},
 	{"olmoe-plain", "num_experts", NULL, "tensor 'model.layers.0.mlp.gate.weight' has shape [6, 24]"},
 	{"glm-plain", "head_dim", NULL, "but config.json requires [512, 24]"},
