@@ -126,11 +126,26 @@ static fp_status rename_shard(char **out, fp_context *ctx, const char *name, con
 
 static bool ties_embeddings(const json_t *config)
 {
-	const json_t *tie = json_object_get(config, "tie_word_embeddings"), *type = json_object_get(config, "model_type");
+	static const char *const tied[] = {"opt",    "gpt2",   "bloom",       "falcon", "gemma",
+									   "gemma2", "gemma3", "gemma3_text", "cohere", "cohere2"};
+	const json_t *tie = json_object_get(config, "tie_word_embeddings");
+	const char *type = json_string_value(json_object_get(config, "model_type"));
 	if (tie)
 		return json_is_true(tie);
-	/* OPT ties unless its config says otherwise; LLaMA, Mistral and Qwen do not */
-	return json_is_string(type) && strcmp(json_string_value(type), "opt") == 0;
+	for (size_t i = 0; type && i < sizeof tied / sizeof tied[0]; i++) /* unless the config says otherwise */
+		if (strcmp(type, tied[i]) == 0)
+			return true;
+	return false;
+}
+
+static bool ends_with_one_of(const char *text, const char *const *endings, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		size_t length = strlen(text), end = strlen(endings[i]);
+		if (length >= end && strcmp(text + length - end, endings[i]) == 0)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -140,13 +155,14 @@ static bool ties_embeddings(const json_t *config)
  */
 static bool is_tied_head(const fp_output_layout *layout, const fp_checkpoint *source, const fp_tensor_info *tensor)
 {
-	static const char embedding[] = "embed_tokens.weight";
-	if (layout->unties || strcmp(tensor->name, "lm_head.weight") != 0 || !ties_embeddings(source->config))
+	static const char *const embeddings[] = {"embed_tokens.weight", "wte.weight", "word_embeddings.weight",
+											 "embed_in.weight"};
+	static const char *const heads[] = {"lm_head.weight", "embed_out.weight"};
+	if (layout->unties || !ends_with_one_of(tensor->name, heads, 2) || !ties_embeddings(source->config))
 		return false;
 	for (int64_t i = 0; i < source->tensors.count; i++) {
 		const fp_tensor_info *other = &source->tensors.items[i];
-		size_t length = strlen(other->name);
-		if (length >= sizeof embedding - 1 && strcmp(other->name + length - (sizeof embedding - 1), embedding) == 0 &&
+		if (ends_with_one_of(other->name, embeddings, sizeof embeddings / sizeof embeddings[0]) &&
 			other->shard == tensor->shard && other->offset == tensor->offset && other->bytes == tensor->bytes &&
 			other->dtype == tensor->dtype && other->rank == tensor->rank &&
 			memcmp(other->shape, tensor->shape, sizeof tensor->shape) == 0)

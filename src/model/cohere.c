@@ -5,13 +5,13 @@
  */
 #include "model/llama_like.h"
 
-static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
+static fp_status read_with(const fp_config_reader *reader, double theta, fp_model_config *config)
 {
 	fp_status status;
 	bool norms;
 	double scale;
-	static const fp_llama_defaults defaults = {
-		.activation = FP_SILU, .positions = 8192, .epsilon = 1e-5, .theta = 500000, .tied = true, .layer_norm = true};
+	const fp_llama_defaults defaults = {
+		.activation = FP_SILU, .positions = 8192, .epsilon = 1e-5, .theta = theta, .tied = true, .layer_norm = true};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_positive_or(reader, "logit_scale", 0.0625, &scale));
@@ -29,10 +29,15 @@ cleanup:
 	return status;
 }
 
+static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
+{
+	return read_with(reader, 500000, config);
+}
+
 static fp_status read_second(const fp_config_reader *reader, fp_model_config *config)
 {
 	fp_status status;
-	FP_TRY(read_config(reader, config));
+	FP_TRY(read_with(reader, 10000, config));
 	FP_TRY(fp_config_window_period(reader, "sliding_window_pattern", 4, config));
 	for (int64_t i = 0; i < config->layers; i++)
 		if (fp_config_window(config, i) == 0)

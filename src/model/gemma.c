@@ -46,12 +46,11 @@ static fp_status read_cap(const fp_config_reader *reader, const char *key, doubl
 }
 
 /* What Gemma 2 and 3 share. */
-static fp_status read_later(const fp_config_reader *reader, double score_cap, double logit_cap, fp_model_config *config)
+static fp_status read_later(const fp_config_reader *reader, double logit_cap, fp_model_config *config)
 {
 	fp_status status;
 	double scalar;
 	FP_TRY(fp_config_positive_or(reader, "query_pre_attn_scalar", 256, &scalar));
-	FP_TRY(read_cap(reader, "attn_logit_softcapping", score_cap, &config->score_cap));
 	FP_TRY(read_cap(reader, "final_logit_softcapping", logit_cap, &config->logit_cap));
 	config->attention_scale = (float)(1 / sqrt(scalar));
 	config->branch_norm = true;
@@ -69,7 +68,9 @@ static fp_status read_gemma2(const fp_config_reader *reader, fp_model_config *co
 											   .head_dim = 256,
 											   .tied = true};
 	FP_TRY(read_common(reader, &defaults, config));
-	FP_TRY(read_later(reader, 50, 30, config));
+	FP_TRY(read_later(reader, 30, config));
+	FP_TRY(read_cap(reader, "attn_logit_softcapping", 50,
+					&config->score_cap)); /* Gemma 3 has the key too, without effect */
 	FP_TRY(fp_config_window_period(reader, NULL, 2, config));
 cleanup:
 	return status;
@@ -89,7 +90,7 @@ static fp_status read_gemma3(const fp_config_reader *reader, fp_model_config *co
 											   .theta = 1000000,
 											   .tied = true};
 	FP_TRY(read_common(reader, &defaults, config));
-	FP_TRY(read_later(reader, 0, 0, config));
+	FP_TRY(read_later(reader, 0, config));
 	FP_TRY(fp_config_window_period(reader, "sliding_window_pattern", 6, config));
 	FP_TRY(fp_config_positive_or(reader, "rope_local_base_freq", 10000, &local)); /* transformers 4 */
 	FP_TRY(fp_config_rope_by_layer(reader, defaults.theta, local, config));

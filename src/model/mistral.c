@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mistral.c: the Mistral family: LLaMA's layer with a sliding attention window, which Ministral has in some layers only.
+ * mistral.c: the Mistral family: LLaMA's layer with a sliding attention window; in some layers only where a config lists
+ * layer_types, which makes a Mistral a Ministral.
  * Ministral 3 scales the queries of positions beyond its original context, up to which it is supported. Of Mistral 3, which
  * sees images, the text part is one of these.
  */
@@ -22,15 +23,9 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	static const fp_llama_defaults defaults = {.activation = FP_SILU, .positions = 131072, .kv_heads = 8};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(read_window(reader, config));
+	if (fp_config_has(reader, "layer_types"))
+		FP_TRY(fp_config_layer_types(reader, config));
 cleanup:
-	return status;
-}
-
-static fp_status read_ministral(const fp_config_reader *reader, fp_model_config *config)
-{
-	fp_status status = read_config(reader, config);
-	if (status == FP_OK && fp_config_has(reader, "layer_types"))
-		status = fp_config_layer_types(reader, config);
 	return status;
 }
 
@@ -80,7 +75,7 @@ const fp_architecture fp_architecture_mistral = {
 const fp_architecture fp_architecture_ministral = {
 	.name = "MinistralForCausalLM",
 	.model_type = "ministral",
-	.read_config = read_ministral,
+	.read_config = read_config,
 	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 };

@@ -255,6 +255,36 @@ static const char *find_head(const fp_model *model)
 	return a->old_head && !fp_checkpoint_find(model->checkpoint, name) ? a->old_head : a->head;
 }
 
+/* A tied model whose file has a head that differs from the embedding uses that head, as in transformers since version 5.
+ * Files with the embedding's bytes twice are common. */
+static fp_status untie_own_head(fp_model *model, const char *head)
+{
+	fp_context *ctx = model->be->ctx;
+	const fp_tensor_info *tensors[2] = {model->embedding};
+	const void *bytes[2];
+	void *own[2] = {NULL, NULL};
+	char name[NAME_SIZE];
+	fp_status status = FP_OK;
+	snprintf(name, sizeof name, "%s.weight", head);
+	tensors[1] = fp_checkpoint_find(model->checkpoint, name);
+	if (!model->config.tied || !tensors[1] || tensors[1]->rank != 2 ||
+		memcmp(tensors[0]->shape, tensors[1]->shape, 2 * sizeof tensors[0]->shape[0]) != 0)
+		return FP_OK;
+	for (int i = 0; i < 2; i++)
+		FP_TRY(fp_checkpoint_read(&bytes[i], &own[i], ctx, model->checkpoint, tensors[i]));
+	if (tensors[0]->dtype == tensors[1]->dtype && memcmp(bytes[0], bytes[1], (size_t)tensors[0]->bytes) == 0)
+		goto cleanup;
+	fp_log(ctx, FP_LOG_WARNING,
+		   "%s: '%s' differs from the embedding, to which config.json ties it; it is used, as by transformers 5 (older "
+		   "versions used the embedding)",
+		   fp_checkpoint_directory(model->checkpoint), name);
+	model->config.tied = false;
+cleanup:
+	fp_free(own[0]);
+	fp_free(own[1]);
+	return status;
+}
+
 fp_status fp_model_find_tensors(fp_model *model)
 {
 	fp_status status = FP_OK;
@@ -282,6 +312,7 @@ fp_status fp_model_find_tensors(fp_model *model)
 			FP_TRY(require_outer(model, a->final_norm, "bias", 0, c->hidden, &model->final_bias));
 	}
 	const char *head = find_head(model);
+	FP_TRY(untie_own_head(model, head));
 	model->head = model->embedding;
 	if (!c->tied) {
 		char name[NAME_SIZE];

@@ -176,6 +176,8 @@ static fp_status scale(rope_reader *r)
 	if (!r->fixed_original)
 		FP_TRY(fp_config_integer_or(rope, "original_max_position_embeddings", 1, FP_MAX_DIMENSION, r->original,
 									&r->original));
+	if (strcmp(type, "yarn") == 0 && fp_config_has(rope, "short_factor")) /* another of Phi-3's names */
+		type = "longrope";
 	for (int row = 0; row < ROPE_TYPE_COUNT; row++)
 		if (strcmp(rope_types[row].name, type) == 0) {
 			status = rope_types[row].scale(r);
@@ -234,9 +236,9 @@ static fp_status read_config(const fp_config_reader *reader, double default_thet
 							  (long long)config->head_dim);
 	FP_TRY(fp_config_positive_or(reader, "rope_theta", default_theta, &r.theta));
 	FP_TRY(fp_config_positive_or(reader, "partial_rotary_factor", default_part > 0 ? default_part : 1, &part));
-	FP_TRY(fp_config_section(reader, "rope_parameters", &section));
-	if (!section.object)
-		FP_TRY(fp_config_section(reader, "rope_scaling", &section));
+	FP_TRY(fp_config_section(reader, "rope_scaling", &section)); /* the older key, and the first that counts */
+	if (!section.object || json_object_size(section.object) == 0)
+		FP_TRY(fp_config_section(reader, "rope_parameters", &section));
 	/* Phi-3 has this key outside, where it counts more */
 	int64_t outside;
 	FP_TRY(fp_config_integer_or(reader, "original_max_position_embeddings", 1, FP_MAX_DIMENSION, 0, &outside));

@@ -32,6 +32,10 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	FP_TRY(fp_config_flag_or(reader, "use_sliding_window", false, &slides));
 	if (slides)
 		FP_TRY(fp_config_fail(reader, "use_sliding_window", "must be false, as in the published models, but is true"));
+	if (fp_config_has(reader, "layer_types")) { /* which decides alone, as in transformers */
+		FP_TRY(fp_config_integer_or(reader, "sliding_window", 1, FP_MAX_DIMENSION, 0, &config->window));
+		FP_TRY(fp_config_layer_types(reader, config));
+	}
 	FP_TRY(read_unrotated(reader, config));
 	config->output_bias = config->qkv_bias;
 cleanup:

@@ -26,7 +26,8 @@ static void choose_stream(fp_basis_choice *out, fp_model *model, const fp_settin
 	fp_context *ctx = fp_model_backend(model)->ctx;
 	const fp_checkpoint *checkpoint = fp_model_checkpoint(model);
 	bool full = fp_is(settings->basis, "full"), tied = fp_model_get_config(model)->tied;
-	double growth = tied ? (double)out->head.bytes / (double)checkpoint_bytes(checkpoint) : 0;
+	bool grows = tied && !fp_checkpoint_find(checkpoint, out->name); /* or the embedding is stored twice */
+	double growth = grows ? (double)out->head.bytes / (double)checkpoint_bytes(checkpoint) : 0;
 	if (out->freedom.stream)
 		fp_log(ctx, full ? FP_LOG_WARNING : FP_LOG_INFO, "basis: local; full is not possible with this model: %s",
 			   out->freedom.stream);

@@ -200,11 +200,36 @@ static void sequences_do_not_mix(void **unused)
 	}
 }
 
+/* A head in the file counts although the config ties it, if it differs from the embedding. */
+static void a_head_of_its_own_counts(void **unused)
+{
+	(void)unused;
+	static const char *const two[] = {"llama-gqa", "opt-untied"};
+	for (int i = 0; i < 2; i++) {
+		model_fixture f;
+		expected_output expected;
+		fp_matrix hidden;
+		char *folder = copy_fixture(two[i], "tie_word_embeddings", "true");
+		assert_int_equal(open_directory(&f, folder), FP_OK);
+		assert_false(fp_model_get_config(f.model)->tied);
+		read_expected(&expected, two[i]);
+		run_model(&f, expected.ids, expected.sequences, expected.length, &hidden);
+		compare_losses(&f, hidden, &expected, two[i]);
+		free(expected.ids);
+		free(expected.logits);
+		fp_matrix_free(f.be, &hidden);
+		close_fixture(&f);
+		remove_folder(folder);
+		free(folder);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(losses_equal_those_of_transformers),
 		cmocka_unit_test(sequences_do_not_mix),
+		cmocka_unit_test(a_head_of_its_own_counts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

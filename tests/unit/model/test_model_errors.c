@@ -180,6 +180,7 @@ static void absent_and_null_windows_differ(void **unused)
 		{"mistral-window", NULL, NULL, {7, 7}},
 		{"mistral-window", "sliding_window", "null", {0, 0}},
 		{"mistral-window", "sliding_window", NULL, {4096, 4096}},
+		{"mistral-window", "layer_types", "[\"full_attention\", \"sliding_attention\"]", {0, 7}},
 		{"qwen2-window", NULL, NULL, {0, 5}},
 		{"qwen2-window", "use_sliding_window", "false", {0, 0}},
 		{"qwen2-window", "sliding_window", "null", {0, 0}},
