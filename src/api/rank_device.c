@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/rank_device.h"
 
+#include "base/digest.h"
 #include "base/processors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* How many GPUs CUDA_VISIBLE_DEVICES lists; 0: not set. Slurm may list one for each rank. */
 static int visible_devices(void)
@@ -42,8 +44,16 @@ fp_status fp_rank_device_open(fp_backend **out, fp_context *ctx, const fp_comm *
 
 fp_status fp_rank_devices_agree(fp_backend *be, fp_comm *comm)
 {
-	int64_t negative = -be->strip_rows;
-	fp_status status = comm->ops->minimum(comm, &negative);
+	/* two numbers of which the least of all ranks are each other's opposite only if all are the same */
+	const char *device = strstr(be->description, ": "); /* after its name and number */
+	int64_t kind = device ? (int64_t)(fp_digest_bytes(FP_DIGEST_START, device, (int64_t)strlen(device)) >> 2) : 0;
+	int64_t negative = -be->strip_rows, least = kind, most = -kind;
+	fp_status status;
+	FP_TRY(comm->ops->minimum(comm, &negative));
+	FP_TRY(comm->ops->minimum(comm, &least));
+	FP_TRY(comm->ops->minimum(comm, &most));
 	be->strip_rows = -negative;
+	comm->mixed = least != -most;
+cleanup:
 	return status;
 }

@@ -60,7 +60,23 @@ void fp_rotation_divide(fp_rotation *rotation, const fp_share *share)
 {
 	fp_matrix R = rotation->R;
 	bool divides = R.rows == R.cols && fp_rows_may_be_multiplied(share, rotation->be, R.rows, R.cols);
+	rotation->ranks = fp_share_ranks(share) > 1 ? share : NULL;
 	rotation->share = divides ? share : NULL;
+}
+
+/* Adam magnifies what ranks round differently, until each learns for another R. */
+static fp_status agree(const fp_rotation *r)
+{
+	if (!r->ranks || r->share || !r->ranks->comm->mixed)
+		return FP_OK;
+	return fp_share_matrix(r->ranks, r->be, FP_BROADCASTS, 0, r->R);
+}
+
+/* *out ← Σσ² of R, on all ranks that of rank 0, so that they take the same decisions */
+static fp_status sum_of_squares(const fp_rotation *r, double *out)
+{
+	fp_status status = r->be->linear->dot(r->be, r->R, r->R, out);
+	return status == FP_OK && r->ranks ? fp_share_bytes(r->ranks, FP_BROADCASTS, 0, out, sizeof *out) : status;
 }
 
 /* The rows that this rank computes. */
@@ -207,6 +223,7 @@ fp_status fp_rotation_step(fp_rotation *r, double rate)
 	FP_TRY(multiply(r, 0.5F, r->product, FP_PLAIN, r->X, 1, r->R));
 	FP_TRY(collect(r, r->R));
 	FP_TRY(orthogonalise(r));
+	FP_TRY(agree(r));
 cleanup:
 	return status;
 }
@@ -216,14 +233,15 @@ fp_status fp_rotation_finish(fp_rotation *r)
 	FP_PRODUCTS_FOR(r->be, FP_USE_EXACT);
 	double before, after, least = 1e-7 * (double)r->R.rows; /* of a gain that is not only rounding */
 	fp_status status;
-	FP_TRY(r->be->linear->dot(r->be, r->R, r->R, &after));
+	FP_TRY(sum_of_squares(r, &after));
 	for (int i = 0; i < MOST_FINISHING; i++) {
 		before = after;
 		FP_TRY(orthogonalise(r));
-		FP_TRY(r->be->linear->dot(r->be, r->R, r->R, &after)); /* Σσ², which grows to the number of rows */
+		FP_TRY(sum_of_squares(r, &after)); /* which grows to the number of rows */
 		if (i + 1 >= LEAST_FINISHING && after - before <= least)
 			break;
 	}
+	FP_TRY(agree(r));
 cleanup:
 	return status;
 }

@@ -37,12 +37,14 @@ typedef struct fp_rotation { /* freed with fp_rotation_free() */
 	fp_matrix ones;           /* n × 1, for FP_TURN_KEEP_ONES */
 	fp_matrix means;          /* n × 1, the same */
 	int64_t steps;
-	const fp_share *share; /* of ranks that have the same R and divide the products of a step; NULL: none does */
+	const fp_share *ranks; /* that have the same R; NULL: one process */
+	const fp_share *share; /* the same, if they divide the products of a step, else NULL */
 } fp_rotation;
 
 fp_status fp_rotation_new(fp_rotation *out, fp_backend *be, fp_rotation_kind kind, fp_matrix R);
-/* Lets ranks divide the products of the steps, if that is faster than making all of them and gives the same bits. Every rank
- * then sets the same gradient and takes the same steps. */
+/* For ranks that all set the same gradient and take the same steps: they divide the products, if that is faster than making
+ * all of them and gives the same bits. Otherwise each makes all, and where their devices round differently, they take R from
+ * rank 0 after each step. */
 void fp_rotation_divide(fp_rotation *rotation, const fp_share *share);
 void fp_rotation_free(fp_rotation *rotation); /* all zero is allowed */
 /* Bytes that fp_rotation_new() allocates for R of rows × n entries. */

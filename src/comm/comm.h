@@ -39,6 +39,7 @@ struct fp_comm {
 	void *state;
 	int rank, size;
 	int local_rank, local_size; /* on this machine */
+	bool mixed;                 /* the ranks' devices are not alike, and round differently */
 	bool failed_elsewhere;      /* set by fp_comm_agree(): another rank failed and has the message */
 };
 

@@ -145,9 +145,9 @@ static fp_status take(fp_layer **out, const fp_layer_task *task, int64_t index)
 }
 
 /* The stream that holds the pruned model's hidden states before the layer is pruned. */
-static int pruned_stream(const fp_streams *streams)
+static int pruned_stream(const fp_layer_job *job)
 {
-	return streams->count == 1 ? FP_DENSE : FP_PRUNED;
+	return job->feed == FP_FEED_NONE ? FP_DENSE : FP_PRUNED;
 }
 
 /* Sets up the streams as the feed needs them at the start of the layer. */
@@ -160,7 +160,7 @@ static fp_status prepare_streams(const fp_layer_job *job)
 	if (streams && job->feed == FP_FEED_SEQUENTIAL)
 		FP_TRY(fp_streams_copy(streams, FP_DENSE, FP_PRUNED));
 	if (fp_layer_is_fitted(job->task))
-		FP_TRY(fp_streams_copy(streams, FP_LAYER_INPUT, pruned_stream(streams)));
+		FP_TRY(fp_streams_copy(streams, FP_LAYER_INPUT, pruned_stream(job)));
 cleanup:
 	return status;
 }

@@ -235,6 +235,23 @@ static fp_status make_fisher(model_run *run)
 	return status;
 }
 
+/* All ranks take the smallest batch of any: they send their streams to each other batch by batch, or sum over them. */
+static fp_status agree_on_batches(model_run *run)
+{
+	fp_comm *comm = run->task->comm;
+	int64_t batch = run->streamed ? run->plan.streams.batch : INT64_MAX;
+	int64_t experts = run->streamed ? run->plan.experts_at_once : INT64_MAX;
+	fp_status status;
+	FP_TRY(comm->ops->minimum(comm, &batch));
+	FP_TRY(comm->ops->minimum(comm, &experts));
+	if (run->streamed) {
+		run->plan.streams.batch = batch;
+		run->plan.experts_at_once = experts;
+	}
+cleanup:
+	return status;
+}
+
 /* Decides whether hidden states are needed and how they are kept. This comes before anything that takes time, so that a
  * memory limit that cannot be met ends the run at once. */
 static fp_status plan_streams(model_run *run)
@@ -246,16 +263,13 @@ static fp_status plan_streams(model_run *run)
 				 fp_dense_statistics_cover(task->kept, run->first, run->end);
 	fp_status status = FP_OK;
 	run->streamed = task->windows->count > 0 && wanted && !known;
-	if (!run->streamed)
-		return FP_OK;
-	FP_TRY(fp_memory_plan_make(&run->plan, task, divides_layers(run)));
-	run->plan.streams.folder = scratch_folder(task);
-	run->plan.streams.share = run->share;
-	if (rank_count(run) > 1 && !divides_layers(run)) { /* the same batches and passes on all ranks */
-		fp_comm *comm = task->comm;
-		FP_TRY(comm->ops->minimum(comm, &run->plan.streams.batch));
-		FP_TRY(comm->ops->minimum(comm, &run->plan.experts_at_once));
+	if (run->streamed) {
+		FP_TRY(fp_memory_plan_make(&run->plan, task, divides_layers(run)));
+		run->plan.streams.folder = scratch_folder(task);
+		run->plan.streams.share = run->share;
 	}
+	if (rank_count(run) > 1) /* a rank without layers of its own takes part */
+		FP_TRY(agree_on_batches(run));
 cleanup:
 	return status;
 }
@@ -313,6 +327,10 @@ static fp_status read_settings(model_run *run)
 	FP_TRY(
 		fp_parse_range(task->ctx, settings->layers, fp_model_get_config(task->model)->layers, &run->first, &run->end));
 	FP_TRY(fp_selection_new(&run->selection, task->model, settings));
+	if (settings->allocate > 0 && run->pattern.group > 0)
+		FP_TRY(fp_fail(task->ctx, FP_ERROR_USAGE,
+					   "allocate %g: N:M has the same sparsity everywhere; use allocate=0, or a pattern such as 50%%",
+					   settings->allocate));
 	if (settings->allocate > 0 && !fp_selection_is_plain(run->selection))
 		FP_TRY(
 			fp_fail(task->ctx, FP_ERROR_USAGE,

@@ -8,18 +8,22 @@
 /* before and column ← of the entries of m that are not zero, or of all */
 static fp_status find_kept(fp_kept_matrix *kept, fp_backend *be, fp_matrix m, bool all)
 {
-	const float *row = fp_matrix_on_host(be, m);
-	int64_t capacity = 0, count = 0;
-	fp_status status = FP_OK;
-	FP_REQUIRE(be, row && m.dtype == FP_F32 && m.cols <= INT32_MAX);
-	for (int64_t i = 0; i < m.rows; i++, row += m.cols) {
-		FP_TRY(FP_GROW(be->ctx, &kept->column, &capacity, count + m.cols));
-		for (int64_t j = 0; j < m.cols; j++) { /* no branch, which would be guessed wrong for every other entry */
-			kept->column[count] = (int32_t)j;
-			count += all || row[j] != 0.0F;
-		}
+	const float *entries = fp_matrix_on_host(be, m);
+	int64_t count = 0;
+	fp_status status;
+	FP_REQUIRE(be, entries && m.dtype == FP_F32 && m.cols <= INT32_MAX);
+	for (int64_t i = 0; i < m.rows; i++) {
+		for (int64_t j = 0; j < m.cols; j++)
+			count += all || entries[i * m.cols + j] != 0.0F;
 		kept->before[i + 1] = count;
 	}
+	FP_TRY(fp_allocate_undefined(be->ctx, (void **)&kept->column, (count + 1) * (int64_t)sizeof *kept->column));
+	count = 0;
+	for (int64_t i = 0; i < m.rows; i++)
+		for (int64_t j = 0; j < m.cols; j++) { /* no branch, which would be guessed wrong for every other entry */
+			kept->column[count] = (int32_t)j;
+			count += all || entries[i * m.cols + j] != 0.0F;
+		}
 cleanup:
 	return status;
 }

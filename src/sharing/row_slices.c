@@ -4,6 +4,8 @@
 #include "base/memory.h"
 #include "base/numbers.h"
 
+/* OpenBLAS's threads divide inner dimensions that are no multiple of this into other blocks than one thread does. */
+enum { BLOCK_ORDER = 32 };
 static const int64_t BLOCK_BYTES = (int64_t)32 << 20; /* of all ranks' rows that travel at the same time */
 
 static bool has_strips(const fp_share *share, const fp_backend *be, int64_t rows)
@@ -26,7 +28,9 @@ fp_matrix fp_row_slice(const fp_share *share, const fp_backend *be, int rank, fp
 
 bool fp_rows_may_be_multiplied(const fp_share *share, const fp_backend *be, int64_t rows, int64_t n)
 {
-	return fp_share_ranks(share) > 1 && !be->asynchronous && has_strips(share, be, rows) && n >= FP_LEAST_ORDER;
+	bool same_blocks = be->threads == 1 || n % BLOCK_ORDER == 0;
+	return fp_share_ranks(share) > 1 && !be->asynchronous && has_strips(share, be, rows) && n >= FP_LEAST_ORDER &&
+		   same_blocks;
 }
 
 /* Some rows of each matrix: a part of one rank's slice. */

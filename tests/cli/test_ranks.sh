@@ -55,7 +55,7 @@ fi
 
 for model in "$source/models/llama-demo" "$source/models/opt-demo"; do
 	for flags in "--correction intra" "--preset best --set fit_steps=4 --correction intra" \
-		"--correction none --preset paper --set iterations=4" "--layers 2-4 --correction intra" "--correction intra --quantize int4"; do
+		"--correction none --preset paper --set iterations=4" "--preset best --set fit_steps=4 --correction none" "--layers 2-4 --correction intra" "--correction intra --quantize int4"; do
 		rm -rf alone shared
 		# shellcheck disable=SC2086
 		prune "$model" 1 alone $flags || complain "one rank fails: $flags"
@@ -143,13 +143,23 @@ if grep -qw avx2 /proc/cpuinfo; then
 	same_bytes llama-demo "2 3" --pattern 2:4 --threads 2
 	same_bytes opt-demo 3
 fi
-# ranks whose kernels differ, as on machines with different processors, divide rows alike
+# ranks whose kernels differ, as on machines with different processors, divide rows alike and learn the same basis
 if grep -qw avx512bw /proc/cpuinfo; then
-	rm -rf shared
-	set -- "$program" prune "$source/models/llama-demo" -o shared --calibration "$text" --samples 8 --sequence-length 64 --pattern 2:4 --threads 1 \
-		--device cpu --set basis_steps=4 --set fit_steps=4
-	mpirun --allow-run-as-root --oversubscribe -n 1 env OPENBLAS_CORETYPE=Nehalem "$@" : -n 1 env OPENBLAS_CORETYPE=SkylakeX "$@" \
-		>"$work/out" 2>"$work/err" </dev/null || complain "ranks with different kernels fail"
-	expect 0 "" inspect shared --pattern 2:4
+	rm -rf alone shared
+	set -- "$program" prune "$source/models/llama-demo" --calibration "$text" --samples 16 --sequence-length 64 --pattern 2:4 --threads 1 \
+		--device cpu --preset fast --basis full --layers 0-0 --json
+	"$@" -o alone >"$work/alone" 2>"$work/err" </dev/null || complain "one rank fails"
+	mpirun --allow-run-as-root --oversubscribe -n 1 env OPENBLAS_CORETYPE=Nehalem "$@" -o shared : \
+		-n 2 env OPENBLAS_CORETYPE=SkylakeX "$@" -o shared >"$work/out" 2>"$work/err" </dev/null || complain "ranks with different kernels fail"
+	python3 -c "
+import json, sys
+alone, shared = (json.load(open(path))['basis']['removed'][1] for path in sys.argv[1:])
+assert shared < 1.05 * alone, (alone, shared)" "$work/alone" "$work/out" || complain "ranks with different kernels learn a worse basis"
 fi
+# so do ranks with different memory, which would take batches of their own
+rm -rf shared
+set -- "$program" prune "$source/models/llama-demo" -o shared --calibration "$text" --samples 64 --sequence-length 256 --pattern 2:4 --threads 1 \
+	--device cpu --preset fast --basis none --correction intra --layers 0-1 --set search_steps=2 --set refit_steps=2
+mpirun --allow-run-as-root --oversubscribe -n 1 "$@" --memory 2G : -n 1 "$@" --memory 75M >"$work/out" 2>"$work/err" </dev/null ||
+	complain "ranks with different memory fail: $(tail -1 "$work/err")"
 finish

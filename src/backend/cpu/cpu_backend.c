@@ -136,6 +136,8 @@ fp_status fp_cpu_open(fp_backend **out, fp_context *ctx, int threads)
 	be->ctx = ctx;
 	be->state = state;
 	be->threads = threads > 0 ? threads : fp_usable_processors();
+	if (be->threads > omp_get_thread_limit()) /* OpenBLAS would wait for threads that OMP_THREAD_LIMIT forbids */
+		be->threads = omp_get_thread_limit();
 	state->counts_rows = fp_cpu_blas_counts_rows();
 	be->strip_rows = state->counts_rows ? FP_CPU_BLAS_STRIP : FP_CPU_BLAS_STRIP_AVX512;
 	fp_cpu_blas_describe(blas, sizeof blas);
