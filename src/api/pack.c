@@ -19,10 +19,11 @@ static fp_status run(char **json, fp_context *ctx, const char *model, const char
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR"));
 	FP_TRY(function(&result, ctx, model, output));
 	if (function == fp_pack_checkpoint && result.by_mask + result.as_pairs == 0)
-		fp_log(ctx, FP_LOG_WARNING,
-			   "%s: no matrix was packed: none has enough zeros to take fewer bytes without them, and 4-bit integers are "
-			   "never packed",
-			   model);
+		fp_log(
+			ctx, FP_LOG_WARNING,
+			"%s: no matrix was packed: none has enough zeros to take fewer bytes without them, and 4-bit integers are "
+			"never packed",
+			model);
 	FP_TRY(
 		fp_result_text(json, ctx,
 					   json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}", "model", model, "output",

@@ -416,12 +416,12 @@ fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request
 						  .basis = &session.basis,
 						  .listener = request->metrics && leads ? send_metrics : NULL,
 						  .listener_data = &session};
+	FP_TRY(fp_comm_agree(session.comm, fp_prune_check_settings(&task)));
 	if (request->dry_run) {
 		if (leads)
 			FP_TRY(fp_prune_plan_text(json, &task, request->model));
 		goto cleanup;
 	}
-	FP_TRY(fp_comm_agree(session.comm, fp_prune_check_settings(&task)));
 	FP_TRY(draw_own_text(&session));
 	FP_TRY(run(&session, &task, &document));
 	if (leads)

@@ -19,8 +19,9 @@ fp_status fp_prune_check_windows(fp_windows *out, fp_context *ctx, fp_tokenizer 
 	if (status == FP_OK && out->count == 0)
 		status = fp_fail(ctx, FP_ERROR_INPUT,
 						 "--check needs windows of %lld tokens of the calibration text that the run does not use, and "
-						 "there are none; use more text or fewer samples",
-						 (long long)length);
+						 "there are none; use more text or fewer samples%s",
+						 (long long)length,
+						 fp_is(settings->sampler, "c4") ? ", or --sampler packed for text that is one document" : "");
 	return status;
 }
 

@@ -94,7 +94,7 @@ static fp_status set_number(fp_context *ctx, const fp_setting_info *info, void *
 	double number = fp_parse_real(value, &end);
 	if (end == value || *end || errno || !isfinite(number) || number < info->minimum || number > info->maximum ||
 		(info->kind == FP_SETTING_INT && number != floor(number)))
-		return fp_fail(ctx, FP_ERROR_USAGE, "%s '%s': must be %s from %g to %g, such as %s", info->name, value,
+		return fp_fail(ctx, FP_ERROR_USAGE, "%s '%s': must be %s from %.16g to %.16g, such as %s", info->name, value,
 					   info->kind == FP_SETTING_INT ? "a whole number" : "a number", info->minimum, info->maximum,
 					   info->initial);
 	if (info->kind == FP_SETTING_INT)
@@ -359,7 +359,7 @@ fp_status fp_parse_range(fp_context *ctx, const char *text, int64_t count, int64
 		good = at != second;
 	}
 	if (!good || *at || a < 0 || b < a || b >= count)
-		return fp_fail(ctx, FP_ERROR_USAGE, "layers '%s': must be A or A-B with 0 <= A <= B <= %lld", text,
+		return fp_fail(ctx, FP_ERROR_USAGE, "--layers '%s': must be A or A-B with 0 <= A <= B <= %lld", text,
 					   (long long)count - 1);
 	*first = a;
 	*end = b + 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_eval.c: fistapruner eval MODEL --text FILE [--reference DENSE], or --task NAME=FILE… */
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/result.h"
 
 #include <errno.h>
@@ -72,10 +73,13 @@ static void write_line(void *data, const char *line)
 static fp_status evaluate_tasks(fp_context *ctx, const fp_cli_options *options)
 {
 	FILE *samples = NULL;
+	fp_status checked = fp_cli_output_check(options, "--samples-file", options->metrics);
+	if (checked != FP_OK)
+		return checked;
 	if (options->metrics) {
 		samples = fopen(options->metrics, "w");
 		if (!samples)
-			return fp_cli_error(FP_ERROR_IO, "--samples-file %s: %s", options->metrics, strerror(errno));
+			return fp_cli_output_failed("--samples-file", options->metrics, errno);
 	}
 	const fp_tasks_request request = {
 		.model = options->operands[0],
@@ -89,7 +93,7 @@ static fp_status evaluate_tasks(fp_context *ctx, const fp_cli_options *options)
 	if (status != FP_OK)
 		fp_cli_failed(ctx, status);
 	if (samples && (ferror(samples) | fclose(samples)) != 0 && status == FP_OK)
-		status = fp_cli_error(FP_ERROR_IO, "--samples-file %s: could not be written", options->metrics);
+		status = fp_cli_output_failed("--samples-file", options->metrics, errno);
 	if (status == FP_OK)
 		status = fp_cli_print_result(options, json, render_tasks);
 	fp_text_free(json);

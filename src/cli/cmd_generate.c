@@ -110,6 +110,8 @@ fp_status fp_cli_generate(fp_context *ctx, const fp_cli_options *options)
 			status = finish(options, json, &printed);
 		else
 			fp_cli_failed(ctx, status);
+		if (status == FP_OK && ferror(stdout))
+			status = fp_cli_error(FP_ERROR_IO, "stdout: the text could not be written");
 	}
 	fp_text_free(json);
 	free(input);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_prune.c: fistapruner prune MODEL -o DIR --calibration FILE... */
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "cli/prune_result.h"
 #include "cli/report_file.h"
 
@@ -12,15 +13,20 @@ typedef struct metrics_file {
 	const char *path;
 	FILE *file;
 	bool failed;
+	int error; /* of errno */
 } metrics_file;
 
 static void write_line(void *data, const char *line)
 {
 	metrics_file *metrics = data;
-	if (!metrics->file && !metrics->failed)
+	if (metrics->failed)
+		return;
+	errno = 0;
+	if (!metrics->file)
 		metrics->file = fopen(metrics->path, "w");
-	metrics->failed = metrics->failed || !metrics->file || fprintf(metrics->file, "%s\n", line) < 0 ||
+	metrics->failed = !metrics->file || fprintf(metrics->file, "%s\n", line) < 0 ||
 					  fflush(metrics->file) != 0; /* so that it can be followed during the run */
+	metrics->error = errno;
 }
 
 /* Prints the command that continues a run with finished layers. */
@@ -30,8 +36,10 @@ static void print_resume(const fp_cli_options *options, int64_t kept)
 	for (char *const *word = options->words; *word; word++) {
 		fputc(' ', stderr);
 		fp_cli_print_word(stderr, *word);
+		if (word == options->words + 1 && !options->resume) /* after "prune": a "--" ends the flags */
+			fputs(" --resume", stderr);
 	}
-	fputs(options->resume ? "\n" : " --resume\n", stderr);
+	fputc('\n', stderr);
 }
 
 static fp_status run_prune(fp_context *ctx, const fp_cli_options *options, metrics_file *metrics)
@@ -71,18 +79,21 @@ fp_status fp_cli_prune(fp_context *ctx, const fp_cli_options *options)
 {
 	if (!options->output && !options->dry_run)
 		return fp_cli_error(FP_ERROR_USAGE, "prune needs an output directory: -o DIR (or --dry-run)");
-	if (fp_cli_report_check(options) != FP_OK)
-		return FP_ERROR_IO;
 	metrics_file metrics = {.path = options->metrics};
-	FILE *check = options->metrics ? fopen(options->metrics, "a") : NULL;
-	if (options->metrics && !check)
-		return fp_cli_error(FP_ERROR_IO, "--metrics %s: %s", options->metrics, strerror(errno));
-	if (check)
-		fclose(check);
-	fp_status status = run_prune(ctx, options, &metrics);
-	if (metrics.file)
-		metrics.failed |= fclose(metrics.file) != 0;
+	fp_status status = fp_cli_report_check(options);
+	if (status == FP_OK)
+		status = fp_cli_output_check(options, "--metrics", options->metrics);
+	if (status == FP_OK && options->metrics && options->report && strcmp(options->metrics, options->report) == 0)
+		status =
+			fp_cli_error(FP_ERROR_USAGE, "--metrics and --report name the same file, %s; give two", options->report);
+	if (status != FP_OK)
+		return status;
+	status = run_prune(ctx, options, &metrics);
+	if (metrics.file && fclose(metrics.file) != 0 && !metrics.failed) {
+		metrics.failed = true;
+		metrics.error = errno;
+	}
 	if (metrics.failed && status == FP_OK)
-		status = fp_cli_error(FP_ERROR_IO, "--metrics %s: could not be written", options->metrics);
+		status = fp_cli_output_failed("--metrics", options->metrics, metrics.error);
 	return status;
 }

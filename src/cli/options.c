@@ -200,6 +200,18 @@ bool fp_cli_takes_set(const fp_cli_command *command)
 	return find_own_flag(command->letter, "set", 3) != NULL;
 }
 
+/* The flag of compare that lists values of a setting; NULL: there is none. */
+static const char *list_flag(const fp_cli_command *command, const char *setting)
+{
+	static const char *const lists[][2] = {{"method", "methods"},         {"preset", "presets"},
+										   {"correction", "corrections"}, {"pattern", "patterns"},
+										   {"samples", "samples-list"},   {"seed", "seeds"}};
+	for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+		if (strcmp(lists[i][0], setting) == 0 && find_own_flag(command->letter, lists[i][1], strlen(lists[i][1])))
+			return lists[i][1];
+	return NULL;
+}
+
 static fp_status unknown_flag(const fp_cli_command *command, const char *word, size_t length)
 {
 	const char *words[MAX_FLAGS];
@@ -220,6 +232,10 @@ static fp_status unknown_flag(const fp_cli_command *command, const char *word, s
 	char typed[64];
 	snprintf(typed, sizeof typed, "%.*s", (int)(length < 63 ? length : 63), word);
 	info = find_setting_flag(typed, strlen(typed));
+	const char *list = info ? list_flag(command, info->name) : NULL;
+	if (list)
+		return fp_cli_error(FP_ERROR_USAGE, "%s has no flag --%s: it compares several, --%s LIST", command->name, typed,
+							list);
 	if (info && fp_cli_takes_set(command))
 		return fp_cli_error(FP_ERROR_USAGE, "%s is a solver setting: use --set %s=%s", typed, info->name,
 							info->initial);
@@ -251,6 +267,11 @@ static fp_status store(fp_cli_options *options, fp_context *ctx, const struct ow
 		options->tasks[options->task_count++] = value;
 		break;
 	case FLAG_ASSIGNMENT: {
+		char name[64];
+		snprintf(name, sizeof name, "%.*s", (int)strcspn(value, "="), value);
+		const char *list = list_flag(options->command, name);
+		if (list)
+			return fp_cli_error(FP_ERROR_USAGE, "--set %s: would not count here; use --%s LIST", value, list);
 		fp_status status = fp_settings_assign(options->settings, ctx, value);
 		if (status != FP_OK)
 			return fp_cli_error(status, "--set: %s", fp_context_message(ctx));
@@ -258,6 +279,17 @@ static fp_status store(fp_cli_options *options, fp_context *ctx, const struct ow
 	}
 	}
 	return FP_OK;
+}
+
+/* True for "--dry-run" and other long flags of the command. */
+static bool is_known_flag(const fp_cli_command *command, const char *word)
+{
+	if (strncmp(word, "--", 2) != 0 || word[2] == '\0')
+		return false;
+	size_t length = strcspn(word + 2, "=");
+	const fp_setting_info *setting = find_setting_flag(word + 2, length);
+	return find_own_flag(command->letter, word + 2, length) ||
+		   (setting && has_letter(setting->commands, command->letter));
 }
 
 /* Parses the flag at words[*at], and the next word too if that is its value. */
@@ -290,8 +322,14 @@ static fp_status parse_flag(fp_cli_options *options, fp_context *ctx, int count,
 		return store(options, ctx, flag, NULL);
 	}
 	const char *value_word = flag ? flag->value : setting->choices;
-	if (!value && *at + 1 < count)
+	if (!value && *at + 1 < count) {
 		value = words[++*at];
+		if (is_known_flag(command, value))
+			return fp_cli_error(FP_ERROR_USAGE,
+								"%s needs a value: %s %s; the next word is the flag %s (a file of that name: "
+								"./%s)",
+								word, word, value_word, value, value);
+	}
 	if (!value)
 		return fp_cli_error(
 			FP_ERROR_USAGE, "%s needs a value: %s %s%s", word, word, value_word,

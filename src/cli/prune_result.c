@@ -93,13 +93,13 @@ static void print_next(const json_t *result, const fp_cli_options *options)
 	fputs("\nCheck the zeros, then measure perplexity and KL divergence on a text other than the calibration text:\n  ",
 		  stdout);
 	fp_cli_print_word(stdout, options->words[0]);
-	fputs(" inspect ", stdout);
+	fputs(*output == '-' ? " inspect ./" : " inspect ", stdout);
 	fp_cli_print_word(stdout, output);
 	if (same_share)
 		printf(" --pattern %s", fp_cli_text_at(result, "pattern"));
 	fputs("\n  ", stdout);
 	fp_cli_print_word(stdout, options->words[0]);
-	fputs(" eval ", stdout);
+	fputs(*output == '-' ? " eval ./" : " eval ", stdout);
 	fp_cli_print_word(stdout, output);
 	fputs(" --text TEXT --reference ", stdout);
 	fp_cli_print_word(stdout, options->operands[0]);

@@ -112,6 +112,12 @@ static fp_status add_cell(planning *p, const char *method, const char *preset, c
 	fp_cell *cell = &p->cells[p->count];
 	cell->settings = *p->settings;
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "method", method));
+	if (strchr(pattern, '='))
+		FP_TRY(fp_fail(
+			ctx, FP_ERROR_USAGE,
+			"--patterns '%s': a pattern of some operators only cannot be compared; give patterns of all, such as "
+			"50%%,2:4",
+			pattern));
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "pattern", pattern));
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "samples", samples));
 	FP_TRY(fp_settings_set(&cell->settings, ctx, "seed", seed));

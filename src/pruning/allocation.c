@@ -356,10 +356,7 @@ fp_status fp_allocation_new(fp_allocation **out, const fp_allocation_request *re
 	FP_PRODUCTS_FOR(p.be, FP_USE_ACTIVATION);
 	fp_status status;
 	*out = NULL;
-	if (request->pattern.group > 0)
-		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE,
-					   "allocate %g: N:M has the same sparsity everywhere; use allocate=0, or a pattern such as 50%%",
-					   request->settings->allocate));
+	FP_REQUIRE(p.be, request->pattern.group == 0);
 	if (request->windows->count < 1 || request->windows->length < 2)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE,
 					   "allocate %g: needs calibration text to measure the loss; give some, or use allocate=0",

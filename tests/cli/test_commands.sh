@@ -42,6 +42,9 @@ grep -q "evaluating" "$work/out" && complain "progress on stdout"
 "$program" eval good --text documents.jsonl --progress never >"$work/out" 2>"$work/err"
 grep -q "evaluating" "$work/err" && complain "--progress never shows progress"
 if [ -w /dev/full ]; then
+	"$program" generate good --prompt a --max-tokens 2 >/dev/full 2>"$work/err"
+	code=$?
+	[ "$code" -eq 1 ] && grep -q "stdout" "$work/err" || complain "generate to a full disk gives exit code $code"
 	"$program" inspect good >/dev/full 2>"$work/err"
 	[ $? -eq 1 ] || complain "a full disk counts as success"
 fi

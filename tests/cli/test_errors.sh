@@ -47,6 +47,30 @@ expect 2 "one of documents" eval good --text plain.txt --protocol none
 expect 2 "auto.always.never" eval good --text plain.txt --progress sometimes
 expect 2 "exclude each other" inspect good -q -v
 expect 2 "such as 2G" eval good --text plain.txt --memory lots
+# files that the command reads are not written, and nothing is left of those that could be
+prune="prune good --calibration plain.txt --samples 2 --sequence-length 8"
+for flag in metrics report; do
+	# shellcheck disable=SC2086 # the words of a command
+	expect 2 "--$flag plain.txt: the command reads this file" $prune -o out --$flag plain.txt
+	# shellcheck disable=SC2086
+	expect 2 "--$flag good/model.safetensors: is in the model's directory" $prune -o out --$flag good/model.safetensors
+	# shellcheck disable=SC2086
+	expect 2 "matches no operator" $prune -o out --only zzz --$flag "new-$flag"
+	[ -e "new-$flag" ] && complain "--$flag of a refused run leaves a file"
+done
+# shellcheck disable=SC2086
+expect 2 "name the same file" $prune -o out --metrics both --report both
+# shellcheck disable=SC2086
+expect 2 "needs a value.*next word is the flag --dry-run.*\./--dry-run" $prune -o --dry-run
+# shellcheck disable=SC2086
+expect 2 "N:M has the same sparsity everywhere" $prune --dry-run --pattern 2:4 --set allocate=0.1
+compare="compare good --calibration plain.txt --text plain.txt"
+# shellcheck disable=SC2086
+expect 2 "a pattern of some operators only" $compare --patterns down_proj=2:4,50%
+# shellcheck disable=SC2086
+expect 2 "compares several, --patterns LIST" $compare --pattern 2:4
+# shellcheck disable=SC2086
+expect 2 "use --patterns LIST" $compare --set pattern=2:4
 # a memory limit that is too low fails before the long passes start
 expect 4 "--memory 3M.*takes [0-9]+M at least" prune "$source/models/llama-demo" -o out --calibration "$source/models/calibration.jsonl" --memory 3M
 ! grep -q gradients "$work/err" || complain "--memory 3M: gradients were computed first"

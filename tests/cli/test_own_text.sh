@@ -39,7 +39,7 @@ assert d['own_text']['texts'] < 100, d['own_text'] # of the 8 windows, not of th
 	complain "--check measures nothing"
 
 # what cannot be is said before the text is written
-expect 2 "layers '9-9': must be" prune "$source/models/llama-demo" -o wrong --layers 9-9 --samples 4 --sequence-length 64
+expect 2 "--layers '9-9': must be" prune "$source/models/llama-demo" -o wrong --layers 9-9 --samples 4 --sequence-length 64
 grep -q "calibration self" "$work/err" && complain "the text is written before the layers are looked at"
 
 # a plan draws nothing

@@ -38,7 +38,7 @@ for flags in "--samples 16" "--samples 16 --preset best --set fit_steps=8" "--sa
 	begin stopped TERM $flags
 	[ "$code" -eq 130 ] || complain "SIGTERM gave exit code $code"
 	grep -q "interrupted" "$work/err" || complain "the interruption is not reported"
-	command=$(grep -- "--resume$" "$work/err")
+	command=$(grep -- " prune --resume " "$work/err")
 	[ -n "$command" ] || complain "no command to resume is printed"
 	sh -c "$command" >"$work/out" 2>"$work/err" || complain "'$command' fails"
 	grep -q "resuming: [1-9]" "$work/err" || complain "nothing was kept"

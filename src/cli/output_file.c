@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/output_file.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool same(const struct stat *a, const char *path)
+{
+	struct stat b;
+	return path && stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
+}
+
+/* The file that a --task NAME=FILE names. */
+static const char *task_file(const char *task)
+{
+	const char *equals = strchr(task, '=');
+	return equals ? equals + 1 : NULL;
+}
+
+/* True if an existing file, or a link to it, is read by the command. */
+static bool is_input(const fp_cli_options *options, const struct stat *file)
+{
+	const char *single[] = {options->text, options->batch};
+	for (size_t i = 0; i < sizeof single / sizeof single[0]; i++)
+		if (same(file, single[i]))
+			return true;
+	for (int i = 0; i < options->calibration_count; i++)
+		if (same(file, options->calibration[i]))
+			return true;
+	for (int i = 0; i < options->task_count; i++)
+		if (same(file, task_file(options->tasks[i])))
+			return true;
+	return false;
+}
+
+/* True if the path is a file in the model's directory. */
+static bool is_in_model(const fp_cli_options *options, const char *path)
+{
+	char folder[PATH_MAX];
+	struct stat parent;
+	const char *slash = strrchr(path, '/');
+	int length = slash ? (int)(slash - path) : 0;
+	if (slash == path)
+		length = 1;
+	snprintf(folder, sizeof folder, "%.*s", length > 0 ? length : 1, length > 0 ? path : ".");
+	if (stat(folder, &parent) != 0)
+		return false;
+	for (int i = 0; i < options->operand_count; i++)
+		if (same(&parent, options->operands[i]))
+			return true;
+	return same(&parent, options->reference);
+}
+
+fp_status fp_cli_output_check(const fp_cli_options *options, const char *flag, const char *path)
+{
+	struct stat old;
+	if (!path)
+		return FP_OK;
+	bool there = stat(path, &old) == 0;
+	if (there && is_input(options, &old))
+		return fp_cli_error(FP_ERROR_USAGE, "%s %s: the command reads this file; give another one", flag, path);
+	if (is_in_model(options, path))
+		return fp_cli_error(FP_ERROR_USAGE, "%s %s: is in the model's directory; give a file elsewhere", flag, path);
+	FILE *file = fopen(path, "a");
+	if (!file)
+		return fp_cli_output_failed(flag, path, errno);
+	fclose(file);
+	if (!there)
+		unlink(path);
+	return FP_OK;
+}
+
+fp_status fp_cli_output_failed(const char *flag, const char *path, int error)
+{
+	return fp_cli_error(FP_ERROR_IO, "%s %s: could not be written: %s", flag, path,
+						error != 0 ? strerror(error) : "the disk may be full");
+}
