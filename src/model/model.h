@@ -76,6 +76,7 @@ typedef struct fp_model_config {
 	fp_qkv_layout qkv_layout;
 	bool gate_up_stacked; /* one tensor: all rows of gate, then of up */
 	bool tied;            /* the head is the token embedding */
+	bool overrides_tie;   /* config.json says so, but the file has a head that differs */
 	bool sees_images;     /* parts that are not pruned write into the residual stream too */
 	bool rotary, alibi;   /* else learned positions, which start at row position_offset */
 	bool alibi_rounded;   /* in BF16 and times the scale of the scores (Falcon) */

@@ -279,6 +279,7 @@ static fp_status untie_own_head(fp_model *model, const char *head)
 		   "versions used the embedding)",
 		   fp_checkpoint_directory(model->checkpoint), name);
 	model->config.tied = false;
+	model->config.overrides_tie = true;
 cleanup:
 	fp_free(own[0]);
 	fp_free(own[1]);

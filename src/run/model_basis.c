@@ -278,16 +278,17 @@ cleanup:
 
 fp_status fp_basis_write_rest(const fp_prune_task *task, fp_run_output *output, const fp_selection *selection)
 {
+	const fp_model_config *c = fp_model_get_config(task->model);
 	fp_layer_output to = fp_run_output_callbacks(output);
 	char *config = NULL;
 	fp_status status = FP_OK;
 	if (!task->writer || !task->choice || !task->choice->local)
 		return FP_OK;
-	for (int64_t i = 0; i < fp_model_get_config(task->model)->layers; i++)
+	for (int64_t i = 0; i < c->layers; i++)
 		if (!fp_selection_has_layer(selection, i))
 			FP_TRY(write_layer(task, output, i));
 	FP_TRY(fp_model_give_outer(task->model, &task->choice->head, to.bias_done, to.data));
-	if (task->choice->stream && fp_model_get_config(task->model)->tied) {
+	if (task->choice->stream && (c->tied || c->overrides_tie)) { /* older programs would drop the head */
 		config = fp_basis_config(task->writer);
 		if (!config)
 			FP_TRY(fp_fail(task->ctx, FP_ERROR_MEMORY, "out of memory for config.json"));
