@@ -46,9 +46,10 @@ extern "C" {
 	  "which earlier pruning errors an operator compensates: none; intra: those of its own layer, so that "            \
 	  "layers stay independent; cross: those of all layers before it too")                                             \
 	X(CHOICE, basis, "none", 0, 0, "auto|full|local|none", "pc",                                                       \
-	  "basis in which the model is pruned, learned so that the pattern removes little and folded into the weights: "   \
-	  "local: heads, and inner channels for N:M; full: the residual stream too, which gives a model with tied "        \
-	  "embeddings a head of its own; auto: full unless that head adds more than 15% to the checkpoint")                \
+	  "change of basis before pruning, learned so that the pattern removes little, and folded into the weights: "      \
+	  "local: rotates the attention heads and, for N:M, reorders the inner channels; full: also rotates the residual " \
+	  "stream, which gives a model with tied embeddings a separate lm_head; auto: full unless that lm_head adds more " \
+	  "than 15% to the checkpoint; none: no change")                                                                   \
 	X(REAL, allocate, 0, 0, 0.5, "X", "p",                                                                             \
 	  "unstructured patterns: give operators to which the loss is sensitive fewer zeros, at most X away from "         \
 	  "the pattern's sparsity; 0: the same sparsity for each")                                                         \
@@ -58,8 +59,8 @@ extern "C" {
 	X(INT, samples, 128, 0, 1000000, "N", "pc", "number of calibration windows; 0: as many as the text has")           \
 	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens per window; 0: the model's own length, at most 8192")   \
 	X(INT, seed, 0, 0, 9007199254740991, "N", "pcg",                                                                   \
-	  "seed of what is drawn: the calibration sample, where 0 with packed means the first windows of the text, or "    \
-	  "the tokens of generate")                                                                                        \
+	  "seed of the calibration sample (0 with packed: the first windows of the text), or of the tokens that generate " \
+	  "draws")                                                                                                         \
 	X(TEXT, layers, "", 0, 0, "A-B", "p", "prune only these decoder layers, counted from 0; empty: all")               \
 	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pecgb", "where to compute")                                    \
 	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pecgb",                                          \
@@ -73,12 +74,11 @@ extern "C" {
 	X(INT, limit, 0, 0, 1000000000, "N", "e", "with --task: only the first N examples of each file; 0: all")           \
 	X(INT, max_tokens, 256, 1, 1048576, "N", "g", "the most tokens to write after a prompt")                           \
 	X(REAL, temperature, 0, 0, 100, "T", "g",                                                                          \
-	  "0: always the most likely token; else tokens are drawn, by their logits divided by T: 1 as the model "          \
-	  "predicts them")                                                                                                 \
+	  "0: always take the most likely token; T > 0: draw tokens from softmax(logits / T)")                             \
 	X(INT, top_k, 0, 0, 100000000, "K", "g", "draw from the K most likely tokens only; 0: from all")                   \
 	X(REAL, top_p, 1, 0, 1, "P", "g", "draw from the fewest tokens that have the probability P together; 1: from all") \
-	X(INT, batch_size, 8, 1, 65536, "N", "g", "with --batch: prompts that are continued at a time")                    \
-	X(TEXT, pattern_rules, "", 0, 0, "REGEX=PATTERN", "", "what --pattern REGEX=PATTERN adds to: one on each line")    \
+	X(INT, batch_size, 8, 1, 65536, "N", "g", "with --batch: how many prompts are continued at once")                  \
+	X(TEXT, pattern_rules, "", 0, 0, "REGEX=PATTERN", "", "the rules of --pattern REGEX=PATTERN, one on each line")    \
 	/* the published algorithm */                                                                                      \
 	X(INT, iterations, 20, 0, 100000, "K", "", "FISTA steps for one lambda; 0: no FISTA")                              \
 	X(REAL, step_tolerance, 1e-6, 0, 1, "X", "",                                                                       \
@@ -129,13 +129,13 @@ extern "C" {
 	  "how the fit weights errors: plain: all alike; token: by their effect on the token loss, from the dense "        \
 	  "model's gradients")                                                                                             \
 	X(REAL, adapt, 0, 0, 1, "X", "p",                                                                                  \
-	  "best: how far the fit may leave the dense model to lower the token loss on the calibration text, such as "      \
-	  "0.005: a mild fine-tuning; 0: it keeps to the dense model")                                                     \
+	  "best: weight of the token loss on the calibration text in the fit, such as 0.005, which is a mild "             \
+	  "fine-tuning; 0: the fit only imitates the dense model")                                                         \
 	/* the basis */                                                                                                    \
 	X(INT, basis_steps, 150, 0, 1000000, "N", "",                                                                      \
-	  "basis: steps of Adam on the stream's rotation; half of them on each head's")                                    \
+	  "basis: Adam steps for the rotation of the residual stream; half as many for the heads of each layer")           \
 	X(REAL, basis_rate, 1, 0, 10, "X", "",                                                                             \
-	  "basis: length of a step: two of n channels turn against each other by up to X over the root of n")              \
+	  "basis: step length: a step rotates two of n channels by an angle of up to X over the root of n")                \
 	/* quantised weights */                                                                                            \
 	X(CHOICE, quantizer, "auto", 0, 0, "auto|descent|nearest", "",                                                     \
 	  "quantize: how weights are put on the grid: descent: coordinate descent on weights and scales; nearest: each "   \

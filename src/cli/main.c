@@ -23,9 +23,9 @@ static const fp_cli_command command_table[] = {
 		.summary = "make a model sparse and write it as a new checkpoint",
 		.detail =
 			"Prunes every linear operator of MODEL's decoder layers to a pattern and writes the checkpoint DIR: the "
-			"files of MODEL with new values in those weights. The presets fast and best also change biases and, by "
-			"--basis, other weights such as embeddings and norms. The calibration text determines which inputs matter; "
-			"without one the model writes its own, for which all of it must fit into memory. N:M means N kept of M "
+			"files of MODEL with new values in those weights. The presets fast and best also change biases and, "
+			"through --basis, other weights such as embeddings and norms. The calibration text determines which inputs "
+			"matter; without one the model writes it, and must then fit into memory as a whole. N:M means N kept of M "
 			"consecutive entries of a row.",
 		.run = fp_cli_prune,
 	},
@@ -73,6 +73,8 @@ static const fp_cli_command command_table[] = {
 		.operands = 1,
 		.usage = "MODEL [--text FILE] [flags]",
 		.summary = "token ids of a text, as the model's own tokenizer gives them",
+		.detail = "Prints the token ids of a text, one line per document, with the special tokens that the model's own "
+				  "tokenizer adds.",
 		.run = fp_cli_tokenize,
 	},
 	{
@@ -106,6 +108,9 @@ static const fp_cli_command command_table[] = {
 		.operands = 1,
 		.usage = "MODEL -o DIR [flags]",
 		.summary = "a packed checkpoint as it was before, to the byte",
+		.detail =
+			"Writes DIR: the files of the packed checkpoint MODEL as they were before pack, byte for byte. Damaged "
+			"files are refused.",
 		.run = fp_cli_unpack,
 	},
 	{
@@ -115,9 +120,10 @@ static const fp_cli_command command_table[] = {
 		.usage = "[MODEL] [flags]",
 		.summary = "how fast this machine is, and how much of that a model reaches, with and without its zeros",
 		.detail =
-			"Measures how fast the device reads memory and multiplies matrices. With MODEL also how fast MODEL reads a "
-			"prompt, as a share of the latter, and writes text, as a share of the former: with its weights held dense, "
-			"and without their zeros where that saves bytes. The whole model must fit into memory.",
+			"Measures how fast the device reads memory and multiplies matrices. With MODEL it also measures how fast "
+			"MODEL reads a prompt (and the share of the multiplication speed) and writes text (and the share of the "
+			"memory speed), with its weights held dense and, where that saves bytes, without their zeros. The whole "
+			"model must fit into memory.",
 		.run = fp_cli_bench,
 	},
 	{

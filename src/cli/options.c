@@ -71,7 +71,7 @@ static const struct own_flag {
 	 "at the end measure perplexity and KL divergence from MODEL on windows of the calibration text that the run does "
 	 "not use"},
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL,
-	 "write nothing; print what would be done, with time and memory"},
+	 "write nothing; print what would be done, and estimates of time and memory"},
 	/* help prints these last (COMMON_FLAGS) */
 	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecdgkub", "auto|always|never",
 	 "progress bar on stderr; auto: on a terminal only, else a line per stage"},

@@ -115,7 +115,7 @@ static void print_check(const json_t *check)
 		   fp_cli_number_at(check, "kl_stderr"), 100 * fp_cli_number_at(check, "top1"));
 }
 
-/* What was folded into the weights: "full: removed mass 11.9% → 8.6%, head untied (12.3 MiB)". */
+/* What was folded into the weights: "full: the pattern removes 11.9% → 8.6% of the squared weights, head untied (12.3 MiB)". */
 static void print_basis(const json_t *basis)
 {
 	const json_t *removed = json_object_get(basis, "removed");
@@ -125,9 +125,9 @@ static void print_basis(const json_t *basis)
 		removed = json_object_get(basis, "removed_of_heads");
 	if (json_array_size(removed) != 2)
 		return;
-	printf("basis           %s: removed mass%s %.1f%% → %.1f%%", fp_cli_text_at(basis, "kind"),
-		   stream ? "" : " of attention's operators", 100 * json_number_value(json_array_get(removed, 0)),
-		   100 * json_number_value(json_array_get(removed, 1)));
+	printf("basis           %s: the pattern removes %.1f%% → %.1f%% of %s squared weights",
+		   fp_cli_text_at(basis, "kind"), 100 * json_number_value(json_array_get(removed, 0)),
+		   100 * json_number_value(json_array_get(removed, 1)), stream ? "the" : "attention's");
 	if (json_is_true(json_object_get(basis, "untied_head"))) {
 		fp_cli_format_bytes(bytes, fp_cli_number_at(basis, "head_bytes"));
 		printf(", head untied (%s)", bytes);

@@ -125,7 +125,7 @@ grep -q "inspect allocated$" "$work/out" || complain "with --allocate inspect ca
 
 # what was folded into the weights
 prune full --method wanda --pattern 2:4 --basis full --report full.html || complain "--basis full fails"
-grep -Eq "^basis +full: removed mass [0-9.]+% → [0-9.]+%, head untied \([0-9.]+ [KM]iB\)$" "$work/out" ||
+grep -Eq "^basis +full: the pattern removes [0-9.]+% → [0-9.]+% of the squared weights, head untied \([0-9.]+ [KM]iB\)$" "$work/out" ||
 	complain "prune does not print its basis"
 grep -q "(full: residual stream and heads)" full.html || complain "the report of prune does not have its basis"
 python3 -c "
@@ -136,7 +136,7 @@ grown = os.path.getsize('full/model.safetensors') - os.path.getsize('good/model.
 assert abs(grown - b['head_bytes']) < 1000 < b['head_bytes'], (grown, b)
 " || complain "the basis in the report"
 prune local --method wanda --pattern 2:4 --basis local || complain "--basis local fails"
-grep -Eq "^basis +local: removed mass of attention's operators [0-9.]+% → [0-9.]+%$" "$work/out" ||
+grep -Eq "^basis +local: the pattern removes [0-9.]+% → [0-9.]+% of attention's squared weights$" "$work/out" ||
 	complain "prune does not print its local basis"
 prune none --method wanda --pattern 2:4 && grep -q "^basis" "$work/out" && complain "a basis that was not asked for"
 
