@@ -66,6 +66,21 @@ typedef struct fp_prune_request {
 /* Runs the request; *json: the report, which is also written as pruning_report.json. */
 FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *request, const fp_settings *settings);
 
+/*
+ * Fits all remaining weights of the pruned checkpoint `model` to the predictions of `reference`, the dense model that it
+ * was pruned from, on windows of the calibration text, and writes it as the directory `output`, which must not exist, or
+ * be empty. Zeros of weights stay zeros. Some windows are held out (the setting fit_holdout); the weights that are
+ * written are those of the best point on these, which may be the start. The whole model must fit into memory.
+ */
+typedef struct fp_distill_request {
+	const char *model, *reference, *output;
+	const char *const *calibration;
+	int calibration_count;
+} fp_distill_request;
+/* Runs the request; *json: kl_before and kl_after on the held-out windows, steps, kept_steps, windows, seconds. */
+FP_API fp_status fp_distill(char **json, fp_context *ctx, const fp_distill_request *request,
+							const fp_settings *settings);
+
 /* Perplexity of `model` on the text file: perplexity, windows, tokens, sequence_length, protocol, model, seconds. */
 FP_API fp_status fp_evaluate(char **json, fp_context *ctx, const char *model, const char *text,
 							 const fp_settings *settings);

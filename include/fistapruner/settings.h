@@ -24,7 +24,7 @@ extern "C" {
  *   name      field of fp_settings; its flag is --name with '-' for '_'; --set name=value accepts all of them
  *   default   used where no preset sets it; --help shows what the default preset uses
  *   choices   CHOICE: the words, '|' between them; TEXT, INT, REAL: the placeholder for the value in --help
- *   commands  letters of the commands that have the flag: p prune, e eval, c compare, g generate; "" : --set only
+ *   commands  letters of the commands that have the flag: p prune, e eval, c compare, g generate, s distill; "" : --set only
  */
 #define FP_SETTINGS_TABLE(X)                                                                                           \
 	X(TEXT, pattern, "50%", 0, 0, "50%|2:4|N:M|REGEX=PATTERN", "p",                                                    \
@@ -53,22 +53,22 @@ extern "C" {
 	X(REAL, allocate, 0, 0, 0.5, "X", "p",                                                                             \
 	  "unstructured patterns: give operators to which the loss is sensitive fewer zeros, at most X away from "         \
 	  "the pattern's sparsity; 0: the same sparsity for each")                                                         \
-	X(CHOICE, sampler, "packed", 0, 0, "packed|c4", "pc",                                                              \
+	X(CHOICE, sampler, "packed", 0, 0, "packed|c4", "pcs",                                                             \
 	  "how calibration windows are drawn: packed: documents joined end to end; c4: as SparseGPT's and Wanda's "        \
 	  "scripts draw them")                                                                                             \
-	X(INT, samples, 128, 0, 1000000, "N", "pc", "number of calibration windows; 0: as many as the text has")           \
-	X(INT, sequence_length, 0, 0, 1048576, "N", "pec", "tokens per window; 0: the model's own length, at most 8192")   \
-	X(INT, seed, 0, 0, 9007199254740991, "N", "pcg",                                                                   \
+	X(INT, samples, 128, 0, 1000000, "N", "pcs", "number of calibration windows; 0: as many as the text has")          \
+	X(INT, sequence_length, 0, 0, 1048576, "N", "pecs", "tokens per window; 0: the model's own length, at most 8192")  \
+	X(INT, seed, 0, 0, 9007199254740991, "N", "pcgs",                                                                  \
 	  "seed of the calibration sample (0 with packed: the first windows of the text), or of the tokens that generate " \
 	  "draws")                                                                                                         \
 	X(TEXT, layers, "", 0, 0, "A-B", "p", "prune only these decoder layers, counted from 0; empty: all")               \
-	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pecgb", "where to compute")                                    \
-	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pecgb",                                          \
+	X(TEXT, device, "auto", 0, 0, "auto|cpu|cuda[:N]", "pecgbs", "where to compute")                                   \
+	X(CHOICE, precision, "auto", 0, 0, "auto|fp32|bf16x3|tf32|bf16", "pecgbs",                                         \
 	  "arithmetic of matrix products where rounding is harmless, on a GPU or a CPU with AMX or AVX512-BF16; auto: "    \
 	  "bf16 in prune and generate, tf32 in eval (AVX512-BF16: fp32), and fp32 for models with a hidden size of 512 "   \
 	  "or less and on other CPUs")                                                                                     \
-	X(INT, threads, 0, 0, 4096, "N", "pecgb", "CPU threads; 0: as many as this process may use")                       \
-	X(TEXT, memory, "", 0, 0, "SIZE", "pecgb",                                                                         \
+	X(INT, threads, 0, 0, 4096, "N", "pecgbs", "CPU threads; 0: as many as this process may use")                      \
+	X(TEXT, memory, "", 0, 0, "SIZE", "pecgbs",                                                                        \
 	  "upper limit for memory, such as 2G; with a GPU, for its memory; empty: what is free")                           \
 	X(CHOICE, protocol, "documents", 0, 0, "documents|wikitext2|ptb|c4", "ec", "how the text is cut into windows")     \
 	X(INT, limit, 0, 0, 1000000000, "N", "e", "with --task: only the first N examples of each file; 0: all")           \

@@ -3,6 +3,7 @@
 
     prune_matrix()       one weight matrix, from the Gram matrix of its inputs
     prune_checkpoint()   a whole Hugging Face checkpoint
+    distill()            all remaining weights of a pruned one, fitted to the dense model's predictions
     perplexity(), evaluate(), evaluate_tasks(), compare(), report_page(), inspect(), tokenize(),
     generate()
     pack(), unpack()     a checkpoint without its zeros, and back
@@ -28,8 +29,8 @@ from . import _library
 from ._results import Comparison, Document, Evaluation, Inspection, PruneResult, TaskResults
 from ._session import (CheckError, Error, InputError, Interrupted, Log, Progress, Session, UsageError, encode, library, text_list)
 
-__all__ = ["prune_matrix", "prune_checkpoint", "perplexity", "evaluate", "evaluate_tasks", "compare", "report_page", "inspect", "tokenize",
-           "generate", "bench", "pack", "unpack", "settings", "Document", "PruneResult", "Evaluation", "TaskResults", "Comparison",
+__all__ = ["prune_matrix", "prune_checkpoint", "distill", "perplexity", "evaluate", "evaluate_tasks", "compare", "report_page", "inspect",
+           "tokenize", "generate", "bench", "pack", "unpack", "settings", "Document", "PruneResult", "Evaluation", "TaskResults", "Comparison",
            "Inspection", "MatrixResult", "Setting", "Error", "UsageError", "InputError", "CheckError", "Interrupted"]
 __version__: str = library.fp_version().decode()
 
@@ -149,6 +150,17 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
         request = _library.PruneRequest(encode(model), None if output is None else encode(output), text_list(texts), len(texts),
                                         int(dry_run), int(resume), 0, listener, None, None, 0, int(check))
         return session.document(PruneResult, library.fp_prune, ctypes.byref(request), session.settings)
+
+
+def distill(model: Path, output: Path, reference: Path, calibration: Union[Path, Sequence[Path]], *, progress: Progress = True,
+            log: Optional[Log] = None, **settings: Any) -> Document:
+    """Fits all remaining weights of the pruned checkpoint `model` to the predictions of `reference`, the dense model, on
+    windows of the calibration text, and writes the directory `output`. Zeros stay zeros. The whole model must fit into
+    memory. Returns the document that `fistapruner distill --json` prints: kl_before, kl_after, steps, …"""
+    texts = _paths(calibration)
+    with Session(settings, progress, log) as session:
+        request = _library.DistillRequest(encode(model), encode(reference), encode(output), text_list(texts), len(texts))
+        return session.document(Document, library.fp_distill, ctypes.byref(request), session.settings)
 
 
 def evaluate(model: Path, text: Path, *, reference: Optional[Path] = None, progress: Progress = True,

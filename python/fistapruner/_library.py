@@ -20,6 +20,11 @@ class PruneRequest(Structure):
                 ("metrics_data", c_void_p), ("kept", POINTER(c_int64)), ("hidden_errors", c_int), ("check", c_int)]
 
 
+class DistillRequest(Structure):
+    _fields_ = [("model", c_char_p), ("reference", c_char_p), ("output", c_char_p), ("calibration", POINTER(c_char_p)),
+                ("calibration_count", c_int)]
+
+
 class TasksRequest(Structure):
     _fields_ = [("model", c_char_p), ("tasks", POINTER(c_char_p)), ("task_count", c_int), ("sampled", MetricsFunction),
                 ("sampled_data", c_void_p)]
@@ -63,8 +68,8 @@ class TaskInfo(Structure):
     _fields_ = [("name", c_char_p), ("file", c_char_p), ("source", c_char_p)]
 
 
-STRUCTURES = {"fp_prune_request": PruneRequest, "fp_tasks_request": TasksRequest, "fp_compare_request": CompareRequest,
-              "fp_generate_request": GenerateRequest,
+STRUCTURES = {"fp_prune_request": PruneRequest, "fp_distill_request": DistillRequest, "fp_tasks_request": TasksRequest,
+              "fp_compare_request": CompareRequest, "fp_generate_request": GenerateRequest,
               "fp_matrix_problem": MatrixProblem, "fp_matrix_report": MatrixReport, "fp_setting_info": SettingInfo,
               "fp_preset_info": PresetInfo, "fp_method_info": MethodInfo, "fp_task_info": TaskInfo}
 
@@ -97,6 +102,7 @@ FUNCTIONS = {
     "fp_status_text": (c_char_p, [c_int]),
     "fp_status_exit_code": (c_int, [c_int]),
     "fp_prune": (c_int, [POINTER(c_void_p), c_void_p, POINTER(PruneRequest), c_void_p]),
+    "fp_distill": (c_int, [POINTER(c_void_p), c_void_p, POINTER(DistillRequest), c_void_p]),
     "fp_evaluate": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_void_p]),
     "fp_evaluate_against": (c_int, [POINTER(c_void_p), c_void_p, c_char_p, c_char_p, c_char_p, c_void_p]),
     "fp_evaluate_tasks": (c_int, [POINTER(c_void_p), c_void_p, POINTER(TasksRequest), c_void_p]),

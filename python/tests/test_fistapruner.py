@@ -115,6 +115,14 @@ class Checkpoint(unittest.TestCase):
         self.assertTrue(stages and all(isinstance(stage, str) and 0 <= done <= total for stage, done, total in stages))
         self.assertEqual(fistapruner.inspect(self.work / "ours", "2:4")["violations"], 0)
 
+    def test_distill(self):
+        fewer = dict(CALIBRATION, fit_steps=4, fit_tokens=64)
+        document = fistapruner.distill(MATERIAL / "pruned", self.work / "near", MATERIAL / "good", MATERIAL / "documents.jsonl", **fewer)
+        self.assertLessEqual(document.kl_after, document.kl_before)
+        self.assertEqual(fistapruner.inspect(self.work / "near", "2:4")["violations"], 0)
+        with self.assertRaises(fistapruner.UsageError):
+            fistapruner.distill(MATERIAL / "pruned", self.work / "other", MATERIAL / "good", [], **fewer)
+
     def test_pack_and_back(self):
         stages = []
         document = fistapruner.pack(MATERIAL / "pruned", self.work / "packed", progress=lambda *step: stages.append(step))

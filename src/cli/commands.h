@@ -6,6 +6,7 @@
 #include "cli/options.h"
 
 fp_status fp_cli_prune(fp_context *ctx, const fp_cli_options *options);
+fp_status fp_cli_distill(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_eval(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_compare(fp_context *ctx, const fp_cli_options *options);
 fp_status fp_cli_inspect(fp_context *ctx, const fp_cli_options *options);

@@ -30,6 +30,21 @@ static const fp_cli_command command_table[] = {
 		.run = fp_cli_prune,
 	},
 	{
+		.name = "distill",
+		.letter = 's',
+		.operands = 1,
+		.usage = "MODEL --reference DENSE --calibration FILE -o DIR [flags]",
+		.summary = "fit all remaining weights of a pruned model to the dense model's predictions",
+		.detail =
+			"Takes a pruned checkpoint, of this program or another one, and the dense model that it was pruned from. "
+			"Gradient steps through the whole model move the weights of the decoder layers that are not zero, and the "
+			"biases, so that MODEL's predictions on the text approach DENSE's (KL divergence); zeros stay zeros. Some "
+			"windows of the text are held out, and the best point by these is written. The whole model must fit into "
+			"memory, with about 20 bytes for each weight. --set fit_steps, fit_tokens, fit_rate and fit_holdout "
+			"change the steps.",
+		.run = fp_cli_distill,
+	},
+	{
 		.name = "eval",
 		.letter = 'e',
 		.operands = 1,

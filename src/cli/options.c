@@ -9,7 +9,7 @@
 typedef enum flag_kind { FLAG_SWITCH, FLAG_TEXT, FLAG_LIST, FLAG_TASK, FLAG_ASSIGNMENT } flag_kind;
 
 /* The flags that are not settings. `commands` has letters as in the settings table: p prune, e eval, c compare,
- * i inspect, t tokenize, g generate, k pack, u unpack, b bench, d demo, h help. */
+ * i inspect, t tokenize, g generate, k pack, u unpack, b bench, s distill, d demo, h help. */
 static const struct own_flag {
 	const char *name;
 	char letter;
@@ -20,10 +20,14 @@ static const struct own_flag {
 #define FIELD(name) offsetof(fp_cli_options, name)
 	{"output", 'o', FLAG_TEXT, FIELD(output), "p", "DIR",
 	 "directory for the pruned checkpoint; must not exist, or be empty"},
-	{"output", 'o', FLAG_TEXT, FIELD(output), "ku", "DIR", "directory to write; must not exist, or be empty"},
+	{"output", 'o', FLAG_TEXT, FIELD(output), "kus", "DIR", "directory to write; must not exist, or be empty"},
 	{"calibration", 0, FLAG_LIST, FIELD(calibration), "pc", "FILE",
 	 "calibration text: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several times; "
 	 "the word self, or no text: the model writes it"},
+	{"calibration", 0, FLAG_LIST, FIELD(calibration), "s", "FILE",
+	 "the text to learn from: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several "
+	 "times"},
+	{"reference", 0, FLAG_TEXT, FIELD(reference), "s", "DENSE", "the dense model that MODEL was pruned from"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "ec", "FILE",
 	 "the text to score: plain text or JSON lines with a \"text\" key, also .gz and .zst"},
 	{"reference", 0, FLAG_TEXT, FIELD(reference), "e", "DENSE",
@@ -63,7 +67,7 @@ static const struct own_flag {
 	 "are kept beside the report, or in ./fistapruner-compare.jsonl"},
 	{"report", 0, FLAG_TEXT, FIELD(report), "pcd", "FILE.html",
 	 "write the result as one HTML page with tables and charts"},
-	{"set", 0, FLAG_ASSIGNMENT, 0, "pc", "name=value", "set any setting by its name; may be given several times"},
+	{"set", 0, FLAG_ASSIGNMENT, 0, "pcs", "name=value", "set any setting by its name; may be given several times"},
 	{"tensors", 0, FLAG_SWITCH, FIELD(tensors), "i", NULL, "print a line for every tensor, not one per kind"},
 	{"resume", 0, FLAG_SWITCH, FIELD(resume), "p", NULL,
 	 "continue a run that was stopped or failed: the same command with --resume gives the same bytes"},
@@ -73,15 +77,15 @@ static const struct own_flag {
 	{"dry-run", 0, FLAG_SWITCH, FIELD(dry_run), "p", NULL,
 	 "write nothing; print what would be done, and estimates of time and memory"},
 	/* help prints these last (COMMON_FLAGS) */
-	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecdgkub", "auto|always|never",
+	{"progress", 0, FLAG_TEXT, FIELD(progress), "pecdgkubs", "auto|always|never",
 	 "progress bar on stderr; auto: on a terminal only, else a line per stage"},
 	{"man", 0, FLAG_SWITCH, FIELD(man), "h", NULL, "print the manual page in roff"},
 	{"completion", 0, FLAG_TEXT, FIELD(completion), "h", "bash|zsh|fish", "print a completion script for this shell"},
-	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitdgkub", NULL, "print the result as one JSON document"},
-	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitdgkub", NULL, "print only errors on stderr"},
+	{"json", 0, FLAG_SWITCH, FIELD(json), "pecitdgkubs", NULL, "print the result as one JSON document"},
+	{"quiet", 'q', FLAG_SWITCH, FIELD(quiet), "pecitdgkubs", NULL, "print only errors on stderr"},
 	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "p", NULL, "print more on stderr, and every operator in the result"},
-	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitdgkub", NULL, "print more on stderr"},
-	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdhgkub", NULL, "print this text"},
+	{"verbose", 'v', FLAG_SWITCH, FIELD(verbose), "ecitdgkubs", NULL, "print more on stderr"},
+	{"help", 'h', FLAG_SWITCH, FIELD(help), "pecitdhgkubs", NULL, "print this text"},
 #undef FIELD
 };
 enum { OWN_FLAG_COUNT = sizeof own_flags / sizeof own_flags[0], COMMON_FLAGS = 8, MAX_FLAGS = 128 };

@@ -260,3 +260,43 @@ fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_
 cleanup:
 	return status;
 }
+
+fp_status fp_model_divergence_gradient(fp_model *dense, fp_matrix dense_hidden, fp_model *pruned,
+									   fp_matrix pruned_hidden, fp_matrix gradient)
+{
+	fp_backend *be = pruned->be;
+	const float cap = pruned->config.logit_cap;
+	int64_t block = block_rows(pruned), all = pruned_hidden.rows;
+	fp_matrix capped = {0};
+	int32_t *any_token = NULL;
+	fp_status status;
+	FP_REQUIRE(be, dense->be == be && dense->config.vocabulary == pruned->config.vocabulary);
+	FP_REQUIRE(be, dense_hidden.rows == all && gradient.rows == all && gradient.cols == pruned_hidden.cols);
+	FP_TRY(fp_model_load_head(dense));
+	FP_TRY(fp_model_load_head(pruned));
+	FP_TRY(allocate_logits(pruned, &pruned->logits));
+	FP_TRY(allocate_logits(pruned, &pruned->dense_logits));
+	FP_TRY(FP_NEW(be->ctx, &any_token, block));
+	if (cap > 0)
+		FP_TRY(fp_matrix_new(be, &capped, block, pruned->config.vocabulary, FP_F32));
+	for (int64_t first = 0; first < all; first += block) {
+		int64_t rows = all - first < block ? all - first : block;
+		fp_matrix p = fp_matrix_rows(pruned->dense_logits, 0, rows), q = fp_matrix_rows(pruned->logits, 0, rows);
+		fp_matrix part = fp_matrix_rows(pruned_hidden, first, rows);
+		FP_TRY(block_logits(dense, fp_matrix_rows(dense_hidden, first, rows), p));
+		FP_TRY(block_logits(pruned, part, q));
+		if (cap > 0)
+			FP_TRY(be->memory->copy(be, fp_matrix_rows(capped, 0, rows), q));
+		/* by the logits of q the gradient is softmax(q) − softmax(p); the token cancels */
+		FP_TRY(be->gradients->cross_entropy_backward(be, any_token, p));
+		FP_TRY(be->gradients->cross_entropy_backward(be, any_token, q));
+		FP_TRY(be->linear->axpby(be, -1, p, 1, q));
+		if (cap > 0)
+			FP_TRY(be->gradients->soft_cap_backward(be, cap, fp_matrix_rows(capped, 0, rows), q));
+		FP_TRY(block_backward(pruned, part, q, fp_matrix_rows(gradient, first, rows)));
+	}
+cleanup:
+	fp_matrix_free(be, &capped);
+	fp_free(any_token);
+	return status;
+}

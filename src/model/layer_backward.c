@@ -374,16 +374,15 @@ fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool 
 	return backward(layer, tape, &(fp_wanted){.energies = energies, .add = add});
 }
 
-fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *energies, fp_matrix *dinput)
+static fp_status backward_to_input(const fp_layer *layer, fp_tape *tape, const fp_wanted *want, fp_matrix *dinput)
 {
 	fp_status status;
 	fp_backend *be = tape->be;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	const fp_wanted want = {.energies = energies, .add = true};
 	fp_matrix d, dy = fp_tape_used(tape, tape->dy), dx = c->parallel ? fp_tape_used(tape, tape->dx) : dy;
 	FP_PRODUCTS_FOR(be, FP_USE_ACTIVATION);
-	FP_TRY(backward_to_hidden1(layer, tape, &want, &d));
-	FP_TRY(backward_attention(layer, tape, d, &want, dx));
+	FP_TRY(backward_to_hidden1(layer, tape, want, &d));
+	FP_TRY(backward_attention(layer, tape, d, want, dx));
 	if (c->parallel && c->shared_norm)
 		FP_TRY(be->linear->axpby(be, 1, dy, 1, dx));
 	if (c->pre_norm)
@@ -397,4 +396,15 @@ fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matri
 	*dinput = d;
 cleanup:
 	return status;
+}
+
+fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *energies, fp_matrix *dinput)
+{
+	return backward_to_input(layer, tape, &(fp_wanted){.energies = energies, .add = true}, dinput);
+}
+
+fp_status fp_layer_backward_through(const fp_layer *layer, fp_tape *tape, fp_layer_matrices *gradients,
+									fp_matrix *dinput)
+{
+	return backward_to_input(layer, tape, &(fp_wanted){.gradients = gradients}, dinput);
 }

@@ -45,5 +45,8 @@ fp_status fp_layer_backward_energies(const fp_layer *layer, fp_tape *tape, bool 
 /* Computes only the gradient of the layer's input: *dinput ← a view into the tape; and, unless NULL, the energies, which
  * are added to the present values. */
 fp_status fp_layer_backward_input(const fp_layer *layer, fp_tape *tape, fp_matrix *energies, fp_matrix *dinput);
+/* As fp_layer_backward() without `add`, and the gradient of the layer's input as fp_layer_backward_input(). */
+fp_status fp_layer_backward_through(const fp_layer *layer, fp_tape *tape, fp_layer_matrices *gradients,
+									fp_matrix *dinput);
 
 #endif

@@ -210,6 +210,10 @@ fp_status fp_model_divergence(fp_model *dense, fp_matrix dense_hidden, fp_model 
 /* gradient [rows × hidden] ← the gradient of the sum of losses with respect to `hidden`. Needs a
  * backend with gradients. */
 fp_status fp_model_loss_gradient(fp_model *model, fp_matrix hidden, const int32_t *targets, fp_matrix gradient);
+/* gradient ← the gradient of Σ KL(dense‖pruned) with respect to the pruned model's hidden states after its last layer; the
+ * arguments are those of fp_model_divergence(). Needs a backend with gradients. */
+fp_status fp_model_divergence_gradient(fp_model *dense, fp_matrix dense_hidden, fp_model *pruned,
+									   fp_matrix pruned_hidden, fp_matrix gradient);
 /* Loads the head and holds its weights for decoding; only logits can be computed then. */
 fp_status fp_model_hold_head(fp_model *model);
 /* What is held; all zero without that. Borrowed. */

@@ -1,0 +1,46 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# distill: a pruned model comes nearer to the dense one on text that it has not seen, keeps its pattern, and is written
+# with the same bytes by every run; what cannot be is refused and leaves nothing.
+. "$2/tests/cli/common.sh"
+models=$source/models
+text=$models/calibration.jsonl
+tail -n 40 "$models/evaluation.jsonl" >held-out.jsonl
+short="--calibration $text --samples 48 --sequence-length 64 --threads 1 --device cpu --set fit_steps=24 --set fit_tokens=512"
+for name in llama-demo opt-demo; do
+	expect 0 "" prune "$models/$name" -o "$name-half" --method wanda --pattern 2:4 --calibration "$text" --samples 16 --sequence-length 64 --threads 1 --device cpu
+	# shellcheck disable=SC2086 # the flags are words
+	expect_json "d['kl_after'] < 0.9 * d['kl_before'] and 0 < d['kept_steps'] <= d['steps'] and d['windows'] == 48" \
+		distill "$name-half" --reference "$models/$name" -o "$name-near" $short
+	expect_json "d['violations'] == 0 and d['negative_zeros'] == 0" inspect "$name-near" --pattern 2:4
+	for model in half near; do
+		"$program" eval "$name-$model" --text held-out.jsonl --reference "$models/$name" --sequence-length 64 --threads 1 --device cpu --json \
+			>"$model.json" 2>"$work/err" || complain "$name-$model cannot be evaluated"
+	done
+	python3 -c "
+import json
+half, near = (json.load(open(name + '.json'))['kl'] for name in ('half', 'near'))
+assert near < 0.9 * half, (half, near)" 2>"$work/err" || complain "$name: the divergence on unseen text"
+done
+# shellcheck disable=SC2086
+{
+	expect 0 "KL" distill llama-demo-half --reference "$models/llama-demo" -o again $short
+	diff -r llama-demo-near again || complain "two runs differ"
+	# a part of a stored tensor, and a text that has no other windows to judge by
+	expect 0 "" prune good -o good-half --method magnitude
+	expect 0 "" distill good-half --reference good -o good-near --calibration documents.jsonl --samples 0 --sequence-length 32 --set fit_steps=4 --threads 1
+
+	expect 2 "-o DIR" distill good-half --reference good --calibration documents.jsonl
+	expect 2 "--reference DENSE" distill good-half -o out --calibration documents.jsonl
+	expect 2 "--calibration FILE" distill good-half --reference good -o out
+	expect 2 "--calibration FILE" distill good-half --reference good -o out --calibration self
+	expect 3 "no-such" distill good-half --reference no-such -o out --calibration documents.jsonl
+	expect 3 "different tokenizers" distill good-half --reference "$models/llama-demo" -o out --calibration documents.jsonl --samples 4 --sequence-length 32
+	printf 'a text that has one window of tokens' >one.txt
+	expect 2 "2 at least" distill good-half --reference good -o out --calibration one.txt --samples 1 --sequence-length 32
+	expect 4 "MiB.*--samples" distill good-half --reference good -o out --calibration documents.jsonl --samples 4 --sequence-length 32 --memory 1M
+	expect 2 "good-half" distill good-half --reference good -o good-half --calibration documents.jsonl
+	expect 3 "contains NaN" distill nan-weights --reference good -o out --calibration documents.jsonl --samples 4 --sequence-length 32
+}
+[ -e out ] || [ -e .out.partial ] && complain "a refused run left its output"
+finish
