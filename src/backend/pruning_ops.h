@@ -91,6 +91,8 @@ typedef struct fp_pruning_operations {
 								 int64_t block, fp_matrix W, fp_matrix mask);
 } fp_pruning_operations;
 
+enum { FP_SWEEP_GROUP = 1024 }; /* the largest M of N:M that sparsegpt_sweep() takes */
+
 /* For backends: true when sparsegpt_sweep() accepts these; groups up to `longest`. */
 static inline bool fp_sweep_fits(fp_matrix U, fp_matrix W, const fp_pattern *pattern, const fp_grid *grid,
 								 int64_t block, int64_t longest)

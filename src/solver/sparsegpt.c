@@ -13,7 +13,9 @@
 #include "base/memory.h"
 #include "solver/steps.h"
 
-static const double STRONGEST_DAMPING = 10.0; /* times the mean diagonal; H would hardly depend on A */
+#include <math.h>
+
+static const double STRONGEST_DAMPING = 10.0; /* that a failure leads to: H would hardly depend on A beyond it */
 
 /* added (1 × n) ← what to add to the diagonal; alive (1 × n) ← 0 for inputs that are always zero, 1 for others */
 static fp_status damping_vectors(const fp_gram *gram, double damping, fp_matrix added, fp_matrix alive)
@@ -52,11 +54,11 @@ fp_status fp_gram_factor(fp_gram *gram, double damping)
 	FP_TRY(fp_matrix_new(be, &alive, 1, n, FP_F32));
 	FP_TRY(fp_matrix_new(be, &gram->factor, n, n, FP_F32));
 	for (double tried = damping; refused; tried = tried > 0 ? tried * 10 : 1e-6) {
-		if (tried > STRONGEST_DAMPING)
+		if (tried > fmax(damping, STRONGEST_DAMPING))
 			FP_TRY(fp_fail(be->ctx, FP_ERROR_NUMERIC,
 						   "the Gram matrix is not positive definite even with %g times its mean diagonal added; "
 						   "use more calibration text or --warm-start wanda",
-						   STRONGEST_DAMPING));
+						   gram->factor_damping));
 		FP_TRY(damping_vectors(gram, tried, added, alive));
 		FP_TRY(be->memory->copy(be, gram->factor, gram->A));
 		FP_TRY(be->linear->add_diagonal(be, gram->factor, added));
@@ -81,7 +83,13 @@ fp_status fp_sparsegpt(const fp_problem *problem, const fp_settings *settings, f
 	fp_matrix added = {0};
 	fp_matrix alive = {0};
 	int64_t block = settings->block;
-	fp_status status;
+	fp_status status = FP_OK;
+	if (problem->pattern.group > FP_SWEEP_GROUP)
+		FP_TRY(
+			fp_fail(be->ctx, FP_ERROR_USAGE,
+					"pattern %lld:%lld: SparseGPT takes groups of up to %d entries; use a smaller M, or a method and a "
+					"--warm-start other than sparsegpt",
+					(long long)problem->pattern.kept, (long long)problem->pattern.group, FP_SWEEP_GROUP));
 	FP_TRY(fp_gram_factor(gram, settings->damping));
 	FP_TRY(fp_matrix_new(be, &added, 1, V.cols, FP_F32));
 	FP_TRY(fp_matrix_new(be, &alive, 1, V.cols, FP_F32));

@@ -20,8 +20,6 @@
 #include "backend/cpu/cpu_select.h"
 #include "base/memory.h"
 
-enum { MAX_GROUP = 1024 };
-
 typedef struct sweep_block {
 	fp_matrix U, W, mask; /* the whole matrices */
 	int64_t begin, count; /* columns of the block */
@@ -41,7 +39,7 @@ static void choose_group(const sweep_block *b, const float *w, int64_t first, ui
 {
 	int64_t group = b->pattern->group;
 	int64_t size = b->count - first < group ? b->count - first : group;
-	float scores[MAX_GROUP];
+	float scores[FP_SWEEP_GROUP];
 	for (int64_t i = 0; i < size; i++) {
 		int64_t column = b->begin + first + i;
 		scores[i] = score_of(w[first + i], fp_cpu_floats(b->U)[column * b->U.stride + column]);
@@ -102,7 +100,7 @@ fp_status fp_cpu_sparsegpt_sweep(fp_backend *be, fp_matrix U, const fp_pattern *
 								 int64_t block, fp_matrix W, fp_matrix mask)
 {
 	FP_REQUIRE(be, fp_cpu_is_f32(U) && fp_cpu_is_f32(W) && fp_cpu_is_u8(mask) && fp_cpu_same_shape(W, mask));
-	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, grid, block, MAX_GROUP));
+	FP_REQUIRE(be, fp_sweep_fits(U, W, pattern, grid, block, FP_SWEEP_GROUP));
 	if (fp_matrix_size(W) == 0)
 		return FP_OK;
 	if (block > W.cols)

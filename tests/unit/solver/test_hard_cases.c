@@ -22,6 +22,7 @@ static const char *const recipes[][6] = {
 	{"method=fista", "refit_steps=30", "support_search=admm", "search_steps=60", "warm_start=sparsegpt",
 	 "iterations=0"},
 	{"method=fista", "iterations=0", "warm_start=dense", "support_search=admm", "search_steps=0", "refit_steps=5"},
+	{"method=alps"},
 };
 enum { RECIPE_COUNT = sizeof recipes / sizeof recipes[0] };
 
@@ -205,6 +206,31 @@ static void damping_grows_if_cholesky_fails(void **unused)
 	free_fixture(&f);
 }
 
+/* The damping that was asked for is tried, however strong it is. */
+static void strong_damping_is_tried(void **unused)
+{
+	(void)unused;
+	solver_fixture f;
+	fp_solution solution;
+	make_fixture(&f, 4, 16, 60, 0, 97, "50%");
+	fixture_set(&f, "damping=100");
+	assert_ok(f.ctx, solve(&f, 2, &solution));
+	assert_true(solution.damping == 100);
+	free_fixture(&f);
+}
+
+static void too_long_groups_are_refused(void **unused)
+{
+	(void)unused;
+	solver_fixture f;
+	fp_solution solution;
+	make_fixture(&f, 4, 16, 60, 0, 97, "512:1024");
+	assert_ok(f.ctx, solve(&f, 2, &solution));
+	fixture_pattern(&f, "512:1025");
+	assert_fails(f.ctx, FP_ERROR_USAGE, "up to 1024 entries", solve(&f, 2, &solution));
+	free_fixture(&f);
+}
+
 static void non_finite_input_is_refused(void **unused)
 {
 	(void)unused;
@@ -262,6 +288,8 @@ int main(void)
 		cmocka_unit_test(every_recipe_survives_every_case),
 		cmocka_unit_test(an_indefinite_gram_matrix_gives_finite_results_or_an_error),
 		cmocka_unit_test(damping_grows_if_cholesky_fails),
+		cmocka_unit_test(strong_damping_is_tried),
+		cmocka_unit_test(too_long_groups_are_refused),
 		cmocka_unit_test(non_finite_input_is_refused),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
