@@ -79,6 +79,8 @@ int32_t fp_sample(fp_mersenne *random, const fp_sampling *how, const float *logi
 		if (logits[i] > logits[best])
 			best = i;
 	}
+	if (!isfinite(logits[best])) /* +inf, or −inf for all: such weights would not be numbers */
+		return -1;
 	if (how->temperature <= 0 || how->top_k == 1)
 		return (int32_t)best;
 	double largest = (double)logits[best];

@@ -21,8 +21,8 @@ typedef struct fp_candidate {
 void fp_sampler_seed(fp_mersenne *random, uint64_t seed, int64_t stream);
 
 /* The next token; equally likely ones count in the order of their ids. `space` holds as many candidates as the
- * vocabulary has tokens. −1: a logit is not a number. Unless it is NULL, *loss ← −log of the probability with which the
- * token was drawn. */
+ * vocabulary has tokens. −1: a logit is not a number, or the largest one is infinite. Unless it is NULL, *loss ← −log of
+ * the probability with which the token was drawn. */
 int32_t fp_sample(fp_mersenne *random, const fp_sampling *how, const float *logits, int64_t vocabulary,
 				  fp_candidate *space, double *loss);
 /* The same for `rows` texts at once, in threads: ids[i] by random[i] and how[i] from row i of the logits. losses: by

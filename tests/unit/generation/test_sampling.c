@@ -69,6 +69,22 @@ static void test_greedy(void **state)
 	assert_int_equal(fp_sample(&random, &how, low, 3, NULL, NULL), 1);
 }
 
+static void test_overflow(void **state)
+{
+	(void)state;
+	fp_mersenne random;
+	fp_candidate space[3];
+	fp_sampler_seed(&random, 1, 0);
+	const fp_sampling warm = {.temperature = 1, .top_p = 1}, greedy = {.top_p = 1};
+	const float bad[][3] = {{1, INFINITY, 0}, {-INFINITY, -INFINITY, -INFINITY}, {0, 1, NAN}};
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(fp_sample(&random, &warm, bad[i], 3, space, NULL), -1);
+		assert_int_equal(fp_sample(&random, &greedy, bad[i], 3, space, NULL), -1);
+	}
+	const float masked[3] = {-INFINITY, -5, -INFINITY};
+	assert_int_equal(fp_sample(&random, &warm, masked, 3, space, NULL), 1);
+}
+
 static void test_rows(void **state)
 {
 	fp_context *ctx = *state;
@@ -107,6 +123,7 @@ static void test_rows(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_shares), cmocka_unit_test(test_greedy),
+									   cmocka_unit_test(test_overflow),
 									   cmocka_unit_test_setup_teardown(test_rows, context_set_up, context_tear_down)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
