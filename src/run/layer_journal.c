@@ -273,10 +273,18 @@ cleanup:
 	return status;
 }
 
+static void free_record(void *data)
+{
+	layer_record *record = data;
+	if (record)
+		fp_free(record->bytes);
+	fp_free(record);
+}
+
 /* Runs on the writing thread after the layer's tensors, which therefore reach the disk before the record. */
 static fp_status write_record(void *data, fp_context *ctx)
 {
-	layer_record *record = data;
+	const layer_record *record = data;
 	char *path = NULL;
 	fp_status status;
 	FP_TRY(fp_writer_sync(record->journal->writer, ctx));
@@ -286,8 +294,6 @@ static fp_status write_record(void *data, fp_context *ctx)
 	record->journal->finished[record->layer] = true; /* the other thread reads it only after this thread has ended */
 cleanup:
 	fp_free(path);
-	fp_free(record->bytes);
-	fp_free(record);
 	return status;
 }
 
@@ -328,11 +334,9 @@ fp_status fp_layer_journal_add(fp_layer_journal *journal, fp_write_behind *behin
 		at = put_index(at, journal, replaced[i]);
 	digest = fp_digest_bytes(FP_DIGEST_START, record->bytes, at - record->bytes);
 	put(at, &digest, sizeof digest);
-	FP_TRY(fp_write_behind_call(behind, write_record, record));
-	record = NULL; /* write_record() frees it */
+	status = fp_write_behind_call(behind, write_record, free_record, record);
+	record = NULL; /* it is freed in any case */
 cleanup:
-	if (record)
-		fp_free(record->bytes);
-	fp_free(record);
+	free_record(record);
 	return status;
 }

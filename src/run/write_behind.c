@@ -15,6 +15,7 @@ typedef struct behind_job {
 	int buffer;                   /* with its bytes; NONE for `work` */
 	float *scales, *zeros;        /* of a quantised tensor; owned */
 	fp_behind_work work;
+	void (*release)(void *data); /* of work_data; NULL: nothing is to be freed */
 	void *work_data;
 } behind_job;
 
@@ -37,10 +38,13 @@ struct fp_write_behind {
 	bool stop;
 };
 
-static void free_numbers(const behind_job *job)
+/* Frees what the job owns. */
+static void free_job(const behind_job *job)
 {
 	fp_free(job->scales);
 	fp_free(job->zeros);
+	if (job->release)
+		job->release(job->work_data);
 }
 
 static fp_status do_job(fp_write_behind *behind, const behind_job *job)
@@ -59,7 +63,7 @@ static fp_status do_job(fp_write_behind *behind, const behind_job *job)
 static void end_job(fp_write_behind *behind)
 {
 	const behind_job *job = &behind->jobs[behind->first];
-	free_numbers(job);
+	free_job(job);
 	if (job->buffer != NONE)
 		behind->waiting[job->buffer] = false;
 	behind->first = (behind->first + 1) % MOST_JOBS;
@@ -258,15 +262,18 @@ fp_status fp_write_behind_quantise(fp_write_behind *behind, const fp_tensor_info
 	FP_TRY(hand_over(behind, job));
 	job = (behind_job){0}; /* end_job() frees them */
 cleanup:
-	free_numbers(&job);
+	free_job(&job);
 	return status;
 }
 
-fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void *data)
+fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void (*release)(void *data), void *data)
 {
-	if (!behind->started)
-		return fp_fail(behind->ctx, FP_ERROR_INTERNAL, "the writing thread needs a writer");
-	return hand_over(behind, (behind_job){.buffer = NONE, .work = work, .work_data = data});
+	const behind_job job = {.buffer = NONE, .work = work, .release = release, .work_data = data};
+	fp_status status = behind->started ? hand_over(behind, job)
+									   : fp_fail(behind->ctx, FP_ERROR_INTERNAL, "the writing thread needs a writer");
+	if (status != FP_OK)
+		free_job(&job);
+	return status;
 }
 
 fp_status fp_write_behind_finish(fp_write_behind *behind)

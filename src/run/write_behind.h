@@ -26,10 +26,11 @@ fp_status fp_write_behind_put(fp_write_behind *behind, const fp_tensor_info *ten
 /* The same for a tensor that is quantised, with the numbers of its grid (copied), `groups` of them in all. */
 fp_status fp_write_behind_quantise(fp_write_behind *behind, const fp_tensor_info *tensor, fp_grid_numbers numbers,
 								   int64_t groups);
-/* Has the thread call work(data, ctx) after everything that was put so far; needs a writer. `work` reports failures to
- * its ctx, which is not the caller's. If the call fails, `work` is never called. */
+/* Has the thread call work(data, ctx) after everything that was put so far, unless that failed; needs a writer. `work`
+ * reports failures to its ctx, which is not the caller's. release(data) is called once in any case, also if this call
+ * fails; NULL: nothing is to be freed. */
 typedef fp_status (*fp_behind_work)(void *data, fp_context *ctx);
-fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void *data);
+fp_status fp_write_behind_call(fp_write_behind *behind, fp_behind_work work, void (*release)(void *data), void *data);
 /* Waits until everything is written, and returns the failure if there was one. */
 fp_status fp_write_behind_finish(fp_write_behind *behind);
 void fp_write_behind_free(fp_write_behind *behind); /* waits for the thread; NULL is allowed */

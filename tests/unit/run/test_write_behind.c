@@ -43,7 +43,7 @@ static void check_written(bool device)
 	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
 	int64_t count = fp_checkpoint_tensor_count(source);
 	assert_true(count > LAYER);
-	assert_ok(ctx, fp_write_behind_call(behind, wait_at_gate, &gate));
+	assert_ok(ctx, fp_write_behind_call(behind, wait_at_gate, NULL, &gate));
 	for (int64_t i = 0; i < count; i++) {
 		if (i == (device ? LAYER : 1))
 			sem_post(&gate);
@@ -88,7 +88,13 @@ static fp_status failing_work(void *data, fp_context *ctx)
 	return fp_fail(ctx, FP_ERROR_IO, "disk: is full");
 }
 
-/* The message in the caller's context is that of the failure, not an earlier one. */
+static void count_release(void *data)
+{
+	++*(int *)data;
+}
+
+/* The message in the caller's context is that of the failure, not an earlier one. What waits behind the failure is
+ * released, but not called. */
 static void a_failure_of_work_is_returned(void **state)
 {
 	(void)state;
@@ -97,6 +103,8 @@ static void a_failure_of_work_is_returned(void **state)
 	fp_checkpoint *source;
 	fp_writer *writer;
 	fp_write_behind *behind;
+	sem_t gate;
+	int released = 0;
 	char target[512];
 	char *folder = temporary_folder();
 	snprintf(target, sizeof target, "%s/out", folder);
@@ -104,10 +112,18 @@ static void a_failure_of_work_is_returned(void **state)
 	assert_ok(ctx, fp_checkpoint_open(&source, ctx, source_path("tests/fixtures/model/llama-plain")));
 	assert_ok(ctx, fp_writer_open(&writer, ctx, source, target, NULL));
 	assert_ok(ctx, fp_write_behind_new(&behind, be, writer));
-	assert_ok(ctx, fp_write_behind_call(behind, failing_work, NULL));
+	sem_init(&gate, 0, 0);
+	assert_ok(ctx, fp_write_behind_call(behind, wait_at_gate, NULL, &gate));
+	assert_ok(ctx, fp_write_behind_call(behind, failing_work, count_release, &released));
+	assert_ok(ctx, fp_write_behind_call(behind, wait_at_gate, count_release, &released)); /* not called: no semaphore */
+	sem_post(&gate);
 	fp_fail(ctx, FP_ERROR_DEVICE, "an older failure");
 	assert_fails(ctx, FP_ERROR_IO, "disk: is full", fp_write_behind_finish(behind));
+	assert_fails(ctx, FP_ERROR_IO, "disk: is full",
+				 fp_write_behind_call(behind, failing_work, count_release, &released));
 	fp_write_behind_free(behind);
+	assert_int_equal(released, 3);
+	sem_destroy(&gate);
 	fp_writer_close(writer);
 	fp_checkpoint_close(source);
 	fp_backend_close(be);
@@ -156,13 +172,16 @@ static void nothing_is_written_without_a_writer(void **state)
 	fp_backend *be;
 	fp_write_behind *behind;
 	char *space;
+	int released = 0;
 	assert_ok(ctx, fp_backend_open(&be, ctx, "cpu", 1));
 	assert_ok(ctx, fp_write_behind_new(&behind, be, NULL));
 	assert_ok(ctx, fp_write_behind_space(behind, 100, &space));
 	memset(space, 1, 100);
 	assert_ok(ctx, fp_write_behind_put(behind, NULL));
 	assert_ok(ctx, fp_write_behind_finish(behind));
-	assert_fails(ctx, FP_ERROR_INTERNAL, "needs a writer", fp_write_behind_call(behind, failing_work, NULL));
+	assert_fails(ctx, FP_ERROR_INTERNAL, "needs a writer",
+				 fp_write_behind_call(behind, failing_work, count_release, &released));
+	assert_int_equal(released, 1);
 	fp_write_behind_free(behind);
 	fp_write_behind_free(NULL);
 	fp_backend_close(be);
