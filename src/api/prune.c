@@ -286,7 +286,7 @@ cleanup:
 	return status;
 }
 
-/* *document stays NULL on all ranks but rank 0. */
+/* *document: the report, which the caller releases also after a failure; it stays NULL on all ranks but rank 0. */
 static fp_status run(prune_session *session, fp_prune_task *task, json_t **document)
 {
 	fp_comm *comm = session->comm;
@@ -331,7 +331,6 @@ static fp_status finish(prune_session *session, json_t *document, char **json)
 	FP_TRY(fp_prune_check(document, session->model, request->output, &session->held_out, &session->settings));
 	FP_TRY(fp_result_text(json, session->ctx, json_incref(document)));
 cleanup:
-	json_decref(document);
 	return status;
 }
 
@@ -433,6 +432,7 @@ cleanup:
 		*json = NULL;
 		complete_message(&session, status);
 	}
+	json_decref(document);
 	ctx->progress = progress;
 	session_close(&session, status != FP_OK);
 	return status;
