@@ -192,7 +192,6 @@ fp_status fp_prune_matrix(float *result, fp_matrix_report *report, fp_context *c
 						  const fp_settings *settings)
 {
 	matrix_session session = {.settings = *settings};
-	int64_t entries = problem->rows * problem->cols;
 	fp_solution solution;
 	fp_status status;
 	FP_TRY(check_request(ctx, result, problem));
@@ -200,6 +199,7 @@ fp_status fp_prune_matrix(float *result, fp_matrix_report *report, fp_context *c
 	FP_TRY(fp_solve(&session.problem, &session.settings, session.V, &solution));
 	FP_TRY(session.be->memory->download(session.be, result, FP_F32, problem->cols, session.V));
 	FP_TRY(session.be->memory->synchronize(session.be));
+	int64_t entries = problem->rows * problem->cols; /* check_request() has seen that it is in range */
 	*report = (fp_matrix_report){
 		.error = solution.error,
 		.relative_error = session.energy > 0 ? solution.error / sqrt(session.energy) : 0.0,
