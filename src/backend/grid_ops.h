@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grid_ops.h: quantised weights: grids, rounding to them, and coordinate descent on them (solver/quantise.c).
+ * grid_ops.h: quantised weights: grids, rounding to them, and coordinate descent on them (solver/grid_descent.c).
  * backend.h has the conventions, tensor/grid_format.h those of grids.
  */
 #ifndef FP_BACKEND_GRID_OPS_H
