@@ -40,9 +40,14 @@ static int64_t slot_entries(const fp_model *model, int64_t layer, int slot)
 	return entries;
 }
 
+typedef struct slot_share {
+	int64_t zeros, entries; /* 0 entries: no such operator */
+} slot_share;
+
 struct fp_allocation {
 	int64_t first, end;
-	double *share; /* by layer and slot; −1: no such operator */
+	int64_t experts;   /* of a layer */
+	slot_share *share; /* by layer and slot */
 };
 
 typedef struct probe {
@@ -64,10 +69,20 @@ void fp_allocation_free(fp_allocation *allocation)
 	fp_free(allocation);
 }
 
+/* Experts have equally many entries, and zeros that differ by one at most. */
 fp_pattern fp_allocation_pattern(const fp_allocation *allocation, fp_pattern pattern, int64_t layer, int number)
 {
-	if (allocation && layer >= allocation->first && layer < allocation->end)
-		pattern.sparsity = allocation->share[(layer - allocation->first) * SLOT_COUNT + slot_of(number)];
+	int64_t expert = fp_operator_expert(number);
+	slot_share own;
+	if (!allocation || layer < allocation->first || layer >= allocation->end)
+		return pattern;
+	own = allocation->share[(layer - allocation->first) * SLOT_COUNT + slot_of(number)];
+	if (expert >= 0) {
+		own.zeros = own.zeros * (expert + 1) / allocation->experts - own.zeros * expert / allocation->experts;
+		own.entries /= allocation->experts;
+	}
+	if (own.entries > 0) /* half a zero more, so that rounding down gives the exact count */
+		pattern.sparsity = ((double)own.zeros + 0.5) / (double)own.entries;
 	return pattern;
 }
 
@@ -325,12 +340,10 @@ static fp_status set_shares(const probe *p, fp_allocation *allocation)
 			int64_t layer = request->first + at / SLOT_COUNT;
 			int slot = (int)(at % SLOT_COUNT);
 			int64_t size = slot_entries(request->model, layer, slot);
-			if (size == 0) {
-				allocation->share[at] = -1;
-			} else if (pass == 0) {
+			if (size > 0 && pass == 0) {
 				entries[i++] = size;
-			} else { /* half an entry more, so that rounding down gives the exact count */
-				allocation->share[at] = ((double)zeros[i] + 0.5) / (double)entries[i];
+			} else if (size > 0) {
+				allocation->share[at] = (slot_share){zeros[i], size};
 				fp_log(ctx, FP_LOG_INFO, "layer %lld %s%s: loss %+.4f, share %.4f", (long long)layer,
 					   slot < FP_ROLE_COUNT ? "" : "experts' ", fp_role_name(slot), loss[i],
 					   (double)zeros[i] / (double)entries[i]);
@@ -364,6 +377,7 @@ fp_status fp_allocation_new(fp_allocation **out, const fp_allocation_request *re
 	FP_TRY(FP_NEW(ctx, &allocation, 1));
 	allocation->first = request->first;
 	allocation->end = request->end;
+	allocation->experts = fp_model_get_config(request->model)->experts.count;
 	FP_TRY(FP_NEW(ctx, &allocation->share, (request->end - request->first) * SLOT_COUNT));
 	FP_TRY(probe_new(&p));
 	FP_TRY(run_layers(&p));

@@ -13,7 +13,8 @@
  *
  * limited to an interval around s, where the multiplier μ makes the number of zeros right.
  *
- * The experts of a layer share one sparsity for each role: gate, up or down of all of them count as one operator.
+ * The experts of a layer share one sparsity for each role: gate, up or down of all of them count as one operator, whose
+ * zeros they share as evenly as possible.
  */
 #ifndef FP_PRUNING_ALLOCATION_H
 #define FP_PRUNING_ALLOCATION_H
