@@ -52,8 +52,8 @@ static int64_t sum_of(const int64_t *numbers, int begin, int end)
 	return sum;
 }
 
-/* The part to take the next window from: of the half of the parts that fewer were taken from, if it has any left, again
- * the half, and so on. */
+/* The part to take the next window from. The parts are halved until one is left: each time the half stays from which fewer
+ * windows were taken, or the other one if it has none left. */
 static int next_part(const int64_t taken[FP_PARTS], const int64_t left[FP_PARTS])
 {
 	int begin = 0, end = FP_PARTS;

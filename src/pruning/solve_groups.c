@@ -111,8 +111,8 @@ static fp_status solve_group(fp_layer_job *job, int group, int64_t expert, const
 	return status;
 }
 
-/* Experts that few tokens reach get a stronger ridge: A of p tokens knows n inputs badly unless p is several times n. One
- * that no token reaches is pruned by the sizes of its weights. */
+/* Experts that few tokens reach get a stronger ridge, because p tokens determine A of n inputs badly unless p is several
+ * times n. One that no token reaches is pruned by the sizes of its weights. */
 static fp_status strengthen(fp_layer_job *job, fp_statistics *statistics)
 {
 	const double most = 1, enough = FP_ENOUGH_TOKENS * (double)statistics->A.rows, tokens = (double)statistics->tokens;

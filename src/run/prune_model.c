@@ -67,7 +67,7 @@ static bool divides_layers(const model_run *run)
 	return rank_count(run) > 1 && !fp_share_is_divided(&run->share);
 }
 
-/* Rank 0 writes what ranks make together; what each makes by itself it writes itself. */
+/* If ranks divide the layers, each writes its own; otherwise rank 0 writes all of them. */
 static bool writes(const model_run *run)
 {
 	return !run->task->comm || run->task->comm->rank == 0 || divides_layers(run);

@@ -99,8 +99,8 @@ static fp_status measure(search_space *space, fp_matrix V, double *out)
 	return fp_problem_error_for(space->problem, FP_USE_ACTIVATION, V, space->work, out);
 }
 
-/* The share of *total, squared, from which *before does not make λ go up. The bound is compared with a little more: it
- * is rounded too. */
+/* λ goes up if the squared error before rounding is below this share, (1 − ξ)², of that after rounding. A lower bound of
+ * the former decides if it is not below a little more than that: the margin is for its rounding error. */
 static double deciding_share(const fp_settings *settings, double margin)
 {
 	return (1 - settings->rounding_share) * (1 - settings->rounding_share) * (1 + margin);

@@ -44,7 +44,7 @@ typedef struct fp_method {
 	bool has_presets;       /* and heeds the settings that presets set */
 	fp_quantiser quantiser; /* what its authors, or we, put weights on a grid with */
 	fp_feed (*feed)(const fp_settings *settings);
-	/* Whether rows have nothing to do with each other but for what an fp_solve_team tells; NULL: they do */
+	/* Whether members of an fp_solve_team can solve some rows each, with what they tell each other; NULL: no */
 	bool (*solves_rows)(const fp_settings *settings, const fp_pattern *pattern);
 	/* V ← the pruned operator, mask ← its pattern */
 	fp_status (*solve)(const fp_problem *problem, const fp_settings *settings, fp_matrix V, fp_matrix mask,

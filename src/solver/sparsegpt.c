@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-static const double STRONGEST_DAMPING = 10.0; /* that a failure leads to: H would hardly depend on A beyond it */
+static const double STRONGEST_DAMPING = 10.0; /* that failures lead to: with more, H would hardly depend on A */
 
 /* added (1 × n) ← what to add to the diagonal; alive (1 × n) ← 0 for inputs that are always zero, 1 for others */
 static fp_status damping_vectors(const fp_gram *gram, double damping, fp_matrix added, fp_matrix alive)

@@ -243,9 +243,9 @@ static int64_t first_bad_row(fp_backend *be, fp_matrix A)
 	return 0;
 }
 
-/* LAPACK's factors depend on the number of threads in their last bits, unlike everything else that OpenBLAS computes
- * here, and a search then chooses different masks. Up to this size, where more threads save only milliseconds, one
- * thread computes the factor. */
+/* LAPACK's factors depend on the number of threads in their last bits, and a search then chooses different masks. (Of
+ * products only some do: sharing/row_slices.c.) Up to this size, where more threads save only milliseconds, one thread
+ * computes the factor. */
 enum { SINGLE_THREAD_UP_TO = 1536 };
 
 /* The upper triangle of A ← that of A⁻¹, or with `factor` that of the Cholesky factor of A⁻¹. */
