@@ -19,19 +19,6 @@ static const fp_cli_column tensor_columns[] = {
 };
 enum { TENSOR_COLUMNS = sizeof tensor_columns / sizeof tensor_columns[0] };
 
-/* "model.layers.12.mlp.up_proj.weight" → "model.layers.*.mlp.up_proj.weight" */
-static void kind_of(char out[static NAME_SIZE], const char *name)
-{
-	size_t used = 0;
-	for (const char *at = name; *at && used < NAME_SIZE - 1;) {
-		size_t digits = at == name || at[-1] == '.' ? strspn(at, "0123456789") : 0;
-		bool number = digits > 0 && (at[digits] == '.' || at[digits] == '\0');
-		out[used++] = number ? '*' : *at;
-		at += number ? digits : 1;
-	}
-	out[used] = '\0';
-}
-
 /* The entry of this kind; a new one with the tensor's shape and type is appended if there is none. */
 static json_t *find_kind(json_t *kinds, const char *name, const json_t *tensor)
 {
@@ -71,7 +58,7 @@ static json_t *group_by_kind(const json_t *tensors)
 	for (size_t i = 0; i < json_array_size(tensors); i++) {
 		const json_t *tensor = json_array_get(tensors, i);
 		char name[NAME_SIZE];
-		kind_of(name, fp_cli_text_at(tensor, "name"));
+		fp_cli_name_kind(name, sizeof name, fp_cli_text_at(tensor, "name"));
 		json_t *kind = find_kind(kinds, name, tensor);
 		json_object_set_new(kind, "tensors", json_integer(json_integer_value(json_object_get(kind, "tensors")) + 1));
 		for (size_t k = 0; k < sizeof same / sizeof same[0]; k++)

@@ -183,26 +183,13 @@ void fp_cli_prune_render(const json_t *result, const fp_cli_options *options)
 	print_next(result, options);
 }
 
-/* A tensor's name with its layer's number as '*'. */
-static void name_kind(char *out, size_t size, const char *name)
-{
-	size_t used = 0;
-	for (const char *at = name; *at && used + 2 < size; at++) {
-		bool number = at > name && at[-1] == '.' && *at >= '0' && *at <= '9';
-		while (number && at[1] >= '0' && at[1] <= '9')
-			at++;
-		out[used++] = number ? '*' : *at;
-	}
-	out[used] = '\0';
-}
-
 /* The operators that would be pruned, a line for each kind of name and pattern. */
 static void print_selected(const json_t *selected)
 {
 	static const fp_cli_column columns[] = {
 		{"kind", "operators", NULL, 0, false},
 		{"pattern", "pattern", NULL, 0, false},
-		{"count", "layers", "%.0f", 1, false},
+		{"count", "count", "%.0f", 1, false},
 	};
 	json_t *kinds = json_array();
 	for (size_t i = 0; i < json_array_size(selected); i++) {
@@ -210,7 +197,7 @@ static void print_selected(const json_t *selected)
 		const char *pattern = fp_cli_text_at(one, "pattern");
 		char name[512];
 		size_t k = 0;
-		name_kind(name, sizeof name, fp_cli_text_at(one, "name"));
+		fp_cli_name_kind(name, sizeof name, fp_cli_text_at(one, "name"));
 		while (k < json_array_size(kinds) &&
 			   (strcmp(fp_cli_text_at(json_array_get(kinds, k), "kind"), name) != 0 ||
 				strcmp(fp_cli_text_at(json_array_get(kinds, k), "pattern"), pattern) != 0))

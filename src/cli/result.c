@@ -87,6 +87,18 @@ json_t *fp_cli_largest_rows(const json_t *rows, const char *key, size_t most)
 	return largest;
 }
 
+void fp_cli_name_kind(char *out, size_t size, const char *name)
+{
+	size_t used = 0;
+	for (const char *at = name; *at && used < size - 1;) {
+		size_t digits = at == name || at[-1] == '.' ? strspn(at, "0123456789") : 0;
+		bool number = digits > 0 && (at[digits] == '.' || at[digits] == '\0');
+		out[used++] = number ? '*' : *at;
+		at += number ? digits : 1;
+	}
+	out[used] = '\0';
+}
+
 void fp_cli_format_bytes(char out[static 32], double bytes)
 {
 	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

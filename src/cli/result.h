@@ -24,6 +24,8 @@ void fp_cli_print_word(FILE *out, const char *word);
  * out. The caller releases it. */
 json_t *fp_cli_largest_rows(const json_t *rows, const char *key, size_t most);
 
+/* "model.layers.12.mlp.up_proj.weight" → "model.layers.*.mlp.up_proj.weight", as much as fits */
+void fp_cli_name_kind(char *out, size_t size, const char *name);
 /* "1.2 GiB" */
 void fp_cli_format_bytes(char out[static 32], double bytes);
 /* 15191712 → "15,191,712" */

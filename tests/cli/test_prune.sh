@@ -24,6 +24,7 @@ expect 3 "down_proj.*contains NaN" prune nan-weights -o out --calibration docume
 [ -e out ] && complain "a failed run left its output"
 
 prune plan --dry-run || complain "--dry-run fails"
+grep -Eq "^operators +pattern +count$" "$work/out" || complain "--dry-run does not count the operators"
 [ -e plan ] && complain "--dry-run writes"
 
 # operators chosen by name: listed, pruned with their own pattern, and the others left alone
