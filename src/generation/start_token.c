@@ -9,18 +9,21 @@ fp_status fp_start_token(int32_t *out, const fp_model *model, fp_tokenizer *toke
 	const fp_checkpoint *checkpoint = fp_model_checkpoint(model);
 	const json_t *bos = json_object_get(fp_checkpoint_config(checkpoint), "bos_token_id");
 	fp_tokens tokens = {0};
+	int64_t start = -1; /* as in the file, where it may be any number */
 	fp_status status;
 	*out = -1;
 	FP_TRY(fp_tokenizer_encode(tokenizer, "", 0, true, &tokens));
 	if (tokens.count > 0)
-		*out = tokens.ids[0];
+		start = tokens.ids[0];
 	else if (json_is_integer(bos))
-		*out = (int32_t)json_integer_value(bos);
+		start = json_integer_value(bos);
 	else if (fp_tokenizer_bos(tokenizer) >= 0)
-		*out = fp_tokenizer_bos(tokenizer);
+		start = fp_tokenizer_bos(tokenizer);
 	else if (stop->count > 0)
-		*out = stop->ids[0];
-	if (*out < 0 || *out >= fp_model_get_config(model)->vocabulary)
+		start = stop->ids[0];
+	if (start >= 0 && start < fp_model_get_config(model)->vocabulary)
+		*out = (int32_t)start;
+	else
 		status = fp_fail(ctx, FP_ERROR_INPUT,
 						 "%s: has no token that begins a text (bos_token_id), so that it cannot write its own; give "
 						 "--calibration FILE",
