@@ -8,6 +8,11 @@ static inline int omp_get_max_threads(void)
 	return 1;
 }
 
+static inline int omp_get_thread_limit(void)
+{
+	return 1;
+}
+
 static inline int omp_get_num_procs(void)
 {
 	return 1;
