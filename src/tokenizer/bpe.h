@@ -6,17 +6,8 @@
 #ifndef FP_TOKENIZER_BPE_H
 #define FP_TOKENIZER_BPE_H
 
-#include "tokenizer/text_map.h"
-#include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode_text.h"
-
-enum { FP_BPE_LARGEST_ID = 1 << 24 }; /* above any vocabulary; limits the memory for a damaged file */
-
-typedef struct fp_vocabulary {
-	fp_text_map map;     /* token → id */
-	int64_t *text_place; /* id → 1 + offset of its text in map.bytes; 0: no such id */
-	int64_t size, capacity;
-} fp_vocabulary;
+#include "tokenizer/vocabulary.h"
 
 typedef struct fp_merge {
 	uint64_t pair; /* left id << 32 | right id */
@@ -43,7 +34,7 @@ typedef struct fp_bpe_cached { /* one cache line */
 } fp_bpe_cached;
 
 typedef struct fp_bpe { /* all zero at first, then fp_bpe_start() */
-	fp_vocabulary vocabulary;
+	const fp_vocabulary *vocabulary;
 	fp_merge *merges;
 	int64_t merge_capacity, merge_count;
 	fp_text_buffer joined; /* scratch: the text of a merge's result */
@@ -63,13 +54,8 @@ typedef struct fp_bpe { /* all zero at first, then fp_bpe_start() */
 	int64_t symbol_capacity, heap_capacity, heap_count;
 } fp_bpe;
 
-void fp_bpe_start(fp_bpe *bpe);
+void fp_bpe_start(fp_bpe *bpe, const fp_vocabulary *vocabulary); /* borrowed */
 void fp_bpe_clear(fp_bpe *bpe);
-
-/* Adds a token. It is an error if the token has another id already, or the id another token. */
-fp_status fp_vocabulary_put(fp_context *ctx, fp_vocabulary *vocabulary, const char *token, int64_t length, int64_t id);
-int32_t fp_vocabulary_get(const fp_vocabulary *vocabulary, const char *token, int64_t length); /* −1: not there */
-const char *fp_vocabulary_text(const fp_vocabulary *vocabulary, int64_t id); /* NULL: no such id. Borrowed */
 
 /* If a pair is given twice, the last rank wins, as in Hugging Face. */
 fp_status fp_bpe_put_merge(fp_context *ctx, fp_bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t merged);
@@ -80,7 +66,6 @@ fp_status fp_bpe_put_merge_text(fp_context *ctx, fp_bpe *bpe, const char *left, 
 fp_status fp_bpe_finish(fp_context *ctx, fp_bpe *bpe);
 
 fp_status fp_bpe_encode(fp_context *ctx, fp_bpe *bpe, const char *piece, int64_t length, fp_tokens *out);
-fp_status fp_tokens_append(fp_context *ctx, fp_tokens *tokens, int32_t id);
 
 /* The character of a byte in GPT-2's alphabet: UTF-8 of one or two bytes, and a NUL. */
 void fp_byte_letter(unsigned char byte, char letter[3]);

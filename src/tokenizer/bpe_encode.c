@@ -123,7 +123,7 @@ static int32_t split_into_symbols(fp_bpe *bpe, const char *word, int64_t length)
 		} else {
 			uint32_t code;
 			size = fp_utf8_decode(word + i, length - i, &code);
-			id = fp_vocabulary_get(&bpe->vocabulary, word + i, size);
+			id = fp_vocabulary_get(bpe->vocabulary, word + i, size);
 		}
 		if (id >= 0) {
 			add_symbol(bpe, &count, id);
@@ -146,7 +146,7 @@ static fp_status encode_fresh(fp_context *ctx, fp_bpe *bpe, const char *word, in
 					   (long long)length);
 	if (bpe->ignore_merges) {
 		int32_t whole = bpe->byte_level ? fp_text_map_get(&bpe->words, word, length)
-										: fp_vocabulary_get(&bpe->vocabulary, word, length);
+										: fp_vocabulary_get(bpe->vocabulary, word, length);
 		if (whole >= 0)
 			return fp_tokens_append(ctx, out, whole);
 	}

@@ -1,59 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of byte-pair encoding: vocabulary, merges, and GPT-2's spelling of bytes as printable characters. */
+/* The tables of byte-pair encoding: merges, and GPT-2's spelling of bytes as printable characters. */
 #include "base/memory.h"
 #include "tokenizer/bpe.h"
 
-#include <stdio.h>
 #include <string.h>
-
-fp_status fp_tokens_append(fp_context *ctx, fp_tokens *tokens, int32_t id)
-{
-	if (tokens->count == tokens->capacity) {
-		fp_status status = FP_GROW(ctx, &tokens->ids, &tokens->capacity, tokens->count + 1);
-		if (status != FP_OK)
-			return status;
-	}
-	tokens->ids[tokens->count++] = id;
-	return FP_OK;
-}
-
-fp_status fp_vocabulary_put(fp_context *ctx, fp_vocabulary *vocabulary, const char *token, int64_t length, int64_t id)
-{
-	fp_status status = FP_OK;
-	if (id < 0 || id >= FP_BPE_LARGEST_ID)
-		return fp_fail(ctx, FP_ERROR_INPUT, "token '%.*s' has id %lld; ids run from 0 to %d",
-					   (int)(length < 80 ? length : 80), token, (long long)id, FP_BPE_LARGEST_ID - 1);
-	const char *there = fp_vocabulary_text(vocabulary, id);
-	if (there && (strlen(there) != (size_t)length || memcmp(there, token, (size_t)length) != 0))
-		return fp_fail(ctx, FP_ERROR_INPUT, "tokens '%.80s' and '%.*s' both have id %lld; ids must differ", there,
-					   (int)(length < 80 ? length : 80), token, (long long)id);
-	int32_t other = fp_vocabulary_get(vocabulary, token, length);
-	if (other >= 0 && other != id)
-		return fp_fail(ctx, FP_ERROR_INPUT, "token '%.*s' has ids %d and %lld; a token has one id",
-					   (int)(length < 80 ? length : 80), token, other, (long long)id);
-	if (there)
-		return FP_OK;
-	int64_t place = vocabulary->map.bytes_used;
-	FP_TRY(FP_GROW(ctx, &vocabulary->text_place, &vocabulary->capacity, id + 1));
-	FP_TRY(fp_text_map_put(ctx, &vocabulary->map, token, length, (int32_t)id));
-	vocabulary->text_place[id] = place + 1;
-	if (id >= vocabulary->size)
-		vocabulary->size = id + 1;
-cleanup:
-	return status;
-}
-
-int32_t fp_vocabulary_get(const fp_vocabulary *vocabulary, const char *token, int64_t length)
-{
-	return fp_text_map_get(&vocabulary->map, token, length);
-}
-
-const char *fp_vocabulary_text(const fp_vocabulary *vocabulary, int64_t id)
-{
-	if (id < 0 || id >= vocabulary->size || vocabulary->text_place[id] == 0)
-		return NULL;
-	return vocabulary->map.bytes + vocabulary->text_place[id] - 1;
-}
 
 static bool is_plain_letter(int byte)
 {
@@ -77,17 +27,15 @@ void fp_byte_letter(unsigned char byte, char letter[3])
 	fp_utf8_encode(letter_of_byte(byte), letter);
 }
 
-void fp_bpe_start(fp_bpe *bpe)
+void fp_bpe_start(fp_bpe *bpe, const fp_vocabulary *vocabulary)
 {
-	*bpe = (fp_bpe){.unknown = -1};
+	*bpe = (fp_bpe){.vocabulary = vocabulary, .unknown = -1};
 	for (int i = 0; i < 256; i++)
 		bpe->byte_ids[i] = -1;
 }
 
 void fp_bpe_clear(fp_bpe *bpe)
 {
-	fp_text_map_clear(&bpe->vocabulary.map);
-	fp_free(bpe->vocabulary.text_place);
 	fp_free(bpe->merges);
 	fp_free(bpe->joined.bytes);
 	fp_text_map_clear(&bpe->words);
@@ -144,9 +92,9 @@ fp_status fp_bpe_put_merge_text(fp_context *ctx, fp_bpe *bpe, const char *left, 
 	bpe->joined.length = 0;
 	FP_TRY(fp_text_append(ctx, &bpe->joined, left, left_length));
 	FP_TRY(fp_text_append(ctx, &bpe->joined, right, right_length));
-	int32_t first = fp_vocabulary_get(&bpe->vocabulary, left, left_length);
-	int32_t second = fp_vocabulary_get(&bpe->vocabulary, right, right_length);
-	int32_t merged = fp_vocabulary_get(&bpe->vocabulary, bpe->joined.bytes, bpe->joined.length);
+	int32_t first = fp_vocabulary_get(bpe->vocabulary, left, left_length);
+	int32_t second = fp_vocabulary_get(bpe->vocabulary, right, right_length);
+	int32_t merged = fp_vocabulary_get(bpe->vocabulary, bpe->joined.bytes, bpe->joined.length);
 	if (first < 0 || second < 0 || merged < 0)
 		return fp_fail(ctx, FP_ERROR_INPUT,
 					   "%s: merge %lld '%.*s %.*s': both parts and the whole must be in the vocabulary", where,
@@ -181,8 +129,8 @@ static fp_status index_words(fp_context *ctx, fp_bpe *bpe)
 		byte_of_letter[i] = -1;
 	for (int i = 0; i < 256; i++)
 		byte_of_letter[letter_of_byte(i)] = (int16_t)i;
-	for (int64_t id = 0; id < bpe->vocabulary.size; id++) {
-		const char *token = fp_vocabulary_text(&bpe->vocabulary, id);
+	for (int64_t id = 0; id < bpe->vocabulary->size; id++) {
+		const char *token = fp_vocabulary_text(bpe->vocabulary, id);
 		if (!token)
 			continue;
 		FP_TRY(FP_GROW(ctx, &bytes, &capacity, (int64_t)strlen(token) + 1));
@@ -199,12 +147,12 @@ cleanup:
 static bool spaces_only_lead(const fp_bpe *bpe)
 {
 	static const char space[] = FP_SPACE_MARK;
-	if (fp_vocabulary_get(&bpe->vocabulary, space, 3) < 0)
+	if (fp_vocabulary_get(bpe->vocabulary, space, 3) < 0)
 		return false;
 	for (int64_t i = 0; i < bpe->merge_capacity; i++) {
 		if (bpe->merges[i].rank < 0)
 			continue;
-		const char *token = fp_vocabulary_text(&bpe->vocabulary, bpe->merges[i].merged);
+		const char *token = fp_vocabulary_text(bpe->vocabulary, bpe->merges[i].merged);
 		while (strncmp(token, space, 3) == 0)
 			token += 3;
 		if (strstr(token, space))
@@ -221,14 +169,13 @@ fp_status fp_bpe_finish(fp_context *ctx, fp_bpe *bpe)
 			return status;
 	}
 	for (int i = 0; i < 256; i++) {
-		char name[8];
+		char letter[3];
+		fp_byte_letter((unsigned char)i, letter);
 		if (bpe->byte_level)
-			fp_byte_letter((unsigned char)i, name);
-		else
-			snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
-		if (bpe->byte_level || bpe->byte_fallback)
-			bpe->byte_ids[i] = fp_vocabulary_get(&bpe->vocabulary, name, (int64_t)strlen(name));
+			bpe->byte_ids[i] = fp_vocabulary_get(bpe->vocabulary, letter, (int64_t)strlen(letter));
 	}
+	if (!bpe->byte_level && bpe->byte_fallback)
+		fp_vocabulary_find_bytes(bpe->vocabulary, bpe->byte_ids);
 	bpe->cut_at_spaces = !bpe->byte_level && spaces_only_lead(bpe);
 	return bpe->byte_level && bpe->ignore_merges ? index_words(ctx, bpe) : FP_OK;
 }

@@ -68,8 +68,8 @@ static fp_status index_bytes(fp_detokenizer *d)
 	}
 	if (bpe->byte_level || !bpe->byte_fallback)
 		return FP_OK;
-	fp_status status = FP_NEW(d->ctx, &d->byte_of, bpe->vocabulary.size);
-	for (int64_t i = 0; status == FP_OK && i < bpe->vocabulary.size; i++)
+	fp_status status = FP_NEW(d->ctx, &d->byte_of, d->tokenizer->vocabulary.size);
+	for (int64_t i = 0; status == FP_OK && i < d->tokenizer->vocabulary.size; i++)
 		d->byte_of[i] = -1;
 	for (int i = 0; status == FP_OK && i < 256; i++)
 		if (bpe->byte_ids[i] >= 0)
@@ -85,8 +85,8 @@ fp_status fp_detokenizer_new(fp_detokenizer **out, fp_context *ctx, const fp_tok
 	FP_TRY(FP_NEW(ctx, &d, 1));
 	d->ctx = ctx;
 	d->tokenizer = tokenizer;
-	FP_TRY(FP_NEW(ctx, &d->special, tokenizer->bpe.vocabulary.size));
-	FP_TRY(FP_NEW(ctx, &d->found, tokenizer->bpe.vocabulary.size));
+	FP_TRY(FP_NEW(ctx, &d->special, tokenizer->vocabulary.size));
+	FP_TRY(FP_NEW(ctx, &d->found, tokenizer->vocabulary.size));
 	note_normalised(d, &tokenizer->normalized_added);
 	mark_special(d, &tokenizer->raw_added);
 	mark_special(d, &tokenizer->normalized_added);

@@ -253,10 +253,10 @@ static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const sentencepiece_mo
 		if (!model->has_length[cut] || !model->has_length[whole->length - cut] ||
 			((unsigned char)whole->text[cut] & 0xC0) == 0x80)
 			continue;
-		int32_t left = fp_vocabulary_get(&bpe->vocabulary, whole->text, cut);
+		int32_t left = fp_vocabulary_get(bpe->vocabulary, whole->text, cut);
 		if (left < 0 || model->pieces[left].type != PIECE_NORMAL)
 			continue;
-		int32_t right = fp_vocabulary_get(&bpe->vocabulary, whole->text + cut, whole->length - cut);
+		int32_t right = fp_vocabulary_get(bpe->vocabulary, whole->text + cut, whole->length - cut);
 		if (right < 0 || model->pieces[right].type != PIECE_NORMAL)
 			continue;
 		status = fp_bpe_put_merge(ctx, bpe, left, right, whole->rank, id);
@@ -273,7 +273,7 @@ static fp_status fill_tokenizer(fp_tokenizer *tokenizer, sentencepiece_model *mo
 	FP_TRY(rank_pieces(ctx, model));
 	FP_TRY(note_lengths(ctx, model));
 	for (int64_t i = 0; i < model->count; i++)
-		FP_TRY(fp_vocabulary_put(ctx, &bpe->vocabulary, model->pieces[i].text, model->pieces[i].length, i));
+		FP_TRY(fp_vocabulary_put(ctx, &tokenizer->vocabulary, model->pieces[i].text, model->pieces[i].length, i));
 	for (int64_t i = 0; i < model->count; i++) {
 		const piece *one = &model->pieces[i];
 		const fp_added_token token = {.id = (int32_t)i, .special = one->type != PIECE_USER_DEFINED};

@@ -75,7 +75,7 @@ fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *dir
 	FP_TRY(FP_NEW(ctx, &tokenizer, 1));
 	tokenizer->ctx = ctx;
 	tokenizer->bos = tokenizer->eos = -1;
-	fp_bpe_start(&tokenizer->bpe);
+	fp_bpe_start(&tokenizer->bpe, &tokenizer->vocabulary);
 	FP_TRY(fp_copy_text(ctx, &tokenizer->directory, directory));
 	FP_TRY(read_files(tokenizer, directory));
 	*out = tokenizer;
@@ -90,6 +90,7 @@ void fp_tokenizer_free(fp_tokenizer *tokenizer)
 	if (!tokenizer)
 		return;
 	fp_bpe_clear(&tokenizer->bpe);
+	fp_vocabulary_clear(&tokenizer->vocabulary);
 	fp_added_tokens_clear(&tokenizer->raw_added);
 	fp_added_tokens_clear(&tokenizer->normalized_added);
 	fp_normalizer_clear(&tokenizer->normalizer);
@@ -102,7 +103,7 @@ void fp_tokenizer_free(fp_tokenizer *tokenizer)
 fp_status fp_tokenizer_add_token(fp_tokenizer *tokenizer, const char *content, int64_t id, fp_added_settings settings)
 {
 	fp_context *ctx = tokenizer->ctx;
-	fp_vocabulary *vocabulary = &tokenizer->bpe.vocabulary;
+	fp_vocabulary *vocabulary = &tokenizer->vocabulary;
 	int64_t length = (int64_t)strlen(content);
 	int32_t known = fp_vocabulary_get(vocabulary, content, length);
 	if (known < 0) {
@@ -213,7 +214,7 @@ int32_t fp_tokenizer_eos(const fp_tokenizer *tokenizer)
 
 int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer)
 {
-	return tokenizer->bpe.vocabulary.size;
+	return tokenizer->vocabulary.size;
 }
 
 const char *fp_tokenizer_kind(const fp_tokenizer *tokenizer)
@@ -223,5 +224,5 @@ const char *fp_tokenizer_kind(const fp_tokenizer *tokenizer)
 
 const char *fp_tokenizer_token(const fp_tokenizer *tokenizer, int32_t id)
 {
-	return fp_vocabulary_text(&tokenizer->bpe.vocabulary, id);
+	return fp_vocabulary_text(&tokenizer->vocabulary, id);
 }

@@ -66,7 +66,7 @@ static fp_status read_model(fp_tokenizer *tokenizer, const json_t *model)
 	{
 		if (!json_is_integer(id))
 			return fp_fail(ctx, FP_ERROR_INPUT, "token '%.80s': its id must be a whole number", token);
-		FP_TRY(fp_vocabulary_put(ctx, &bpe->vocabulary, token, (int64_t)strlen(token), json_integer_value(id)));
+		FP_TRY(fp_vocabulary_put(ctx, &tokenizer->vocabulary, token, (int64_t)strlen(token), json_integer_value(id)));
 	}
 	FP_TRY(read_merges(tokenizer, merges));
 	bpe->byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
@@ -74,7 +74,7 @@ static fp_status read_model(fp_tokenizer *tokenizer, const json_t *model)
 	bpe->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
 	const char *unknown = json_string_value(json_object_get(model, "unk_token"));
 	if (unknown && *unknown) {
-		bpe->unknown = fp_vocabulary_get(&bpe->vocabulary, unknown, (int64_t)strlen(unknown));
+		bpe->unknown = fp_vocabulary_get(&tokenizer->vocabulary, unknown, (int64_t)strlen(unknown));
 		if (bpe->unknown < 0)
 			return fp_fail(ctx, FP_ERROR_INPUT, "model BPE: unk_token '%.80s' is not in the vocabulary", unknown);
 	}
@@ -107,7 +107,7 @@ static fp_status read_added_tokens(fp_tokenizer *tokenizer, const json_t *list)
 static fp_status put_special(fp_tokenizer *tokenizer, bool after, int64_t id)
 {
 	int *count = after ? &tokenizer->suffix_count : &tokenizer->prefix_count;
-	if (*count == FP_MOST_SPECIALS || id < 0 || id >= tokenizer->bpe.vocabulary.size)
+	if (*count == FP_MOST_SPECIALS || id < 0 || id >= tokenizer->vocabulary.size)
 		return fp_fail(
 			tokenizer->ctx, FP_ERROR_INPUT,
 			"post_processor: special id %lld: at most %d ids of the vocabulary can go before or after a text",

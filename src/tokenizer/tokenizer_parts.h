@@ -12,6 +12,7 @@ enum { FP_MOST_SPECIALS = 16, FP_TOKENIZER_FILE_LIMIT = 512 << 20 };
 
 struct fp_tokenizer {
 	fp_context *ctx;
+	fp_vocabulary vocabulary;
 	fp_bpe bpe;
 	fp_added_tokens raw_added;        /* searched for in the original text */
 	fp_normalizer normalizer;         /* applied to the parts between them */

@@ -66,7 +66,7 @@ static fp_status add_token(fp_tokenizer *tokenizer, const json_t *token, int64_t
 		.special = named || json_is_true(json_object_get(token, "special")),
 	};
 	int64_t length = (int64_t)strlen(content);
-	int32_t known = fp_vocabulary_get(&tokenizer->bpe.vocabulary, content, length);
+	int32_t known = fp_vocabulary_get(&tokenizer->vocabulary, content, length);
 	/* If a token has two entries, the first one's flags count, unless the second has flags, too. */
 	if (known >= 0 && json_is_string(token) && fp_text_map_get(&tokenizer->raw_added.map, content, length) >= 0)
 		return FP_OK;
@@ -92,7 +92,7 @@ static fp_status add_named_tokens(const fp_tokenizer_settings *settings, fp_toke
 			const json_t *token = json_is_array(value) ? json_array_get(value, j) : value;
 			const char *content = content_of(token);
 			if (only_new && content &&
-				fp_vocabulary_get(&tokenizer->bpe.vocabulary, content, (int64_t)strlen(content)) >= 0)
+				fp_vocabulary_get(&tokenizer->vocabulary, content, (int64_t)strlen(content)) >= 0)
 				continue;
 			FP_TRY(add_token(tokenizer, token, -1, true));
 		}
@@ -104,7 +104,7 @@ cleanup:
 static int64_t id_of(const json_t *number)
 {
 	double value = json_number_value(number);
-	return value >= 0 && value < FP_BPE_LARGEST_ID ? (int64_t)value : FP_BPE_LARGEST_ID;
+	return value >= 0 && value < FP_LARGEST_ID ? (int64_t)value : FP_LARGEST_ID;
 }
 
 static fp_status add_listed_tokens(const fp_tokenizer_settings *settings, fp_tokenizer *tokenizer)
@@ -125,7 +125,7 @@ static fp_status add_listed_tokens(const fp_tokenizer_settings *settings, fp_tok
 	}
 	json_object_foreach(settings->added, key, value)
 	{
-		if (fp_vocabulary_get(&tokenizer->bpe.vocabulary, key, (int64_t)strlen(key)) < 0 && json_is_number(value))
+		if (fp_vocabulary_get(&tokenizer->vocabulary, key, (int64_t)strlen(key)) < 0 && json_is_number(value))
 			FP_TRY(fp_tokenizer_add_token(tokenizer, key, id_of(value), (fp_added_settings){.normalized = true}));
 	}
 cleanup:
@@ -135,7 +135,7 @@ cleanup:
 static int32_t find_id(const fp_tokenizer_settings *settings, const fp_tokenizer *tokenizer, const char *name)
 {
 	const char *content = content_of(find_special(settings, name));
-	return content ? fp_vocabulary_get(&tokenizer->bpe.vocabulary, content, (int64_t)strlen(content)) : -1;
+	return content ? fp_vocabulary_get(&tokenizer->vocabulary, content, (int64_t)strlen(content)) : -1;
 }
 
 fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_tokenizer *tokenizer)
@@ -150,7 +150,7 @@ fp_status fp_tokenizer_settings_apply(const fp_tokenizer_settings *settings, fp_
 	if (bos >= 0)
 		tokenizer->bos = bos;
 	else if (tokenizer->bos < 0 && adds_bos)
-		tokenizer->bos = fp_vocabulary_get(&tokenizer->bpe.vocabulary, "</s>", 4); /* as in OPT */
+		tokenizer->bos = fp_vocabulary_get(&tokenizer->vocabulary, "</s>", 4); /* as in OPT */
 	else if (tokenizer->bos < 0 && tokenizer->prefix_count > 0)
 		tokenizer->bos = tokenizer->prefix[0];
 

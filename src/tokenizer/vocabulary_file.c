@@ -40,8 +40,7 @@ static fp_status read_vocabulary(fp_tokenizer *tokenizer, const char *path)
 			status = fp_fail(ctx, FP_ERROR_INPUT, "%s: token '%.80s': its id must be a whole number", path, token);
 			goto cleanup;
 		}
-		status =
-			fp_vocabulary_put(ctx, &tokenizer->bpe.vocabulary, token, (int64_t)strlen(token), json_integer_value(id));
+		status = fp_vocabulary_put(ctx, &tokenizer->vocabulary, token, (int64_t)strlen(token), json_integer_value(id));
 		if (status != FP_OK) {
 			fp_fail_in(ctx, status, "%s", path);
 			goto cleanup;
