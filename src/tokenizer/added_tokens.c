@@ -48,20 +48,11 @@ cleanup:
 	return status;
 }
 
-static int64_t previous_character(const char *text, int64_t at, uint32_t *code)
-{
-	int64_t start = at - 1;
-	while (start > 0 && at - start < 4 && ((unsigned char)text[start] & 0xC0) == 0x80)
-		start--;
-	fp_utf8_decode(text + start, at - start, code);
-	return start;
-}
-
 static bool touches_word(const char *text, int64_t length, const fp_added_match *match)
 {
 	uint32_t code;
 	if (match->start > 0) {
-		previous_character(text, match->start, &code);
+		fp_utf8_previous(text, match->start, &code);
 		if (fp_is_word(code))
 			return true;
 	}
@@ -77,7 +68,7 @@ static void strip(const fp_added_token *token, const char *text, int64_t length,
 {
 	uint32_t code;
 	while (token->left_strip && match->start > taken) {
-		int64_t before = previous_character(text, match->start, &code);
+		int64_t before = fp_utf8_previous(text, match->start, &code);
 		if (!fp_is_white_space(code))
 			break;
 		match->start = before;

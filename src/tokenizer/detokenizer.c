@@ -9,14 +9,14 @@
 struct fp_detokenizer {
 	fp_context *ctx;
 	const fp_tokenizer *tokenizer;
-	bool *special;       /* by id */
-	const char **found;  /* by id: what is searched for in normalised text; NULL: the token as it is */
-	int16_t bytes[512];  /* byte-level: the byte that a letter stands for; −1: none */
-	int16_t *byte_of;    /* byte fallback: the byte of an id; −1: it is text */
-	const char *mark;    /* stands for a space; NULL: none does */
-	bool drops_space;    /* the next space is the one before the text */
-	fp_text_buffer held; /* bytes of a character that is not whole */
-	fp_text_buffer text; /* the last result */
+	bool *special;          /* by id */
+	const char **found;     /* by id: what is searched for in normalised text; NULL: the token as it is */
+	int16_t bytes[512];     /* byte-level: the byte that a letter stands for; −1: none */
+	int16_t *byte_of;       /* byte fallback: the byte of an id; −1: it is text */
+	const char *mark;       /* stands for a space; NULL: none does */
+	fp_leading_space drops; /* what is still to be left out */
+	fp_text_buffer held;    /* bytes of a character that is not whole */
+	fp_text_buffer text;    /* the last result */
 };
 
 static void mark_special(fp_detokenizer *d, const fp_added_tokens *added)
@@ -36,27 +36,42 @@ static void note_normalised(fp_detokenizer *d, const fp_added_tokens *added)
 	}
 }
 
-/* The character that stands for a space, and whether one is put before a text. */
+static bool puts_space_before(const fp_tokenizer *t)
+{
+	for (int64_t i = 0; i < t->normalizer.count; i++) {
+		const fp_normalizer_step *step = &t->normalizer.steps[i];
+		if (step->kind == FP_NORMALIZE_PREPEND ||
+			(step->kind == FP_NORMALIZE_SENTENCEPIECE && step->rules->add_dummy_prefix))
+			return true;
+	}
+	for (int64_t i = 0; i < t->pretokenizer.count; i++)
+		if (t->pretokenizer.steps[i].kind == FP_CUT_METASPACE && t->pretokenizer.steps[i].prepend != FP_PREPEND_NEVER)
+			return true;
+	return false;
+}
+
+/* The character that stands for a space, and which spaces at the start of a text are left out. */
 static void find_mark(fp_detokenizer *d, bool at_start)
 {
 	const fp_tokenizer *t = d->tokenizer;
-	bool prepends = false;
+	d->drops = FP_LEADING_NONE;
 	if (t->bpe.byte_level)
 		return;
 	d->mark = FP_SPACE_MARK;
-	for (int64_t i = 0; i < t->normalizer.count; i++)
-		prepends |= t->normalizer.steps[i].kind == FP_NORMALIZE_PREPEND;
 	for (int64_t i = 0; i < t->pretokenizer.count; i++)
-		if (t->pretokenizer.steps[i].kind == FP_CUT_METASPACE) {
+		if (t->pretokenizer.steps[i].kind == FP_CUT_METASPACE)
 			d->mark = t->pretokenizer.steps[i].mark;
-			prepends |= t->pretokenizer.steps[i].prepend != FP_PREPEND_NEVER;
-		}
-	d->drops_space = at_start && prepends;
+	if (at_start)
+		d->drops = t->leading_space;
+	if (d->drops == FP_LEADING_ONE && !puts_space_before(t))
+		d->drops = FP_LEADING_NONE;
 }
 
 static fp_status index_bytes(fp_detokenizer *d)
 {
 	const fp_bpe *bpe = &d->tokenizer->bpe;
+	const fp_unigram *unigram = &d->tokenizer->unigram;
+	const int32_t *ids = d->tokenizer->is_unigram ? unigram->byte_ids : bpe->byte_ids;
 	for (int i = 0; i < 512; i++)
 		d->bytes[i] = -1;
 	for (int i = 0; i < 256; i++) {
@@ -66,14 +81,15 @@ static fp_status index_bytes(fp_detokenizer *d)
 		fp_utf8_decode(letter, (int64_t)strnlen(letter, 3), &code);
 		d->bytes[code] = (int16_t)i;
 	}
-	if (bpe->byte_level || !bpe->byte_fallback)
+	const bool byte_fallback = d->tokenizer->is_unigram ? unigram->byte_fallback : bpe->byte_fallback;
+	if (bpe->byte_level || !byte_fallback || d->tokenizer->shows_bytes)
 		return FP_OK;
 	fp_status status = FP_NEW(d->ctx, &d->byte_of, d->tokenizer->vocabulary.size);
 	for (int64_t i = 0; status == FP_OK && i < d->tokenizer->vocabulary.size; i++)
 		d->byte_of[i] = -1;
 	for (int i = 0; status == FP_OK && i < 256; i++)
-		if (bpe->byte_ids[i] >= 0)
-			d->byte_of[bpe->byte_ids[i]] = (int16_t)i;
+		if (ids[i] >= 0)
+			d->byte_of[ids[i]] = (int16_t)i;
 	return status;
 }
 
@@ -130,14 +146,15 @@ cleanup:
 	return status;
 }
 
-/* Appends a token with spaces for the marks. */
+/* Appends a token with spaces for the marks, or nothing for them. */
 static fp_status append_marked(fp_detokenizer *d, const char *token)
 {
 	fp_status status = FP_OK;
 	size_t size = strlen(d->mark);
+	const int64_t space = d->drops != FP_LEADING_FIRST;
 	for (const char *mark; (mark = strstr(token, d->mark)); token = mark + size) {
 		FP_TRY(fp_text_append(d->ctx, &d->held, token, mark - token));
-		FP_TRY(fp_text_append(d->ctx, &d->held, " ", 1));
+		FP_TRY(fp_text_append(d->ctx, &d->held, " ", space));
 	}
 	FP_TRY(fp_text_append(d->ctx, &d->held, token, (int64_t)strlen(token)));
 cleanup:
@@ -155,10 +172,12 @@ static fp_status release(fp_detokenizer *d, int64_t whole, const char **text, in
 	d->held.length -= whole;
 	*text = d->text.bytes ? d->text.bytes : "";
 	*length = d->text.length;
-	if (*length > 0 && d->drops_space) {
-		d->drops_space = false;
-		*length -= **text == ' ';
-		*text += **text == ' ';
+	if (*length > 0 && (d->drops == FP_LEADING_ONE || d->drops == FP_LEADING_EACH)) {
+		bool is_space = **text == ' ';
+		*length -= is_space;
+		*text += is_space;
+		if (d->drops == FP_LEADING_ONE || *length > 0)
+			d->drops = FP_LEADING_NONE;
 	}
 cleanup:
 	return status;
@@ -179,6 +198,8 @@ fp_status fp_detokenizer_add(fp_detokenizer *d, int32_t id, const char **text, i
 		} else {
 			FP_TRY(append_marked(d, token));
 		}
+		if (d->drops == FP_LEADING_FIRST)
+			d->drops = FP_LEADING_NONE;
 	}
 	FP_TRY(release(d, d->held.length - fp_utf8_unfinished(d->held.bytes, d->held.length), text, length));
 cleanup:

@@ -13,6 +13,9 @@ void fp_normalizer_clear(fp_normalizer *normalizer)
 		fp_free(normalizer->steps[i].content);
 		fp_free(normalizer->steps[i].literal);
 		fp_split_regex_free(normalizer->steps[i].pattern);
+		if (normalizer->steps[i].rules)
+			fp_sentencepiece_rules_clear(normalizer->steps[i].rules);
+		fp_free(normalizer->steps[i].rules);
 	}
 	fp_free(normalizer->steps);
 	fp_free(normalizer->buffers[0].bytes);
@@ -20,45 +23,82 @@ void fp_normalizer_clear(fp_normalizer *normalizer)
 	*normalizer = (fp_normalizer){0};
 }
 
-static fp_status add_step(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, const char *content,
-						  const char *pattern, bool literal)
+static fp_status add_step(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, fp_normalizer_step **out)
+{
+	fp_status status = FP_GROW(ctx, &normalizer->steps, &normalizer->capacity, normalizer->count + 1);
+	if (status != FP_OK)
+		return status;
+	*out = &normalizer->steps[normalizer->count++];
+	**out = (fp_normalizer_step){.kind = kind};
+	return FP_OK;
+}
+
+static fp_status add_rules(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind,
+						   fp_sentencepiece_rules **rules)
 {
 	fp_status status = FP_OK;
-	FP_TRY(FP_GROW(ctx, &normalizer->steps, &normalizer->capacity, normalizer->count + 1));
-	fp_normalizer_step *step = &normalizer->steps[normalizer->count++];
-	*step = (fp_normalizer_step){.kind = kind};
-	if (content)
-		FP_TRY(fp_copy_text(ctx, &step->content, content));
-	if (pattern && literal)
-		FP_TRY(fp_copy_text(ctx, &step->literal, pattern));
-	else if (pattern)
-		FP_TRY(fp_split_regex_compile(&step->pattern, ctx, pattern, false));
+	fp_normalizer_step *step;
+	FP_TRY(add_step(ctx, normalizer, kind, &step));
+	FP_TRY(FP_NEW(ctx, &step->rules, 1));
+	*rules = step->rules;
 cleanup:
 	return status;
 }
 
-fp_status fp_normalizer_add(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, const char *content,
-							const char *pattern)
+fp_status fp_normalizer_add_sentencepiece(fp_context *ctx, fp_normalizer *normalizer, fp_sentencepiece_rules **rules)
 {
-	return add_step(ctx, normalizer, kind, content, pattern, true);
+	return add_rules(ctx, normalizer, FP_NORMALIZE_SENTENCEPIECE, rules);
 }
 
-static fp_status read_unicode_form(fp_context *ctx, void *target, int kind, const json_t *json)
+static fp_status read_plain(fp_context *ctx, void *target, int kind, const json_t *json)
 {
 	(void)json;
-	return fp_normalizer_add(ctx, target, (fp_normalizer_kind)kind, NULL, NULL);
+	fp_normalizer_step *step;
+	return add_step(ctx, target, (fp_normalizer_kind)kind, &step);
+}
+
+static fp_status read_strip(fp_context *ctx, void *target, int kind, const json_t *json)
+{
+	fp_normalizer_step *step;
+	const json_t *left = json_object_get(json, "strip_left"), *right = json_object_get(json, "strip_right");
+	if (!json_is_boolean(left) || !json_is_boolean(right))
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "normalizer Strip: \"strip_left\" and \"strip_right\" must be true or false");
+	fp_status status = add_step(ctx, target, (fp_normalizer_kind)kind, &step);
+	if (status == FP_OK) {
+		step->at_start = json_is_true(left);
+		step->at_end = json_is_true(right);
+	}
+	return status;
+}
+
+static fp_status read_precompiled(fp_context *ctx, void *target, int kind, const json_t *json)
+{
+	fp_status status = FP_OK;
+	fp_sentencepiece_rules *rules;
+	const json_t *map = json_object_get(json, "precompiled_charsmap");
+	if (!json_is_string(map))
+		return fp_fail(ctx, FP_ERROR_INPUT, "normalizer Precompiled: needs a \"precompiled_charsmap\" in base64");
+	FP_TRY(add_rules(ctx, target, (fp_normalizer_kind)kind, &rules));
+	FP_TRY(fp_character_map_read_base64(&rules->map, ctx, json_string_value(map), (int64_t)json_string_length(map)));
+cleanup:
+	return status;
 }
 
 static fp_status read_prepend(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	fp_normalizer_step *step;
 	const char *content = json_string_value(json_object_get(json, "prepend"));
 	if (!content)
 		return fp_fail(ctx, FP_ERROR_INPUT, "normalizer Prepend: needs a \"prepend\" text");
-	return fp_normalizer_add(ctx, target, (fp_normalizer_kind)kind, content, NULL);
+	fp_status status = add_step(ctx, target, (fp_normalizer_kind)kind, &step);
+	return status != FP_OK ? status : fp_copy_text(ctx, &step->content, content);
 }
 
 static fp_status read_replace(fp_context *ctx, void *target, int kind, const json_t *json)
 {
+	fp_status status = FP_OK;
+	fp_normalizer_step *step;
 	const json_t *pattern = json_object_get(json, "pattern");
 	const char *literal = json_string_value(json_object_get(pattern, "String"));
 	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
@@ -66,16 +106,25 @@ static fp_status read_replace(fp_context *ctx, void *target, int kind, const jso
 	if ((!literal && !regex) || !content)
 		return fp_fail(ctx, FP_ERROR_INPUT,
 					   "normalizer Replace: needs a pattern {\"String\": …} or {\"Regex\": …} and a content");
-	return add_step(ctx, target, (fp_normalizer_kind)kind, content, literal ? literal : regex, literal != NULL);
+	FP_TRY(add_step(ctx, target, (fp_normalizer_kind)kind, &step));
+	FP_TRY(fp_copy_text(ctx, &step->content, content));
+	FP_TRY(literal ? fp_copy_text(ctx, &step->literal, literal)
+				   : fp_split_regex_compile(&step->pattern, ctx, regex, false));
+cleanup:
+	return status;
 }
 
 static const fp_component components[] = {
-	{"NFC", read_unicode_form, FP_NORMALIZE_NFC},
-	{"NFD", read_unicode_form, FP_NORMALIZE_NFD},
-	{"NFKC", read_unicode_form, FP_NORMALIZE_NFKC},
-	{"NFKD", read_unicode_form, FP_NORMALIZE_NFKD},
+	{"NFC", read_plain, FP_NORMALIZE_NFC},
+	{"NFD", read_plain, FP_NORMALIZE_NFD},
+	{"NFKC", read_plain, FP_NORMALIZE_NFKC},
+	{"NFKD", read_plain, FP_NORMALIZE_NFKD},
+	{"Lowercase", read_plain, FP_NORMALIZE_LOWERCASE},
+	{"Nmt", read_plain, FP_NORMALIZE_NMT},
+	{"Strip", read_strip, FP_NORMALIZE_STRIP},
 	{"Prepend", read_prepend, FP_NORMALIZE_PREPEND},
 	{"Replace", read_replace, FP_NORMALIZE_REPLACE},
+	{"Precompiled", read_precompiled, FP_NORMALIZE_PRECOMPILED},
 	{0},
 };
 
@@ -144,21 +193,69 @@ cleanup:
 	return status;
 }
 
-/* Removes leading and trailing spaces and reduces runs of spaces to one. */
-static fp_status single_spaces(fp_context *ctx, const char *text, int64_t length, fp_text_buffer *out)
+/* Lowercase letters one by one: a sigma at the end of a word stays σ. */
+static fp_status lowercase(fp_context *ctx, const char *text, int64_t length, fp_text_buffer *out)
 {
 	fp_status status = FP_OK;
-	for (int64_t i = 0; i < length; i++)
-		if (text[i] != ' ' || (out->length > 0 && out->bytes[out->length - 1] != ' '))
-			FP_TRY(fp_text_append(ctx, out, text + i, 1));
-	if (out->length > 0 && out->bytes[out->length - 1] == ' ')
-		out->length--;
+	for (int64_t at = 0; at < length;) {
+		uint32_t code;
+		char letter[8];
+		at += fp_utf8_decode(text + at, length - at, &code);
+		int size = fp_utf8_encode(fp_lowercase(code), letter);
+		FP_TRY(fp_text_append(ctx, out, letter, size));
+		if (code == 0x130) /* İ, the only letter that becomes two */
+			FP_TRY(fp_text_append(ctx, out, "\xCC\x87", 2));
+	}
 cleanup:
 	return status;
 }
 
+/* What sentencepiece's nmt rules do besides NFKC. */
+static fp_status nmt(fp_context *ctx, const char *text, int64_t length, fp_text_buffer *out, bool *start_removed)
+{
+	fp_status status = FP_OK;
+	for (int64_t at = 0; at < length;) {
+		uint32_t code;
+		const char *character = text + at;
+		int size = fp_utf8_decode(character, length - at, &code);
+		at += size;
+		if ((code >= 0x01 && code <= 0x08) || code == 0x0B || (code >= 0x0E && code <= 0x1F) || code == 0x7F ||
+			code == 0x8F || code == 0x9F) {
+			*start_removed |= out->length == 0;
+			continue;
+		}
+		bool space = code == 0x09 || code == 0x0A || code == 0x0C || code == 0x0D || code == 0x1680 ||
+					 (code >= 0x200B && code <= 0x200F) || code == 0x2028 || code == 0x2029 || code == 0x2581 ||
+					 code == 0xFEFF || code == 0xFFFD;
+		FP_TRY(space ? fp_text_append(ctx, out, " ", 1) : fp_text_append(ctx, out, character, size));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status strip(fp_context *ctx, const fp_normalizer_step *step, const char *text, int64_t length,
+					   fp_text_buffer *out, bool *start_removed)
+{
+	uint32_t code;
+	int64_t start = 0, end = length;
+	while (step->at_start && start < end) {
+		int size = fp_utf8_decode(text + start, end - start, &code);
+		if (!fp_is_white_space(code))
+			break;
+		start += size;
+	}
+	while (step->at_end && end > start) {
+		int64_t before = fp_utf8_previous(text, end, &code);
+		if (!fp_is_white_space(code))
+			break;
+		end = before;
+	}
+	*start_removed |= start > 0;
+	return fp_text_append(ctx, out, text + start, end - start);
+}
+
 static fp_status run_step(fp_context *ctx, const fp_normalizer_step *step, const char *text, int64_t length,
-						  fp_text_buffer *out)
+						  fp_text_buffer *out, bool *start_removed)
 {
 	switch (step->kind) {
 	case FP_NORMALIZE_PREPEND: {
@@ -169,8 +266,16 @@ static fp_status run_step(fp_context *ctx, const fp_normalizer_step *step, const
 	}
 	case FP_NORMALIZE_REPLACE:
 		return replace(ctx, step, text, length, out);
-	case FP_NORMALIZE_SINGLE_SPACES:
-		return single_spaces(ctx, text, length, out);
+	case FP_NORMALIZE_LOWERCASE:
+		return lowercase(ctx, text, length, out);
+	case FP_NORMALIZE_NMT:
+		return nmt(ctx, text, length, out, start_removed);
+	case FP_NORMALIZE_STRIP:
+		return strip(ctx, step, text, length, out, start_removed);
+	case FP_NORMALIZE_PRECOMPILED:
+		return fp_character_map_apply(&step->rules->map, ctx, text, length, out);
+	case FP_NORMALIZE_SENTENCEPIECE:
+		return fp_sentencepiece_rules_apply(step->rules, ctx, text, length, out);
 	default:
 		return unicode_form(ctx, step->kind, text, length, out);
 	}
@@ -181,13 +286,14 @@ fp_status fp_normalizer_run(fp_context *ctx, fp_normalizer *normalizer, const ch
 {
 	fp_status status = FP_OK;
 	int turn = 0;
+	normalizer->start_removed = false;
 	for (int64_t i = 0; i < normalizer->count; i++) {
 		const fp_normalizer_step *step = &normalizer->steps[i];
 		if (step->kind <= FP_NORMALIZE_NFKD && is_ascii(text, length))
 			continue;
 		fp_text_buffer *buffer = &normalizer->buffers[turn];
 		buffer->length = 0;
-		FP_TRY(run_step(ctx, step, text, length, buffer));
+		FP_TRY(run_step(ctx, step, text, length, buffer, &normalizer->start_removed));
 		text = buffer->bytes ? buffer->bytes : "";
 		length = buffer->length;
 		turn = 1 - turn;

@@ -3,8 +3,8 @@
 #ifndef FP_TOKENIZER_NORMALIZER_H
 #define FP_TOKENIZER_NORMALIZER_H
 
+#include "tokenizer/sentencepiece_rules.h"
 #include "tokenizer/split_regex.h"
-#include "tokenizer/unicode_text.h"
 #include <jansson.h>
 
 typedef enum fp_normalizer_kind {
@@ -12,9 +12,13 @@ typedef enum fp_normalizer_kind {
 	FP_NORMALIZE_NFD,
 	FP_NORMALIZE_NFKC,
 	FP_NORMALIZE_NFKD,
+	FP_NORMALIZE_LOWERCASE,
+	FP_NORMALIZE_NMT,           /* removes control characters, and makes spaces of other white space */
+	FP_NORMALIZE_STRIP,         /* removes white space at the ends */
 	FP_NORMALIZE_PREPEND,       /* puts `content` before a text that is not empty */
 	FP_NORMALIZE_REPLACE,       /* replaces every match by `content` */
-	FP_NORMALIZE_SINGLE_SPACES, /* SentencePiece's remove_extra_whitespaces */
+	FP_NORMALIZE_PRECOMPILED,   /* replaces characters by rules->map */
+	FP_NORMALIZE_SENTENCEPIECE, /* applies `rules` */
 } fp_normalizer_kind;
 
 typedef struct fp_normalizer_step {
@@ -22,18 +26,20 @@ typedef struct fp_normalizer_step {
 	char *content;
 	char *literal;           /* FP_NORMALIZE_REPLACE: the text to replace; */
 	fp_split_regex *pattern; /* if NULL, the regular expression */
+	bool at_start, at_end;   /* FP_NORMALIZE_STRIP: the ends */
+	fp_sentencepiece_rules *rules;
 } fp_normalizer_step;
 
 typedef struct fp_normalizer { /* all zero: does not change the text */
 	fp_normalizer_step *steps;
 	int64_t count, capacity;
 	fp_text_buffer buffers[2];
+	bool start_removed; /* by the last run: what the text began with is gone */
 } fp_normalizer;
 
 void fp_normalizer_clear(fp_normalizer *normalizer);
-/* pattern: literal text, or NULL. */
-fp_status fp_normalizer_add(fp_context *ctx, fp_normalizer *normalizer, fp_normalizer_kind kind, const char *content,
-							const char *pattern);
+/* Adds a step with sentencepiece's rules. *rules ← the step's, all zero, for the caller to fill. */
+fp_status fp_normalizer_add_sentencepiece(fp_context *ctx, fp_normalizer *normalizer, fp_sentencepiece_rules **rules);
 fp_status fp_normalizer_read(fp_context *ctx, fp_normalizer *normalizer, const json_t *json); /* from tokenizer.json */
 
 /* *out is `text` itself or borrowed from the normalizer until the next call. */

@@ -160,6 +160,19 @@ cleanup:
 	return status;
 }
 
+static fp_status read_whitespace_split(fp_context *ctx, void *target, int kind, const json_t *json)
+{
+	(void)kind;
+	(void)json;
+	fp_status status = FP_OK;
+	fp_pretokenizer_step *step = NULL;
+	FP_TRY(add_step(ctx, target, FP_CUT_SPLIT, &step));
+	step->behavior = FP_SPLIT_REMOVED;
+	FP_TRY(fp_split_regex_compile(&step->pattern, ctx, "\\s+", false));
+cleanup:
+	return status;
+}
+
 static fp_status read_metaspace(fp_context *ctx, void *target, int kind, const json_t *json)
 {
 	(void)kind;
@@ -195,8 +208,13 @@ cleanup:
 }
 
 static const fp_component components[] = {
-	{"Split", read_split, 0},          {"Digits", read_digits, 0},       {"Punctuation", read_punctuation, 0},
-	{"ByteLevel", read_byte_level, 0}, {"Metaspace", read_metaspace, 0}, {0},
+	{"Split", read_split, 0},
+	{"Digits", read_digits, 0},
+	{"Punctuation", read_punctuation, 0},
+	{"ByteLevel", read_byte_level, 0},
+	{"Metaspace", read_metaspace, 0},
+	{"WhitespaceSplit", read_whitespace_split, 0},
+	{0},
 };
 
 fp_status fp_pretokenizer_read(fp_context *ctx, fp_pretokenizer *pretokenizer, const json_t *json)

@@ -1,207 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tokenizer.model: SentencePiece's protocol buffer, for BPE models such as LLaMA 1 and 2.
- * SentencePiece merges two neighbours if their joined text is a piece, best score first. Here every split of a piece
- * into two pieces becomes a merge with the rank of the piece's score, which gives the same result without comparing
+ * tokenizer.model: SentencePiece's models, BPE (LLaMA 1 and 2) and Unigram.
+ * For BPE, SentencePiece merges two neighbours if their joined text is a piece, best score first. Here every split of a
+ * piece into two pieces becomes a merge with the rank of the piece's score, which gives the same result without comparing
  * text while merging.
  */
 #include "base/file.h"
 #include "base/memory.h"
+#include "tokenizer/sentencepiece_model.h"
 #include "tokenizer/tokenizer_parts.h"
 
-#include <math.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE };
-enum { MODEL_BPE = 2 };
-
-typedef struct piece {
-	const char *text;
-	int64_t length;
-	float score;
-	int32_t type, rank;
-} piece;
-
-typedef struct sentencepiece_model {
-	piece *pieces;
-	int64_t count, capacity;
-	bool *has_length; /* by number of bytes: whether a piece has this length */
-	int64_t longest;
-	int64_t model_type, bos;
-	bool byte_fallback, space_as_suffix, has_charsmap;
-	bool add_dummy_prefix, remove_extra_spaces, escape_spaces;
-} sentencepiece_model;
-
-/* Protocol-buffer wire format: a field is a key (number << 3 | wire type) and a value. */
-typedef struct wire_reader {
-	const unsigned char *at, *end;
-} wire_reader;
-
-typedef struct wire_field {
-	uint64_t number;
-	uint64_t value;    /* varint and fixed-width values */
-	wire_reader bytes; /* length-delimited values */
-} wire_field;
-
-static bool read_varint(wire_reader *reader, uint64_t *value)
-{
-	*value = 0;
-	for (int shift = 0; shift < 64 && reader->at < reader->end; shift += 7) {
-		unsigned char byte = *reader->at++;
-		*value |= (uint64_t)(byte & 0x7F) << shift;
-		if (!(byte & 0x80))
-			return true;
-	}
-	return false;
-}
-
-static bool read_fixed(wire_reader *reader, int size, uint64_t *value)
-{
-	*value = 0;
-	if (reader->end - reader->at < size)
-		return false;
-	for (int i = 0; i < size; i++)
-		*value |= (uint64_t)reader->at[i] << (8 * i);
-	reader->at += size;
-	return true;
-}
-
-static bool read_field(wire_reader *reader, wire_field *field)
-{
-	uint64_t key, size;
-	if (!read_varint(reader, &key))
-		return false;
-	*field = (wire_field){.number = key >> 3};
-	switch (key & 7) {
-	case 0:
-		return read_varint(reader, &field->value);
-	case 1:
-		return read_fixed(reader, 8, &field->value);
-	case 2:
-		if (!read_varint(reader, &size) || size > (uint64_t)(reader->end - reader->at))
-			return false;
-		field->bytes = (wire_reader){reader->at, reader->at + size};
-		reader->at += size;
-		return true;
-	case 5:
-		return read_fixed(reader, 4, &field->value);
-	default:
-		return false;
-	}
-}
-
-static bool read_piece(wire_reader reader, piece *out)
-{
-	*out = (piece){.type = PIECE_NORMAL, .text = ""};
-	wire_field field;
-	while (reader.at < reader.end) {
-		if (!read_field(&reader, &field))
-			return false;
-		if (field.number == 1) {
-			out->text = (const char *)field.bytes.at;
-			out->length = field.bytes.end - field.bytes.at;
-		} else if (field.number == 2) {
-			uint32_t bits = (uint32_t)field.value;
-			memcpy(&out->score, &bits, sizeof bits);
-		} else if (field.number == 3) {
-			out->type = field.value <= PIECE_BYTE ? (int32_t)field.value : 0;
-		}
-	}
-	return out->text != NULL;
-}
-
-static bool read_trainer(wire_reader reader, sentencepiece_model *model)
-{
-	wire_field field;
-	while (reader.at < reader.end) {
-		if (!read_field(&reader, &field))
-			return false;
-		if (field.number == 3)
-			model->model_type = (int64_t)field.value;
-		else if (field.number == 24)
-			model->space_as_suffix = field.value != 0;
-		else if (field.number == 35)
-			model->byte_fallback = field.value != 0;
-		else if (field.number == 41)
-			model->bos = (int32_t)field.value;
-	}
-	return true;
-}
-
-static bool read_normalizer(wire_reader reader, sentencepiece_model *model)
-{
-	wire_field field;
-	while (reader.at < reader.end) {
-		if (!read_field(&reader, &field))
-			return false;
-		if (field.number == 2)
-			model->has_charsmap = field.bytes.end > field.bytes.at;
-		else if (field.number == 3)
-			model->add_dummy_prefix = field.value != 0;
-		else if (field.number == 4)
-			model->remove_extra_spaces = field.value != 0;
-		else if (field.number == 5)
-			model->escape_spaces = field.value != 0;
-	}
-	return true;
-}
-
-static fp_status read_model(fp_context *ctx, sentencepiece_model *model, const char *bytes, int64_t size,
-							const char *path)
-{
-	fp_status status = FP_OK;
-	wire_reader reader = {(const unsigned char *)bytes, (const unsigned char *)bytes + size};
-	wire_field field;
-	*model = (sentencepiece_model){
-		.model_type = 1, .bos = 1, .add_dummy_prefix = true, .remove_extra_spaces = true, .escape_spaces = true};
-	while (reader.at < reader.end) {
-		bool fine = read_field(&reader, &field);
-		if (fine && field.number == 1) {
-			FP_TRY(FP_GROW(ctx, &model->pieces, &model->capacity, model->count + 1));
-			fine = read_piece(field.bytes, &model->pieces[model->count++]);
-		} else if (fine && field.number == 2) {
-			fine = read_trainer(field.bytes, model);
-		} else if (fine && field.number == 3) {
-			fine = read_normalizer(field.bytes, model);
-		}
-		if (!fine) {
-			status = fp_fail(ctx, FP_ERROR_INPUT, "%s: byte %lld: not a SentencePiece model, or a damaged one", path,
-							 (long long)((const char *)reader.at - bytes));
-			goto cleanup;
-		}
-	}
-cleanup:
-	return status;
-}
-
-static fp_status check_model(fp_context *ctx, const sentencepiece_model *model, const char *path)
-{
-	if (model->count == 0)
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: not a SentencePiece model: it has no pieces", path);
-	if (model->model_type != MODEL_BPE)
-		return fp_fail(ctx, FP_ERROR_INPUT, "%s: SentencePiece model type %lld is not supported; BPE (2) is", path,
-					   (long long)model->model_type);
-	if (model->has_charsmap)
-		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "%s: a normalizer with a character map (such as nmt_nfkc) is not supported; identity is", path);
-	if (model->space_as_suffix || !model->escape_spaces)
-		return fp_fail(ctx, FP_ERROR_INPUT,
-					   "%s: treat_whitespace_as_suffix = true and escape_whitespaces = false are not supported", path);
-	for (int64_t i = 0; i < model->count; i++) {
-		const piece *one = &model->pieces[i];
-		if (one->length == 0 || !isfinite(one->score) || fp_utf8_valid_prefix(one->text, one->length) != one->length)
-			return fp_fail(ctx, FP_ERROR_INPUT,
-						   "%s: piece %lld: must be UTF-8 of at least one byte with a finite score", path,
-						   (long long)i);
-		if (one->type < PIECE_NORMAL || one->type == PIECE_UNUSED)
-			return fp_fail(
-				ctx, FP_ERROR_INPUT,
-				"%s: piece %lld: its type is not supported; normal, unknown, control, user defined and byte are", path,
-				(long long)i);
-	}
-	return FP_OK;
-}
 
 typedef struct scored {
 	float score;
@@ -215,7 +26,7 @@ static int by_falling_score(const void *a, const void *b)
 }
 
 /* Pieces of equal score have equal rank, so that the leftmost is merged first. */
-static fp_status rank_pieces(fp_context *ctx, sentencepiece_model *model)
+static fp_status rank_pieces(fp_context *ctx, fp_sentencepiece_model *model)
 {
 	scored *order;
 	fp_status status = FP_NEW(ctx, &order, model->count);
@@ -233,71 +44,152 @@ static fp_status rank_pieces(fp_context *ctx, sentencepiece_model *model)
 	return FP_OK;
 }
 
-static fp_status note_lengths(fp_context *ctx, sentencepiece_model *model)
+/* Tables for finding the splits of pieces. */
+typedef struct piece_lengths {
+	bool *known; /* by number of bytes: whether a piece has this length */
+	int64_t longest;
+} piece_lengths;
+
+static fp_status note_lengths(fp_context *ctx, const fp_sentencepiece_model *model, piece_lengths *lengths)
 {
 	for (int64_t i = 0; i < model->count; i++)
-		if (model->pieces[i].length > model->longest)
-			model->longest = model->pieces[i].length;
-	fp_status status = FP_NEW(ctx, &model->has_length, model->longest + 1);
+		if (model->pieces[i].length > lengths->longest)
+			lengths->longest = model->pieces[i].length;
+	fp_status status = FP_NEW(ctx, &lengths->known, lengths->longest + 1);
 	for (int64_t i = 0; status == FP_OK && i < model->count; i++)
-		model->has_length[model->pieces[i].length] = true;
+		lengths->known[model->pieces[i].length] = true;
 	return status;
 }
 
 /* A look-up hashes the text, so only splits into lengths that pieces have are looked up. */
-static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const sentencepiece_model *model, int32_t id)
+static fp_status put_merges(fp_context *ctx, fp_bpe *bpe, const fp_sentencepiece_model *model,
+							const piece_lengths *lengths, int32_t id)
 {
-	const piece *whole = &model->pieces[id];
+	const fp_piece *whole = &model->pieces[id];
 	fp_status status = fp_check_interrupt(ctx);
 	for (int64_t cut = 1; cut < whole->length && status == FP_OK; cut++) {
-		if (!model->has_length[cut] || !model->has_length[whole->length - cut] ||
+		if (!lengths->known[cut] || !lengths->known[whole->length - cut] ||
 			((unsigned char)whole->text[cut] & 0xC0) == 0x80)
 			continue;
 		int32_t left = fp_vocabulary_get(bpe->vocabulary, whole->text, cut);
-		if (left < 0 || model->pieces[left].type != PIECE_NORMAL)
+		if (left < 0 || model->pieces[left].type != FP_PIECE_NORMAL)
 			continue;
 		int32_t right = fp_vocabulary_get(bpe->vocabulary, whole->text + cut, whole->length - cut);
-		if (right < 0 || model->pieces[right].type != PIECE_NORMAL)
+		if (right < 0 || model->pieces[right].type != FP_PIECE_NORMAL)
 			continue;
 		status = fp_bpe_put_merge(ctx, bpe, left, right, whole->rank, id);
 	}
 	return status;
 }
 
-/* legacy: Hugging Face's flag: text after a special token also gets a space before it. */
-static fp_status fill_tokenizer(fp_tokenizer *tokenizer, sentencepiece_model *model, bool legacy)
+static fp_status fill_bpe(fp_tokenizer *tokenizer, fp_sentencepiece_model *model, int32_t unknown)
 {
 	fp_context *ctx = tokenizer->ctx;
 	fp_bpe *bpe = &tokenizer->bpe;
+	piece_lengths lengths = {0};
 	fp_status status = FP_OK;
 	FP_TRY(rank_pieces(ctx, model));
-	FP_TRY(note_lengths(ctx, model));
+	FP_TRY(note_lengths(ctx, model, &lengths));
+	for (int64_t i = 0; i < model->count; i++)
+		if (model->pieces[i].type == FP_PIECE_NORMAL)
+			FP_TRY(put_merges(ctx, bpe, model, &lengths, (int32_t)i));
+	for (int64_t i = 0; i < model->count; i++) {
+		const fp_piece *one = &model->pieces[i];
+		const fp_added_token token = {.id = (int32_t)i};
+		if (one->type == FP_PIECE_USER_DEFINED)
+			FP_TRY(fp_added_tokens_put(ctx, &tokenizer->normalized_added, one->text, one->length, token));
+	}
+	bpe->unknown = unknown;
+	bpe->byte_fallback = model->byte_fallback;
+	bpe->fuse_unknown = true;
+cleanup:
+	fp_free(lengths.known);
+	return status;
+}
+
+/* A user-defined piece of n bytes has the score (n − 1)/10, whatever the file says, as in sentencepiece 0.2.3 (before: −0.1),
+ * so that it is nearly always chosen. */
+static fp_status fill_unigram(fp_tokenizer *tokenizer, const fp_sentencepiece_model *model, int32_t unknown)
+{
+	fp_context *ctx = tokenizer->ctx;
+	fp_unigram *unigram = &tokenizer->unigram;
+	fp_trie_piece *pieces = NULL;
+	int64_t count = 0;
+	float least = FLT_MAX;
+	fp_status status = FP_OK;
+	FP_TRY(FP_NEW(ctx, &pieces, model->count));
+	for (int64_t i = 0; i < model->count; i++) {
+		const fp_piece *one = &model->pieces[i];
+		if (one->type == FP_PIECE_NORMAL && one->score < least)
+			least = one->score;
+	}
+	for (int64_t i = 0; i < model->count; i++) {
+		const fp_piece *one = &model->pieces[i];
+		fp_trie_piece entry = {.text = one->text, .length = one->length, .score = one->score, .id = (int32_t)i};
+		if (one->type == FP_PIECE_USER_DEFINED)
+			entry.score = (float)(0.1 * (double)(one->length - 1));
+		if (one->type == FP_PIECE_NORMAL || one->type == FP_PIECE_USER_DEFINED)
+			pieces[count++] = entry;
+	}
+	unigram->unknown = unknown;
+	unigram->byte_fallback = model->byte_fallback;
+	unigram->as_sentencepiece = true;
+	unigram->count = model->count;
+	FP_TRY(fp_unigram_finish(unigram, ctx, pieces, count, least));
+cleanup:
+	fp_free(pieces);
+	return status;
+}
+
+/* legacy: Hugging Face's flag: text after a special token also gets a space before it. */
+static fp_status fill_rules(fp_tokenizer *tokenizer, const fp_sentencepiece_model *model, bool legacy)
+{
+	fp_context *ctx = tokenizer->ctx;
+	fp_sentencepiece_rules *rules;
+	fp_status status = FP_OK;
+	FP_TRY(fp_normalizer_add_sentencepiece(ctx, &tokenizer->normalizer, &rules));
+	rules->add_dummy_prefix = legacy && model->add_dummy_prefix;
+	rules->remove_extra_spaces = model->remove_extra_spaces;
+	rules->escape_spaces = model->escape_spaces;
+	tokenizer->leading_space = model->remove_extra_spaces ? FP_LEADING_EACH
+							   : model->add_dummy_prefix  ? FP_LEADING_ONE
+														  : FP_LEADING_NONE;
+	if (model->charsmap_size > 0)
+		FP_TRY(fp_character_map_read(&rules->map, ctx, model->charsmap, model->charsmap_size));
+	for (int64_t i = 0; i < model->count; i++) {
+		const fp_piece *one = &model->pieces[i];
+		const fp_added_token token = {.id = (int32_t)i};
+		if (one->type == FP_PIECE_USER_DEFINED)
+			FP_TRY(fp_added_tokens_put(ctx, &rules->symbols, one->text, one->length, token));
+	}
+	if (!legacy)
+		FP_TRY(fp_pretokenizer_add_metaspace(ctx, &tokenizer->pretokenizer, FP_SPACE_MARK,
+											 model->add_dummy_prefix ? FP_PREPEND_FIRST : FP_PREPEND_NEVER, false));
+cleanup:
+	return status;
+}
+
+static fp_status fill_tokenizer(fp_tokenizer *tokenizer, fp_sentencepiece_model *model, bool legacy)
+{
+	fp_context *ctx = tokenizer->ctx;
+	int32_t unknown = -1;
+	fp_status status = FP_OK;
 	for (int64_t i = 0; i < model->count; i++)
 		FP_TRY(fp_vocabulary_put(ctx, &tokenizer->vocabulary, model->pieces[i].text, model->pieces[i].length, i));
 	for (int64_t i = 0; i < model->count; i++) {
-		const piece *one = &model->pieces[i];
-		const fp_added_token token = {.id = (int32_t)i, .special = one->type != PIECE_USER_DEFINED};
-		if (one->type == PIECE_NORMAL)
-			FP_TRY(put_merges(ctx, bpe, model, (int32_t)i));
-		if (one->type == PIECE_UNKNOWN)
-			bpe->unknown = (int32_t)i;
-		if (one->type == PIECE_UNKNOWN || one->type == PIECE_CONTROL)
+		const fp_piece *one = &model->pieces[i];
+		const fp_added_token token = {.id = (int32_t)i, .special = true};
+		if (one->type == FP_PIECE_UNKNOWN)
+			unknown = (int32_t)i;
+		if (one->type == FP_PIECE_UNKNOWN || one->type == FP_PIECE_CONTROL)
 			FP_TRY(fp_added_tokens_put(ctx, &tokenizer->raw_added, one->text, one->length, token));
-		if (one->type == PIECE_USER_DEFINED)
-			FP_TRY(fp_added_tokens_put(ctx, &tokenizer->normalized_added, one->text, one->length, token));
 	}
-	bpe->byte_fallback = model->byte_fallback;
-	bpe->fuse_unknown = true;
-	if (model->bos >= 0 && model->bos < model->count && model->pieces[model->bos].type == PIECE_CONTROL)
+	if (model->bos >= 0 && model->bos < model->count && model->pieces[model->bos].type == FP_PIECE_CONTROL)
 		tokenizer->bos = (int32_t)model->bos;
-	if (model->remove_extra_spaces)
-		FP_TRY(fp_normalizer_add(ctx, &tokenizer->normalizer, FP_NORMALIZE_SINGLE_SPACES, NULL, NULL));
-	if (!legacy)
-		return fp_pretokenizer_add_metaspace(ctx, &tokenizer->pretokenizer, FP_SPACE_MARK,
-											 model->add_dummy_prefix ? FP_PREPEND_FIRST : FP_PREPEND_NEVER, false);
-	if (model->add_dummy_prefix)
-		FP_TRY(fp_normalizer_add(ctx, &tokenizer->normalizer, FP_NORMALIZE_PREPEND, FP_SPACE_MARK, NULL));
-	FP_TRY(fp_normalizer_add(ctx, &tokenizer->normalizer, FP_NORMALIZE_REPLACE, FP_SPACE_MARK, " "));
+	tokenizer->is_unigram = model->model_type == FP_SENTENCEPIECE_UNIGRAM;
+	tokenizer->kind = tokenizer->is_unigram ? "Unigram" : "SentencePiece BPE";
+	FP_TRY(tokenizer->is_unigram ? fill_unigram(tokenizer, model, unknown) : fill_bpe(tokenizer, model, unknown));
+	FP_TRY(fill_rules(tokenizer, model, legacy));
 cleanup:
 	return status;
 }
@@ -305,21 +197,18 @@ cleanup:
 fp_status fp_read_sentencepiece(fp_tokenizer *tokenizer, const fp_tokenizer_settings *settings, const char *path)
 {
 	fp_context *ctx = tokenizer->ctx;
-	sentencepiece_model model = {0};
+	fp_sentencepiece_model model = {0};
 	char *bytes = NULL;
 	int64_t size;
 	fp_status status = FP_OK;
-	tokenizer->kind = "SentencePiece BPE";
 	tokenizer->adds_bos_by_default = true; /* as LlamaTokenizer does */
 	FP_TRY(fp_read_file(&bytes, &size, ctx, path, FP_TOKENIZER_FILE_LIMIT));
-	FP_TRY(read_model(ctx, &model, bytes, size, path));
-	FP_TRY(check_model(ctx, &model, path));
+	FP_TRY(fp_sentencepiece_model_read(&model, ctx, bytes, size, path));
 	status = fill_tokenizer(tokenizer, &model, fp_tokenizer_settings_flag(settings, "legacy", true));
 	if (status == FP_ERROR_INPUT)
 		fp_fail_in(ctx, status, "%s", path);
 cleanup:
 	fp_free(model.pieces);
-	fp_free(model.has_length);
 	fp_free(bytes);
 	return status;
 }

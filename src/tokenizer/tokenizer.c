@@ -76,6 +76,7 @@ fp_status fp_tokenizer_open(fp_tokenizer **out, fp_context *ctx, const char *dir
 	tokenizer->ctx = ctx;
 	tokenizer->bos = tokenizer->eos = -1;
 	fp_bpe_start(&tokenizer->bpe, &tokenizer->vocabulary);
+	fp_unigram_start(&tokenizer->unigram, &tokenizer->vocabulary);
 	FP_TRY(fp_copy_text(ctx, &tokenizer->directory, directory));
 	FP_TRY(read_files(tokenizer, directory));
 	*out = tokenizer;
@@ -90,6 +91,7 @@ void fp_tokenizer_free(fp_tokenizer *tokenizer)
 	if (!tokenizer)
 		return;
 	fp_bpe_clear(&tokenizer->bpe);
+	fp_unigram_clear(&tokenizer->unigram);
 	fp_vocabulary_clear(&tokenizer->vocabulary);
 	fp_added_tokens_clear(&tokenizer->raw_added);
 	fp_added_tokens_clear(&tokenizer->normalized_added);
@@ -134,7 +136,10 @@ typedef struct encoding {
 static fp_status encode_piece(void *data, const char *piece, int64_t length)
 {
 	const encoding *job = data;
-	return fp_bpe_encode(job->tokenizer->ctx, &job->tokenizer->bpe, piece, length, job->out);
+	fp_tokenizer *tokenizer = job->tokenizer;
+	if (tokenizer->is_unigram)
+		return fp_unigram_encode(tokenizer->ctx, &tokenizer->unigram, piece, length, job->out);
+	return fp_bpe_encode(tokenizer->ctx, &tokenizer->bpe, piece, length, job->out);
 }
 
 typedef fp_status (*part_function)(const encoding *job, const char *text, int64_t length, bool first);
@@ -173,6 +178,7 @@ static fp_status normalize_part(const encoding *job, const char *text, int64_t l
 		fp_normalizer_run(job->tokenizer->ctx, &job->tokenizer->normalizer, text, length, &normalized, &length);
 	if (status != FP_OK)
 		return status;
+	first = first && !job->tokenizer->normalizer.start_removed; /* as in Hugging Face, for Metaspace's "first" */
 	return split_by_added(job, &job->tokenizer->normalized_added, normalized, length, first, cut_part);
 }
 

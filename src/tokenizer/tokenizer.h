@@ -24,10 +24,11 @@ void fp_tokenizer_free(fp_tokenizer *tokenizer); /* NULL is allowed */
 fp_status fp_tokenizer_encode(fp_tokenizer *tokenizer, const char *text, int64_t length, bool with_special,
 							  fp_tokens *out);
 
-int32_t fp_tokenizer_bos(const fp_tokenizer *tokenizer);      /* −1: it has none */
-int32_t fp_tokenizer_eos(const fp_tokenizer *tokenizer);      /* −1: it has none */
-int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer);     /* ids are below this */
-const char *fp_tokenizer_kind(const fp_tokenizer *tokenizer); /* "byte-level BPE", "SentencePiece BPE". Borrowed */
+int32_t fp_tokenizer_bos(const fp_tokenizer *tokenizer);  /* −1: it has none */
+int32_t fp_tokenizer_eos(const fp_tokenizer *tokenizer);  /* −1: it has none */
+int64_t fp_tokenizer_size(const fp_tokenizer *tokenizer); /* ids are below this */
+const char *
+fp_tokenizer_kind(const fp_tokenizer *tokenizer); /* "byte-level BPE", "SentencePiece BPE" or "Unigram". Borrowed */
 /* The text of one token as stored in the vocabulary ("Ġthe", "▁the", "<0x0A>"); NULL: no such id. Borrowed. */
 const char *fp_tokenizer_token(const fp_tokenizer *tokenizer, int32_t id);
 

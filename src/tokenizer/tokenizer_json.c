@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.json: a whole tokenizer in one file of Hugging Face tokenizers. Unknown components are errors. */
+#include "base/memory.h"
 #include "tokenizer/component_table.h"
 #include "tokenizer/tokenizer_parts.h"
 
+#include <float.h>
 #include <string.h>
 
 static bool is_set(const json_t *value)
@@ -45,21 +47,24 @@ static fp_status read_merges(fp_tokenizer *tokenizer, const json_t *merges)
 	return FP_OK;
 }
 
-static fp_status read_model(fp_tokenizer *tokenizer, const json_t *model)
+static fp_status refuse_settings(fp_context *ctx, const json_t *model, const char *type, const char *const *names)
 {
-	static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
+	for (; *names; names++)
+		if (is_set(json_object_get(model, *names)))
+			return fp_fail(ctx, FP_ERROR_INPUT, "model %s: \"%s\" is not supported; it must be null", type, *names);
+	return FP_OK;
+}
+
+static fp_status read_bpe(fp_tokenizer *tokenizer, const json_t *model)
+{
+	static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", NULL};
 	fp_context *ctx = tokenizer->ctx;
 	fp_bpe *bpe = &tokenizer->bpe;
 	fp_status status = FP_OK;
-	const char *type = json_string_value(json_object_get(model, "type"));
 	const json_t *vocabulary = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
-	/* Old files have no type; with a vocabulary and merges it can only be BPE. */
-	if ((type && strcmp(type, "BPE") != 0) || !json_is_object(vocabulary) || !json_is_array(merges))
-		return fp_fail(ctx, FP_ERROR_INPUT, "model '%.80s' is not supported; BPE with \"vocab\" and \"merges\" is",
-					   type ? type : "without a type");
-	for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++)
-		if (is_set(json_object_get(model, unsupported[i])))
-			return fp_fail(ctx, FP_ERROR_INPUT, "model BPE: \"%s\" is not supported; it must be null", unsupported[i]);
+	if (!json_is_object(vocabulary) || !json_is_array(merges))
+		return fp_fail(ctx, FP_ERROR_INPUT, "model BPE: needs \"vocab\" and \"merges\"");
+	FP_TRY(refuse_settings(ctx, model, "BPE", unsupported));
 	const char *token;
 	json_t *id;
 	json_object_foreach((json_t *)vocabulary, token, id)
@@ -80,6 +85,88 @@ static fp_status read_model(fp_tokenizer *tokenizer, const json_t *model)
 	}
 cleanup:
 	return status;
+}
+
+/* Puts [piece, score] pairs into the vocabulary and into `pieces`. *least ← the lowest score. */
+static fp_status read_scored_pieces(fp_tokenizer *tokenizer, const json_t *list, fp_trie_piece *pieces, double *least)
+{
+	fp_status status = FP_OK;
+	*least = DBL_MAX;
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *pair = json_array_get(list, i), *text = json_array_get(pair, 0), *score = json_array_get(pair, 1);
+		if (!json_is_string(text) || !json_is_number(score))
+			return fp_fail(tokenizer->ctx, FP_ERROR_INPUT,
+						   "model Unigram: entry %zu of \"vocab\": must be [piece, score]", i);
+		pieces[i] = (fp_trie_piece){.text = json_string_value(text),
+									.length = (int64_t)json_string_length(text),
+									.score = json_number_value(score),
+									.id = (int32_t)i};
+		if (pieces[i].score < *least)
+			*least = pieces[i].score;
+		FP_TRY(fp_vocabulary_put(tokenizer->ctx, &tokenizer->vocabulary, pieces[i].text, pieces[i].length, (int64_t)i));
+	}
+cleanup:
+	return status;
+}
+
+static fp_status read_unigram(fp_tokenizer *tokenizer, const json_t *model)
+{
+	static const char *const unsupported[] = {"alpha", NULL}; /* it makes the result random */
+	fp_context *ctx = tokenizer->ctx;
+	fp_unigram *unigram = &tokenizer->unigram;
+	fp_trie_piece *pieces = NULL;
+	double least;
+	fp_status status = FP_OK;
+	const json_t *list = json_object_get(model, "vocab"), *unknown = json_object_get(model, "unk_id");
+	const int64_t count = (int64_t)json_array_size(list);
+	if (count == 0)
+		return fp_fail(ctx, FP_ERROR_INPUT, "model Unigram: needs a \"vocab\" of [piece, score] pairs");
+	if (tokenizer->pretokenizer.byte_level)
+		return fp_fail(ctx, FP_ERROR_INPUT, "model Unigram: is not supported together with pre_tokenizer ByteLevel");
+	if (json_is_integer(unknown) && json_integer_value(unknown) >= 0 && json_integer_value(unknown) < count)
+		unigram->unknown = (int32_t)json_integer_value(unknown);
+	else if (unknown && !json_is_null(unknown))
+		return fp_fail(ctx, FP_ERROR_INPUT, "model Unigram: \"unk_id\" must be an id of the vocabulary, or null");
+	FP_TRY(refuse_settings(ctx, model, "Unigram", unsupported));
+	FP_TRY(FP_NEW(ctx, &pieces, count));
+	FP_TRY(read_scored_pieces(tokenizer, list, pieces, &least));
+	tokenizer->is_unigram = true;
+	unigram->count = count;
+	unigram->byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
+	FP_TRY(fp_unigram_finish(unigram, ctx, pieces, count, least));
+cleanup:
+	fp_free(pieces);
+	return status;
+}
+
+static fp_status read_model(fp_tokenizer *tokenizer, const json_t *model)
+{
+	const char *type = json_string_value(json_object_get(model, "type"));
+	/* Old files have no type; with a vocabulary and merges it can only be BPE. */
+	if (type ? strcmp(type, "BPE") == 0 : json_object_get(model, "merges") != NULL)
+		return read_bpe(tokenizer, model);
+	if (type && strcmp(type, "Unigram") == 0)
+		return read_unigram(tokenizer, model);
+	return fp_fail(tokenizer->ctx, FP_ERROR_INPUT, "model '%.80s' is not supported; its type must be BPE or Unigram",
+				   type ? type : "without a type");
+}
+
+/* The decoder follows from the other components, except for what Metaspace leaves out at the start of a text, and that
+ * tokens for bytes stay as they are written without ByteFallback. */
+static void read_decoder(fp_tokenizer *tokenizer, const json_t *decoder)
+{
+	const json_t *list = json_object_get(decoder, "decoders");
+	size_t count = list ? json_array_size(list) : 1;
+	tokenizer->shows_bytes = json_is_object(decoder);
+	for (size_t i = 0; i < count; i++) {
+		const json_t *part = list ? json_array_get(list, i) : decoder;
+		const char *type = json_string_value(json_object_get(part, "type"));
+		const char *scheme = json_string_value(json_object_get(part, "prepend_scheme"));
+		if (type && strcmp(type, "Metaspace") == 0)
+			tokenizer->leading_space = scheme && strcmp(scheme, "never") == 0 ? FP_LEADING_NONE : FP_LEADING_FIRST;
+		if (type && strcmp(type, "ByteFallback") == 0)
+			tokenizer->shows_bytes = false;
+	}
 }
 
 static fp_status read_added_tokens(fp_tokenizer *tokenizer, const json_t *list)
@@ -191,7 +278,10 @@ fp_status fp_read_tokenizer_json(fp_tokenizer *tokenizer, const fp_tokenizer_set
 		status = read_model(tokenizer, json_object_get(json, "model"));
 	tokenizer->lists_added_tokens = true;
 	tokenizer->bpe.byte_level = tokenizer->pretokenizer.byte_level;
-	tokenizer->kind = tokenizer->bpe.byte_level ? "byte-level BPE" : "SentencePiece BPE";
+	tokenizer->kind = tokenizer->is_unigram       ? "Unigram"
+					  : tokenizer->bpe.byte_level ? "byte-level BPE"
+												  : "SentencePiece BPE";
+	read_decoder(tokenizer, json_object_get(json, "decoder"));
 	if (status == FP_OK)
 		status = read_added_tokens(tokenizer, json_object_get(json, "added_tokens"));
 	if (status == FP_OK)

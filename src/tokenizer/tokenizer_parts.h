@@ -7,13 +7,24 @@
 #include "tokenizer/bpe.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pretokenizer.h"
+#include "tokenizer/unigram.h"
 
 enum { FP_MOST_SPECIALS = 16, FP_TOKENIZER_FILE_LIMIT = 512 << 20 };
+
+/* What a decoder leaves out at the start of a text. */
+typedef enum fp_leading_space {
+	FP_LEADING_ONE,   /* the space that the tokenizer puts there, if it does: the decoder Strip */
+	FP_LEADING_NONE,  /* nothing */
+	FP_LEADING_FIRST, /* every space of the first token, as the decoder Metaspace does */
+	FP_LEADING_EACH,  /* a space of each token until there is text, as sentencepiece with remove_extra_whitespaces */
+} fp_leading_space;
 
 struct fp_tokenizer {
 	fp_context *ctx;
 	fp_vocabulary vocabulary;
+	bool is_unigram; /* pieces of text are encoded by `unigram`, not by `bpe` */
 	fp_bpe bpe;
+	fp_unigram unigram;
 	fp_added_tokens raw_added;        /* searched for in the original text */
 	fp_normalizer normalizer;         /* applied to the parts between them */
 	fp_added_tokens normalized_added; /* searched for in the normalized parts */
@@ -24,6 +35,8 @@ struct fp_tokenizer {
 	bool adds_bos_by_default; /* unless add_bos_token says otherwise */
 	char *directory;          /* for messages */
 	int32_t bos, eos;
+	fp_leading_space leading_space;
+	bool shows_bytes; /* decoding leaves <0x0A> as it is */
 	const char *kind;
 	fp_text_buffer repaired; /* scratch: the input with invalid UTF-8 replaced */
 };

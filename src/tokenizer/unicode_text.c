@@ -78,6 +78,15 @@ int fp_utf8_encode(uint32_t code, char *out)
 	return (int)utf8proc_encode_char((utf8proc_int32_t)code, (utf8proc_uint8_t *)out);
 }
 
+int64_t fp_utf8_previous(const char *text, int64_t at, uint32_t *code)
+{
+	int64_t start = at - 1;
+	while (start > 0 && at - start < 4 && ((unsigned char)text[start] & 0xC0) == 0x80)
+		start--;
+	fp_utf8_decode(text + start, at - start, code);
+	return start;
+}
+
 int64_t fp_utf8_valid_prefix(const char *text, int64_t length)
 {
 	int64_t i = 0;
@@ -151,4 +160,21 @@ bool fp_is_word(uint32_t code)
 			   (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
 			   (code >= 0x1F170 && code <= 0x1F189);
 	}
+}
+
+uint32_t fp_lowercase(uint32_t code)
+{
+	/* Capitals of Unicode 16 and 17, which utf8proc may not know yet */
+	static const struct {
+		uint32_t first, last, lower;
+	} newer[] = {{0x1C89, 0x1C89, 0x1C8A},   {0xA7CB, 0xA7CB, 0x264},  {0xA7CC, 0xA7CC, 0xA7CD},
+				 {0xA7CE, 0xA7CE, 0xA7CF},   {0xA7D2, 0xA7D2, 0xA7D3}, {0xA7D4, 0xA7D4, 0xA7D5},
+				 {0xA7DA, 0xA7DA, 0xA7DB},   {0xA7DC, 0xA7DC, 0x19B},  {0x10D50, 0x10D65, 0x10D70},
+				 {0x16EA0, 0x16EB8, 0x16EBB}};
+	if (code == 0x130)
+		return 'i';
+	for (size_t i = 0; code >= 0x1C89 && i < sizeof newer / sizeof newer[0]; i++)
+		if (code >= newer[i].first && code <= newer[i].last)
+			return newer[i].lower + (code - newer[i].first);
+	return (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
 }

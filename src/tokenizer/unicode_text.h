@@ -17,6 +17,8 @@ fp_status fp_text_append(fp_context *ctx, fp_text_buffer *buffer, const char *by
 /* Decodes the first character and returns its size. A byte that is not valid UTF-8 gives its own value, size 1. */
 int fp_utf8_decode(const char *text, int64_t length, uint32_t *code);
 int fp_utf8_encode(uint32_t code, char *out); /* returns its size, 1…4 */
+/* Decodes the character before `at` > 0 and returns where it starts. */
+int64_t fp_utf8_previous(const char *text, int64_t at, uint32_t *code);
 
 /* The number of leading bytes that are valid UTF-8 (no surrogates, no overlong forms). */
 int64_t fp_utf8_valid_prefix(const char *text, int64_t length);
@@ -28,5 +30,6 @@ int64_t fp_utf8_unfinished(const char *text, int64_t length);
 
 bool fp_is_white_space(uint32_t code); /* Unicode's White_Space: Rust's \s */
 bool fp_is_word(uint32_t code);        /* Rust's \w */
+uint32_t fp_lowercase(uint32_t code);  /* İ gives i */
 
 #endif

@@ -4,6 +4,7 @@
  * tokenizer.model, merges.txt beside a fixed vocabulary, or tokenizer_config.json beside a fixed model.
  */
 #include "base/memory.h"
+#include "tokenizer/detokenizer.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdint.h>
@@ -30,12 +31,27 @@ static void drop(const char *folder, const char *name)
 	unlink(path);
 }
 
+static void decode(fp_context *ctx, const fp_tokenizer *tokenizer, const fp_tokens *tokens)
+{
+	fp_detokenizer *detokenizer;
+	const char *text;
+	int64_t length;
+	if (fp_detokenizer_new(&detokenizer, ctx, tokenizer, true) != FP_OK)
+		return;
+	for (int64_t i = 0; i < tokens->count; i++)
+		if (fp_detokenizer_add(detokenizer, tokens->ids[i], &text, &length) != FP_OK)
+			break;
+	fp_detokenizer_finish(detokenizer, &text, &length);
+	fp_detokenizer_free(detokenizer);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const char vocabulary[] =
 		"{\"a\": 0, \"b\": 1, \"c\": 2, \"ab\": 3, \"abc\": 4, \"\\u0120a\": 5, \"\\u0120\": 6, \"</s>\": 7}";
 	static const char merges[] = "#version: 0.2\na b\nab c\n";
-	static const char text[] = "abc ab a </s> \xF0\x9F\x98\x80 <s>  x\n\xFF 123 'll";
+	static const char text[] =
+		"abc ab a </s> \xF0\x9F\x98\x80 <s>  x\n\xFF 123 'll\t\xEF\xAC\x81\xC2\xA8 \xE6\x97\xA5\xE6\x9C\xAC";
 	if (size < 1)
 		return 0;
 	char folder[] = "/tmp/fuzz-tokenizer-XXXXXX";
@@ -60,6 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			for (int64_t i = 0; i < tokens.count; i++)
 				if (tokens.ids[i] < 0 || tokens.ids[i] >= fp_tokenizer_size(tokenizer))
 					abort();
+		decode(ctx, tokenizer, &tokens);
 		fp_free(tokens.ids);
 	}
 	fp_tokenizer_free(tokenizer);

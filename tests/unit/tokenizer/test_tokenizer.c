@@ -139,9 +139,8 @@ static void check_model_refused(const folder_fixture *test, const char *specs, s
 static void test_unsupported_sentencepiece(void **state)
 {
 	folder_fixture *test = *state;
-	check_model_refused(test, "", 0, "model type 1 is not supported; BPE (2) is");
-	check_model_refused(test, "\x12\x02\x18\x02\x1A\x05\x12\x03map", 11,
-						"a normalizer with a character map (such as nmt_nfkc)");
+	check_model_refused(test, "\x12\x02\x18\x03", 4, "model type 3 is not supported; Unigram (1) and BPE (2) are");
+	check_model_refused(test, "\x12\x02\x18\x02\x1A\x05\x12\x03map", 11, "character map: must be the size of a trie");
 	check_model_refused(test, "\x12\x05\x18\x02\xC0\x01\x01", 7, "treat_whitespace_as_suffix");
 	check_model_refused(test, "\x12\x02\x18\x02\x0A\x05\x0A\x01z\x18\x05", 11, "piece 1: its type is not supported");
 	check_model_refused(test, "\x12\x02\x18\x02\x0A\x03\x0A\x01\xFF", 9, "piece 1: must be UTF-8");
@@ -186,10 +185,11 @@ static void test_unsupported_components(void **state)
 		const char *parts, *message;
 	} cases[] = {
 		{"\"normalizer\": {\"type\": \"BertNormalizer\"}",
-		 "normalizer 'BertNormalizer' is not supported; its type must be one of NFC, NFD, NFKC, NFKD, Prepend, "
-		 "Replace, Sequence"},
+		 "normalizer 'BertNormalizer' is not supported; its type must be one of NFC, NFD, NFKC, NFKD, "
+		 "Lowercase, Nmt, Strip, Prepend, Replace, Precompiled, Sequence"},
 		{"\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Strip\"}]}",
-		 "normalizer 'Strip' is not supported"},
+		 "normalizer Strip: \"strip_left\" and \"strip_right\" must be true or false"},
+		{"\"normalizer\": {\"type\": \"Precompiled\"}", "normalizer Precompiled: needs a \"precompiled_charsmap\""},
 		{"\"pre_tokenizer\": {\"type\": \"Whitespace\"}", "pre_tokenizer 'Whitespace' is not supported"},
 		{"\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
 		 "regular expression '('"},
@@ -210,7 +210,8 @@ static void test_unsupported_components(void **state)
 		 "\"Metaspace\"}]}",
 		 "pre_tokenizer Sequence: Metaspace is supported as the last part only, and after ByteLevel only Split"},
 		{"\"post_processor\": {\"type\": \"Other\"}", "post_processor 'Other' is not supported"},
-		{"\"model\": {\"type\": \"Unigram\", \"vocab\": []}", "model 'Unigram' is not supported"},
+		{"\"model\": {\"type\": \"WordPiece\"}", "model 'WordPiece' is not supported; its type must be BPE or Unigram"},
+		{"\"model\": {\"type\": \"BPE\", \"vocab\": {}}", "model BPE: needs \"vocab\" and \"merges\""},
 		{"\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": [], \"dropout\": 0.1}",
 		 "model BPE: \"dropout\" is not supported"},
 		{"\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": [], \"end_of_word_suffix\": \"</w>\"}",
