@@ -3,9 +3,8 @@
 
 #include "base/memory.h"
 #include "tokenizer/component_table.h"
-#include <stdlib.h>
+#include "tokenizer/unicode_form.h"
 #include <string.h>
-#include <utf8proc.h>
 
 void fp_normalizer_clear(fp_normalizer *normalizer)
 {
@@ -143,22 +142,6 @@ static bool is_ascii(const char *text, int64_t length)
 	return true;
 }
 
-static fp_status unicode_form(fp_context *ctx, fp_normalizer_kind kind, const char *text, int64_t length,
-							  fp_text_buffer *out)
-{
-	int options = UTF8PROC_STABLE;
-	options |= kind == FP_NORMALIZE_NFC || kind == FP_NORMALIZE_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-	options |= kind == FP_NORMALIZE_NFKC || kind == FP_NORMALIZE_NFKD ? UTF8PROC_COMPAT : 0;
-	utf8proc_uint8_t *formed = NULL;
-	utf8proc_ssize_t size =
-		utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)length, &formed, (utf8proc_option_t)options);
-	if (size < 0)
-		return fp_fail(ctx, FP_ERROR_RUN, "normalising text: %s", utf8proc_errmsg(size));
-	fp_status status = fp_text_append(ctx, out, (const char *)formed, (int64_t)size);
-	free(formed);
-	return status;
-}
-
 static fp_status find_pattern(fp_context *ctx, const fp_normalizer_step *step, const char *text, int64_t length,
 							  int64_t from, bool *found, int64_t *start, int64_t *end)
 {
@@ -277,7 +260,8 @@ static fp_status run_step(fp_context *ctx, const fp_normalizer_step *step, const
 	case FP_NORMALIZE_SENTENCEPIECE:
 		return fp_sentencepiece_rules_apply(step->rules, ctx, text, length, out);
 	default:
-		return unicode_form(ctx, step->kind, text, length, out);
+		return fp_unicode_form(ctx, text, length, step->kind == FP_NORMALIZE_NFC || step->kind == FP_NORMALIZE_NFKC,
+							   step->kind == FP_NORMALIZE_NFKC || step->kind == FP_NORMALIZE_NFKD, out);
 	}
 }
 

@@ -159,6 +159,8 @@ static void test_normalizers(void **state)
 {
 	folder_fixture *test = *state;
 	check_normalized(test, "\"normalizer\": {\"type\": \"Lowercase\"}", "ΑΣ İẞ Ǆ", "ασ i\xCC\x87ß ǆ");
+	check_normalized(test, "\"normalizer\": {\"type\": \"NFKC\"}", "ﬁ㋿①e\xCC\x81", "fi㋿1é");
+	check_normalized(test, "\"normalizer\": {\"type\": \"NFD\"}", "éU\xF0\x91\xA4\xB8", "e\xCC\x81U\xF0\x91\xA4\xB8");
 	check_normalized(test, "\"normalizer\": {\"type\": \"Nmt\"}", "\ta\x7F\xE2\x80\x8B\x01\xEF\xBF\xBD", " a  ");
 	check_normalized(test, "\"normalizer\": {\"type\": \"Strip\", \"strip_left\": true, \"strip_right\": true}",
 					 "\xE3\x80\x80 a b\n\xE2\x80\x83", "a b");
