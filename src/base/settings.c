@@ -87,6 +87,16 @@ static bool is_choice(const char *choices, const char *word)
 	return false;
 }
 
+/* Methods and presets are easily taken for each other. */
+static const char *other_choice(int id, const char *value)
+{
+	if (id == FP_ID_method && is_choice(setting_table[FP_ID_preset].choices, value))
+		return "; that is a preset (of the method fista)";
+	if (id == FP_ID_preset && is_choice(setting_table[FP_ID_method].choices, value))
+		return "; that is a method";
+	return "";
+}
+
 static fp_status set_number(fp_context *ctx, const fp_setting_info *info, void *field, const char *value)
 {
 	char *end;
@@ -124,7 +134,8 @@ static fp_status set_by_id(fp_settings *settings, fp_context *ctx, int id, const
 		return FP_OK;
 	case FP_SETTING_CHOICE:
 		if (!is_choice(info->choices, value) || strlen(value) >= FP_SETTING_TEXT_SIZE)
-			return fp_fail(ctx, FP_ERROR_USAGE, "%s '%s': must be one of %s", info->name, value, info->choices);
+			return fp_fail(ctx, FP_ERROR_USAGE, "%s '%s': must be one of %s%s", info->name, value, info->choices,
+						   other_choice(id, value));
 		strcpy(field, value);
 		return FP_OK;
 	}

@@ -216,6 +216,43 @@ static const char *list_flag(const fp_cli_command *command, const char *setting)
 	return NULL;
 }
 
+/* Flags of SparseGPT's, Wanda's and other tools' scripts, and what they are here. */
+static const char *other_tools_flag(const fp_cli_command *command, const char *flag)
+{
+	static const char *const known[][3] = {
+		/* theirs, the flag here, what to write */
+		{"model", "device", "the model without a flag: MODEL"},
+		{"sparsity", "pattern", "--pattern 50%"},
+		{"sparsity", "patterns", "--patterns LIST"},
+		{"sparsity-ratio", "pattern", "--pattern 50%"},
+		{"sparsity-type", "pattern", "--pattern 2:4"},
+		{"prunen", "pattern", "--pattern 2:4"},
+		{"prunem", "pattern", "--pattern 2:4"},
+		{"prune-method", "method", "--method"},
+		{"dataset", "calibration", "--calibration FILE"},
+		{"dataset", "text", "--text FILE"},
+		{"seqlen", "sequence-length", "--sequence-length"},
+		{"max-seq-length", "sequence-length", "--sequence-length"},
+		{"percdamp", "set", "--set damping=0.01"},
+		{"blocksize", "set", "--set block=128"},
+		{"minlayer", "layers", "--layers A-B"},
+		{"maxlayer", "layers", "--layers A-B"},
+		{"wbits", "quantize", "--quantize int4"},
+		{"save", "output", "-o DIR"},
+		{"save-model", "output", "-o DIR"},
+		{"cuda", "device", "--device cuda"},
+		{"gpu", "device", "--device cuda"},
+	};
+	for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+		const char *ours = known[i][1];
+		const fp_setting_info *setting = find_setting_flag(ours, strlen(ours));
+		if (strcmp(known[i][0], flag) == 0 && (find_own_flag(command->letter, ours, strlen(ours)) ||
+											   (setting && has_letter(setting->commands, command->letter))))
+			return known[i][2];
+	}
+	return NULL;
+}
+
 static fp_status unknown_flag(const fp_cli_command *command, const char *word, size_t length)
 {
 	const char *words[MAX_FLAGS];
@@ -240,10 +277,15 @@ static fp_status unknown_flag(const fp_cli_command *command, const char *word, s
 	if (list)
 		return fp_cli_error(FP_ERROR_USAGE, "%s has no flag --%s: it compares several, --%s LIST", command->name, typed,
 							list);
-	if (info && fp_cli_takes_set(command))
+	if (info && fp_cli_takes_set(command) && (!*info->commands || has_letter(info->commands, 'p')))
 		return fp_cli_error(FP_ERROR_USAGE, "%s is a solver setting: use --set %s=%s", typed, info->name,
 							info->initial);
-	const char *nearest = fp_cli_nearest(typed, words);
+	char dashes[64];
+	flag_name(dashes, typed);
+	const char *theirs = other_tools_flag(command, dashes);
+	if (theirs)
+		return fp_cli_error(FP_ERROR_USAGE, "%s has no flag --%s; here it is %s", command->name, typed, theirs);
+	const char *nearest = fp_cli_nearest(dashes, words);
 	if (nearest)
 		return fp_cli_error(FP_ERROR_USAGE, "%s has no flag --%s; did you mean --%s?", command->name, typed, nearest);
 	return fp_cli_error(FP_ERROR_USAGE, "%s has no flag --%s; 'fistapruner %s --help' lists them", command->name, typed,
@@ -253,6 +295,10 @@ static fp_status unknown_flag(const fp_cli_command *command, const char *word, s
 static fp_status store(fp_cli_options *options, fp_context *ctx, const struct own_flag *flag, const char *value)
 {
 	void *field = (char *)options + flag->field;
+	bool text =
+		strcmp(flag->name, "calibration") == 0 || strcmp(flag->name, "text") == 0 || strcmp(flag->name, "batch") == 0;
+	if (text && strcmp(value, "-") == 0)
+		value = "/dev/stdin";
 	switch (flag->kind) {
 	case FLAG_SWITCH:
 		*(bool *)field = true;

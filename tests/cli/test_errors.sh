@@ -22,6 +22,18 @@ expect 2 "no such command: 'evl'.*did you mean 'eval'" evl
 expect 2 "did you mean --text" eval good --txt plain.txt
 expect 2 "did you mean --sequence-length" eval good --sequence-lenght 8
 expect 2 "has no flag --frobnicate.*--help" eval good --frobnicate
+# what SparseGPT's and Wanda's scripts call it, where the command has it
+expect 2 "here it is --sequence-length" prune good -o out --seqlen 8
+expect 2 "here it is --pattern 2:4" prune good -o out --sparsity_type 2:4
+expect 2 "here it is --patterns LIST" compare good --sparsity 0.5
+expect 2 "did you mean --samples" prune good -o out --nsamples 8
+expect 2 "did you mean --sequence-length" prune good -o out --sequence_lenght 8
+expect 2 "has no flag --dataset.*here it is --text FILE" eval good --dataset wikitext2
+expect 2 "has no flag --wbits; 'fistapruner eval --help'" eval good --wbits 4
+expect 2 "has no flag --batch-size" prune good -o out --batch-size 8 # generate's
+expect 2 "damping is a solver setting: use --set damping" prune good -o out --damping 0.1
+expect 2 "method 'fast': must be one of .*; that is a preset" prune good -o out --method fast
+expect 2 "preset 'wanda': must be one of .*; that is a method" prune good -o out --preset wanda
 expect 2 "has no flag -z" eval good -z
 expect 2 "needs a value" eval good --text
 expect 2 "takes no value" inspect good --json=yes
