@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 enum { COPY_BLOCK = 1 << 20, PIECE_BYTES = 4 << 20, TRUNCATED = INT_MAX };
 
@@ -123,6 +124,20 @@ fp_status fp_join_path(char **out, fp_context *ctx, const char *folder, const ch
 	if (status == FP_OK)
 		snprintf(*out, (size_t)size, "%s%s%s", folder, separator, name);
 	return status;
+}
+
+fp_status fp_check_path(fp_context *ctx, const char *path)
+{
+	utf8proc_int32_t code;
+	utf8proc_ssize_t size;
+	for (const char *at = path; *at; at += size) {
+		size = utf8proc_iterate((const utf8proc_uint8_t *)at, -1, &code);
+		if (size <= 0)
+			return fp_fail(ctx, FP_ERROR_USAGE,
+						   "%s: is not UTF-8 from byte %lld on, and results in JSON must be: rename it", path,
+						   (long long)(at - path));
+	}
+	return FP_OK;
 }
 
 bool fp_is_directory(const char *path)

@@ -26,6 +26,8 @@ fp_status fp_read_file(char **out, int64_t *size, fp_context *ctx, const char *p
 
 /* "folder/name", or just name if it is absolute or folder is empty. The caller frees it with fp_free(). */
 fp_status fp_join_path(char **out, fp_context *ctx, const char *folder, const char *name);
+/* Refuses a path that a result could not name, because JSON is UTF-8. */
+fp_status fp_check_path(fp_context *ctx, const char *path);
 bool fp_is_directory(const char *path); /* follows symlinks */
 bool fp_is_file(const char *path);      /* follows symlinks */
 

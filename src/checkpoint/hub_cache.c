@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MAX_MODEL_NAME = 256, MAX_HASH_FILE = 4096 };
 
@@ -169,8 +170,15 @@ fp_status fp_find_model(char **out, fp_context *ctx, const char *model)
 {
 	*out = NULL;
 	struct model_name name;
+	fp_status status = fp_check_path(ctx, model);
+	if (status != FP_OK)
+		return status;
 	if (fp_is_directory(model))
 		return fp_copy_text(ctx, out, model);
+	const char *ending = strrchr(model, '.');
+	if (ending && strcasecmp(ending, ".gguf") == 0)
+		return fp_fail(ctx, FP_ERROR_INPUT,
+					   "%s: GGUF files are not read; give the directory of the safetensors checkpoint", model);
 	if (fp_is_file(model))
 		return fp_fail(ctx, FP_ERROR_INPUT, "%s: is a file; give its directory", model);
 	if (!parse_name(&name, model))

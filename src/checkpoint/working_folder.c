@@ -22,7 +22,9 @@ static fp_status resolve_target(fp_working_folder *folder, const char *directory
 {
 	fp_context *ctx = folder->ctx;
 	fp_status status;
-	char *wanted = NULL, *real = realpath(directory, NULL);
+	char *wanted = NULL, *real = NULL;
+	FP_TRY(fp_check_path(ctx, directory));
+	real = realpath(directory, NULL);
 	FP_TRY(fp_copy_text(ctx, &wanted, real ? real : directory));
 	size_t length = strlen(wanted);
 	while (length > 1 && wanted[length - 1] == '/')
@@ -93,10 +95,13 @@ fp_status fp_working_folder_check(const fp_working_folder *folder, const char *s
 	if (is_inside(folder->target, source))
 		return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: is inside the input %s; give a directory outside it",
 					   folder->target, source);
-	if (lstat(folder->target, &about) == 0 && !is_empty_directory(folder->target))
-		return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: exists already; remove it or name a new directory",
+	if (lstat(folder->target, &about) != 0 || is_empty_directory(folder->target))
+		return FP_OK;
+	if (!fp_is_directory(folder->target))
+		return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: exists already and is not a directory; name a new one",
 					   folder->target);
-	return FP_OK;
+	return fp_fail(folder->ctx, FP_ERROR_USAGE, "%s: exists already; name a new directory or remove this one",
+				   folder->target);
 }
 
 fp_status fp_working_folder_check_space(const fp_working_folder *folder, int64_t bytes)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/byte_source.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include <errno.h>
 #include <stdio.h>
@@ -65,6 +66,7 @@ fp_status fp_byte_source_open(fp_byte_source **out, fp_context *ctx, const char 
 	fp_status status = FP_OK;
 	fp_byte_source *source = NULL;
 	*out = NULL;
+	FP_TRY(fp_check_path(ctx, path));
 	FP_TRY(FP_NEW(ctx, &source, 1));
 	source->ctx = ctx;
 	FP_TRY(fp_copy_text(ctx, &source->path, path));

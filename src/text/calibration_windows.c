@@ -70,9 +70,9 @@ static fp_status sample_packed(const sampling *job)
 	if (there < wanted || there == 0) {
 		status = fp_fail(
 			ctx, FP_ERROR_INPUT,
-			"calibration: the text has %lld windows of %lld tokens, and %lld are needed; use more text, fewer samples "
-			"or a shorter length",
-			(long long)there, (long long)job->length, (long long)(wanted > 0 ? wanted : 1));
+			"--calibration: the text has %lld tokens, %lld windows of %lld, and %lld are needed; use more text, fewer "
+			"--samples or a shorter --sequence-length",
+			(long long)tokens.count, (long long)there, (long long)job->length, (long long)(wanted > 0 ? wanted : 1));
 		goto cleanup;
 	}
 	if (job->seed != 0)
@@ -126,8 +126,8 @@ static fp_status draw_document(const sampling *job, fp_mersenne *random, drawn_d
 		if (drawn->known == drawn->count && drawn->longest <= job->length)
 			return fp_fail(
 				job->ctx, FP_ERROR_INPUT,
-				"calibration: sampler c4 needs documents of more than %lld tokens; the longest of %lld has %lld; use "
-				"sampler packed or a shorter length",
+				"--calibration: --sampler c4 needs documents of more than %lld tokens; the longest of %lld has %lld; "
+				"use --sampler packed or a shorter --sequence-length",
 				(long long)job->length, (long long)drawn->count, (long long)drawn->longest);
 	}
 }

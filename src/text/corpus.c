@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/corpus.h"
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "text/byte_source.h"
 #include "tokenizer/unicode_text.h"
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { READ_SIZE = 1 << 17 };
+enum { READ_SIZE = 1 << 17, LOOK_AT = 1 << 20 };
 
 struct fp_corpus {
 	fp_text_buffer text; /* all documents, concatenated */
@@ -136,6 +137,32 @@ static void detect_layout(corpus_reader *reader)
 			reader->layout = reader->pending.bytes[i] == '{' ? LAYOUT_LINES : LAYOUT_PLAIN;
 }
 
+/* Some bytes that are no text are read all the same; a file with many of them is another kind of file, or in another
+ * encoding. */
+static fp_status check_is_text(const corpus_reader *reader)
+{
+	const char *text = reader->pending.bytes;
+	int64_t size = reader->pending.length < LOOK_AT ? reader->pending.length : LOOK_AT, wrong = 0;
+	if (size >= 4 && memcmp(text, "PAR1", 4) == 0)
+		return fp_fail(reader->ctx, FP_ERROR_INPUT,
+					   "%s: is a Parquet file; write its texts as JSON lines {\"text\": \"…\"}, as "
+					   "pandas.read_parquet(FILE).to_json(NAME, orient=\"records\", lines=True) does",
+					   reader->path);
+	for (int64_t i = 0; i < size; i++) {
+		int64_t valid = fp_utf8_valid_prefix(text + i, size - i);
+		for (int64_t end = i + valid; i < end; i++)
+			wrong += text[i] == '\0';
+		wrong += i < size;
+	}
+	if (wrong * 4 < size)
+		return FP_OK;
+	return fp_fail(
+		reader->ctx, FP_ERROR_INPUT,
+		"%s: is not text: %lld of its first %lld bytes are 0 or not UTF-8; must be plain text in UTF-8 or JSON "
+		"lines {\"text\": \"…\"}",
+		reader->path, (long long)wrong, (long long)size);
+}
+
 static fp_status read_all(corpus_reader *reader, fp_byte_source *source)
 {
 	fp_status status = FP_OK;
@@ -153,6 +180,7 @@ static fp_status read_all(corpus_reader *reader, fp_byte_source *source)
 		FP_TRY(fp_check_interrupt(reader->ctx));
 	} while (got > 0);
 	if (reader->layout != LAYOUT_LINES && reader->pending.length > 0) {
+		FP_TRY(check_is_text(reader));
 		reader->corpus->text = reader->pending;
 		reader->pending = (fp_text_buffer){0};
 		reader->corpus->plain = true;
@@ -172,8 +200,9 @@ fp_status fp_corpus_read(fp_corpus **out, fp_context *ctx, const char *path)
 	FP_TRY(fp_byte_source_open(&source, ctx, path));
 	FP_TRY(read_all(&reader, source));
 	if (reader.corpus->count == 0) {
-		status =
-			fp_fail(ctx, FP_ERROR_INPUT, "%s: has no text; must be plain text or JSON lines {\"text\": \"…\"}", path);
+		status = fp_fail(
+			ctx, FP_ERROR_INPUT, "%s: has no text; must be plain text or JSON lines {\"text\": \"…\"}%s", path,
+			fp_is_file(path) ? "" : "; a pipe can be read only once, so give a file if this run reads it again");
 		goto cleanup;
 	}
 	*out = reader.corpus;

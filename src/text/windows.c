@@ -87,10 +87,11 @@ fp_status fp_windows_evaluation(fp_windows *out, fp_context *ctx, fp_tokenizer *
 	if (chosen->most_windows > 0 && count > chosen->most_windows)
 		count = chosen->most_windows;
 	if (count == 0) {
-		status = fp_fail(
-			ctx, FP_ERROR_INPUT,
-			"%s: has %lld tokens by protocol '%s', less than one window of %lld; use more text or a shorter length",
-			path, (long long)tokens.count, protocol, (long long)length);
+		status =
+			fp_fail(ctx, FP_ERROR_INPUT,
+					"%s: has %lld tokens by protocol '%s', less than one window of %lld; use more text or a shorter "
+					"--sequence-length",
+					path, (long long)tokens.count, protocol, (long long)length);
 		goto cleanup;
 	}
 	*out = (fp_windows){.ids = tokens.ids, .count = count, .length = length};

@@ -91,7 +91,19 @@ expect 2 "50%" inspect good --pattern half
 expect 4 "cuda|device" eval good --text plain.txt --device cuda:99
 expect 2 "toaster.*cpu" eval good --text plain.txt --device toaster
 
+# names that no JSON can hold are refused before the work, not after it
+latin1=$(printf 'caf\351')
+cp -r good "$latin1"
+cp plain.txt "$latin1.txt"
+expect 2 "is not UTF-8 from byte 3 on" inspect "$latin1"
+expect 2 "is not UTF-8 from byte 3 on" eval good --text "$latin1.txt" --sequence-length 32
+expect 2 "is not UTF-8 from byte 3 on" prune good -o "$latin1-out" --calibration plain.txt --samples 8
+
+# the output
+expect 2 "plain.txt: exists already and is not a directory" prune good -o plain.txt --calibration plain.txt --samples 8
+
 # the model
+expect 3 "model.gguf: GGUF files are not read" inspect good/model.gguf
 for command in "inspect" "eval --text plain.txt --sequence-length 32"; do
 	# shellcheck disable=SC2086 # words on purpose
 	set -- $command
@@ -133,7 +145,16 @@ expect 5 "nearly-pruned.*2:4.*1 time in 1 tensor" inspect nearly-pruned --patter
 expect 3 "no-such.txt" eval good --text no-such.txt
 expect 3 "no-such.txt" tokenize good --text no-such.txt
 expect 3 "empty.txt.*empty|empty.txt.*no text" eval good --text empty.txt
-expect 3 "short.txt.*window" eval good --text short.txt --sequence-length 32
+expect 3 "short.txt.*window.*--sequence-length" eval good --text short.txt --sequence-length 32
+expect 3 "tokens, 0 windows of 32, and 9 are needed; .*--samples.*--sequence-length" \
+	prune good -o out --calibration short.txt --samples 9 --sequence-length 32
+printf 'PAR1 and more' >table.parquet
+printf 'w\0o\0r\0d\0' >utf16.txt
+expect 3 "table.parquet: is a Parquet file.*JSON lines" eval good --text table.parquet
+expect 3 "utf16.txt: is not text: 4 of its first 8 bytes are 0 or not UTF-8" prune good -o out --calibration utf16.txt
+# a dash is standard input, which is empty here
+expect 3 "/dev/stdin: has no text.*read only once" eval good --text -
+expect 3 "/dev/stdin: has no text" prune good -o out --calibration -
 expect 2 "64 positions" eval good --text plain.txt --sequence-length 65
 expect 2 "2 tokens" eval good --text plain.txt --sequence-length 1
 expect 3 "corrupt.jsonl.gz" eval good --text corrupt.jsonl.gz

@@ -174,7 +174,7 @@ static void test_packed(void **state)
 		assert_int_equal(windows.count, 0);
 		fp_windows_free(&windows);
 	}
-	assert_fails(ctx, FP_ERROR_INPUT, "6 windows of 2 tokens, and 7 are needed",
+	assert_fails(ctx, FP_ERROR_INPUT, "6 windows of 2, and 7 are needed",
 				 fp_windows_calibration(&windows, ctx, tokenizer, paths, 2, "packed", 7, 2, 0));
 	fp_tokenizer_free(tokenizer);
 }
