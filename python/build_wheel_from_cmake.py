@@ -3,7 +3,8 @@
 the Python files and the demo's models. It uses the standard library only.
 
     pip install ./python                       for this machine, with its libraries
-    pip wheel --no-deps -C portable=1 ./python for others: everything but an old glibc is inside
+    pip wheel --no-deps --config-settings portable=1 ./python
+                                              for others: everything but an old glibc is inside
 
 The environment variable FISTAPRUNER_BUILD names a build folder that is packed as it is. FISTAPRUNER_NVCC12
 names a compiler of CUDA 12: a portable wheel then has a second CUDA module, which it makes.

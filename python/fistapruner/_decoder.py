@@ -2,12 +2,12 @@
 """The decoder layers of a PyTorch model, one at a time: their inputs, the inputs of their linear
 operators by hooks, and sums over tokens of these."""
 import dataclasses
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
 
-from ._session import UsageError
+from ._session import InputError, UsageError
 
 
 class _Stop(Exception):
@@ -26,23 +26,50 @@ class Call:
         return output[0] if isinstance(output, tuple) else output
 
 
+def check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model must be a torch.nn.Module, not {type(model).__name__}; prune_checkpoint() takes a path")
+    for name, tensor in model.named_parameters():
+        if tensor.is_meta:
+            raise UsageError(f"{name} is on the meta device, without values: load the model's weights, without offloading")
+
+
 def find_layers(model: nn.Module) -> Tuple[str, nn.ModuleList]:
-    """The longest list of modules of one class: the decoder layers."""
+    """The longest list of modules of one class that is in no other list (of experts, say): the decoder layers."""
     lists = [(name, module) for name, module in model.named_modules()
              if isinstance(module, nn.ModuleList) and len(module) > 0 and len({type(child) for child in module}) == 1]
+    lists = [row for row in lists if not any(row[0].startswith(f"{name}.") for name, _ in lists)]
     if not lists:
         raise UsageError(f"{type(model).__name__} has no list of decoder layers; give it as layers=")
     return max(lists, key=lambda row: len(row[1]))
 
 
-def window_list(windows: Any, device: torch.device) -> List[torch.Tensor]:
+def vocabulary_of(model: nn.Module) -> Optional[int]:
+    try:
+        return getattr(model.get_input_embeddings(), "num_embeddings", None)  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def window_list(windows: Any, device: torch.device, vocabulary: Optional[int]) -> List[torch.Tensor]:
     """Windows of token ids as tensors of 1 × length."""
-    rows = [torch.as_tensor(row, dtype=torch.long, device=device).reshape(1, -1) for row in windows]
+    rule = "windows must be whole numbers, token ids: a tensor of windows × length, or a list of windows"
+    if isinstance(windows, (str, Mapping)):
+        raise UsageError(f"{rule}, not {type(windows).__name__}")
+    try:
+        rows = [torch.as_tensor(row, device=device) for row in windows]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{rule} ({error})") from None
     if not rows:
         raise UsageError("there are no windows of tokens")
-    if len({row.shape for row in rows}) > 1:
+    for row in rows:
+        if row.is_floating_point() or row.dtype == torch.bool or row.dim() == 0 or row.numel() != row.shape[-1] or row.numel() == 0:
+            raise UsageError(f"{rule}; a window has the shape {tuple(row.shape)} and the type {row.dtype}")
+        if vocabulary and not 0 <= int(row.min()) <= int(row.max()) < vocabulary:
+            raise UsageError(f"windows have token ids from {int(row.min())} to {int(row.max())}, and the model's vocabulary has {vocabulary}")
+    if len({row.numel() for row in rows}) > 1:
         raise UsageError("windows must have the same length: masks and positions of the first are used for all")
-    return rows
+    return [row.reshape(1, -1).long() for row in rows]
 
 
 def capture_calls(model: nn.Module, layers: Sequence[nn.Module], windows: List[torch.Tensor]) -> Tuple[List[Call], List[torch.Tensor]]:
@@ -65,7 +92,8 @@ def capture_calls(model: nn.Module, layers: Sequence[nn.Module], windows: List[t
         for hook in hooks:
             hook.remove()
     if len(calls) != len(layers):
-        raise UsageError(f"{len(layers)} decoder layers were called {len(calls)} times in a forward pass")
+        raise UsageError(f"{len(layers)} decoder layers ({type(layers[0]).__name__}) were called {len(calls)} times in a forward pass; "
+                         "give the list of the layers that are called one after the other as layers=")
     hook = layers[0].register_forward_pre_hook(note_input, with_kwargs=True)
     try:
         for window in windows:
@@ -166,3 +194,20 @@ def operators_in(layers: Sequence[nn.Module]) -> Iterator[Tuple[int, str, nn.Lin
         for name, module in layer.named_modules():
             if isinstance(module, nn.Linear):
                 yield index, name, module
+
+
+def check_weight(name: str, linear: nn.Linear) -> None:
+    weight = linear.weight.detach()
+    if weight.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64) or \
+            weight.shape != (linear.out_features, linear.in_features):
+        raise UsageError(f"{name}: {type(linear).__name__} with {weight.dtype} of shape {tuple(weight.shape)} is quantised; load the "
+                         "model in float16, bfloat16 or float32")
+    if not bool(torch.isfinite(weight).all()):
+        raise InputError(f"{name}: has NaN or infinity")
+
+
+def dense_parameters(layers: Sequence[nn.Module]) -> List[Tuple[str, int]]:
+    """Name in its layer and size of each matrix that is not in an nn.Linear: packed experts, GPT-2's Conv1D."""
+    linear = {id(module.weight) for _, _, module in operators_in(layers)}
+    return [(name, parameter.numel()) for layer in layers for name, parameter in layer.named_parameters()
+            if parameter.dim() > 1 and id(parameter) not in linear]

@@ -15,7 +15,7 @@ _TYPES = (torch.float16, torch.bfloat16)
 class SemiStructuredResult(Document):
     """Of to_semi_structured(). `operators` has the times in milliseconds."""
 
-    shown = (("tokens", number), ("converted", number), ("left", number), ("device", str))
+    shown = (("tokens", number), ("converted", number), ("left", number), ("device", str), ("note", str))
 
     def _tables(self) -> List[Table]:
         return [(("operator", "shape", "dense ms", "sparse ms", "faster", "result"),
@@ -111,4 +111,5 @@ def to_semi_structured(model: nn.Module, tokens: int = 4096, *, gain: float = 1.
         listener.close()
     converted = sum(row["result"] == "converted" for row in rows)
     return SemiStructuredResult(tokens=tokens, converted=converted, left=len(rows) - converted, operators=rows,
-                                device=torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
+                                device=torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU",
+                                **({} if found else {"note": "no nn.Linear is 2:4: prune with pattern=\"2:4\" first"}))

@@ -11,19 +11,22 @@ import copy
 import ctypes
 import re
 import time
+import warnings
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
 
 from . import _progress, prune_matrix
-from ._decoder import Call, Statistics, capture_calls, find_groups, find_layers, inputs_of, operators_in, window_list
+from ._decoder import (Call, Statistics, capture_calls, check_model, check_weight, dense_parameters, find_groups, find_layers, inputs_of,
+                       operators_in, vocabulary_of, window_list)
 from ._results import PruneResult
 from ._semi_structured import SemiStructuredResult, to_semi_structured
-from ._session import Progress, Session, UsageError, encode, library
+from ._session import Error, Progress, Session, UsageError, encode, library
 
 __all__ = ["prune", "to_semi_structured", "SemiStructuredResult"]
 
+_OF_CHECKPOINTS = ("basis", "quantize", "allocate", "adapt", "sampler", "samples", "sequence_length")
 _SEQUENTIAL = ("wanda", "sparsegpt", "admm", "alps")  # their scripts feed a layer with the pruned layers before it
 
 
@@ -96,7 +99,11 @@ class _Run:
             linear = self.layers[index].get_submodule(name)
             W = linear.weight.detach().double()
             C, energy = statistics.target(W, self.mix) if statistics.cross is not None else (None, None)
-            solution = self.solve(W.float().cpu().numpy(), A, None if C is None else C.float().cpu().numpy(), energy)
+            try:
+                solution = self.solve(W.float().cpu().numpy(), A, None if C is None else C.float().cpu().numpy(), energy)
+            except Error as error:
+                error.args = (f"{self.name(index, name)}: {error}",)
+                raise
             linear.weight.copy_(torch.from_numpy(solution.weights))
             self.operators.append({"name": self.name(index, name), "layer": index, "operator": name.rsplit(".", 1)[-1],
                                    "sparsity": float((linear.weight == 0).double().mean()),
@@ -117,6 +124,29 @@ def _feed(method: str, correction: Optional[str], preset: str, family: str) -> T
     return correction, correction
 
 
+def _expression(name: str, text: str) -> Any:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{name} '{text}': is not a regular expression: {error}") from None
+
+
+def _check_operators(prefix: str, layers: Sequence[nn.Module], chosen: Any) -> None:
+    linear = [(f"{prefix}.{index}.{name}.weight", module) for index, name, module in operators_in(layers)]
+    if not linear:
+        raise UsageError(f"the decoder layers ({type(layers[0]).__name__}) have no nn.Linear; prune_checkpoint() may know the model")
+    wanted = [row for row in linear if chosen(row[0])]
+    if not wanted:
+        raise UsageError(f"no linear operator was chosen; names are such as {linear[0][0]}")
+    for name, module in wanted:
+        check_weight(name, module)
+    left = dense_parameters(layers)
+    share = sum(size for _, size in left) / sum(parameter.numel() for layer in layers for parameter in layer.parameters())
+    if share > 0.1:
+        warnings.warn(f"{share:.0%} of the decoder layers' weights are in no nn.Linear, such as {max(left, key=lambda row: row[1])[0]}, and "
+                      "stay dense; prune_checkpoint() may prune them", stacklevel=3)
+
+
 def prune(model: nn.Module, windows: Any, *, pattern: str = "50%", method: str = "fista", preset: str = "fast",
           correction: Optional[str] = None, mix: Optional[float] = None, only: str = "", skip: str = "",
           layers: Optional[nn.ModuleList] = None, progress: Progress = True, **settings: Any) -> PruneResult:
@@ -131,8 +161,13 @@ def prune(model: nn.Module, windows: Any, *, pattern: str = "50%", method: str =
     layers       the list of decoder layers; None: it is found
 
     What concerns whole checkpoints is not done here: the basis, the importance of rows, the update of
-    biases and the fit of preset "best". For these use prune_checkpoint().
+    biases and the fit of preset "best". For these use prune_checkpoint(). An error or Ctrl-C on the way
+    leaves the operators that were pruned before it as they are then.
     """
+    check_model(model)
+    for name in _OF_CHECKPOINTS:
+        if settings.get(name, "none") != "none":
+            raise UsageError(f"{name}= has no effect on a model in memory: use prune_checkpoint()")
     if preset == "best":
         raise UsageError("preset 'best' fits whole layers, which needs a checkpoint: use prune_checkpoint(), or preset='fast'")
     family = str(getattr(getattr(model, "config", None), "model_type", ""))
@@ -142,20 +177,23 @@ def prune(model: nn.Module, windows: Any, *, pattern: str = "50%", method: str =
         ((name, module) for name, module in model.named_modules() if module is layers), ("layers", layers))
     listener, began, training = _progress.listener(progress), time.monotonic(), model.training
 
+    wanted, unwanted = _expression("only", only), _expression("skip", skip)
+
     def chosen(name: str) -> bool:
-        return bool((not only or re.search(only, name)) and not (skip and re.search(skip, name)))
+        return bool(wanted.search(name) and not (skip and unwanted.search(name)))
 
     def solve(W: Any, A: Any, C: Any, energy: Optional[float]) -> Any:
         return prune_matrix(W, A, C, energy=energy, pattern=pattern, family=family, method=method, preset=preset, **settings)
 
+    with Session({"pattern": pattern, "method": method, "preset": preset, **settings}):
+        pass  # are they valid?
+    _check_operators(prefix, list(found), chosen)
     model.eval()
     try:
         with torch.no_grad():
-            rows = window_list(windows, next(model.parameters()).device)
+            rows = window_list(windows, next(model.parameters()).device, vocabulary_of(model))
             calls, hidden = capture_calls(model, list(found), rows)
             run = _Run(prefix, list(found), calls, hidden, feed, weight, chosen, solve, listener)
-            if run.total == 0:
-                raise UsageError("no linear operator was chosen")
             for index in range(len(found)):
                 run.prune_layer(index)
     finally:

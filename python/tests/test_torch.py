@@ -121,9 +121,36 @@ class Prune(unittest.TestCase):
     def test_invalid(self):
         model = transformers.AutoModelForCausalLM.from_pretrained(MODELS / "llama-demo", dtype=torch.float32)
         for message, rows, more in [("no windows", [], {}), ("same length", [[1, 2], [1, 2, 3]], {}), ("best", [[1, 2]], {"preset": "best"}),
-                                    ("correction", [[1, 2]], {"correction": "some"}), ("no linear", [[1, 2]], {"only": "nothing"})]:
+                                    ("correction", [[1, 2]], {"correction": "some"}), ("no linear", [[1, 2]], {"only": "nothing"}),
+                                    ("not str", "Once", {}), ("not dict", {"input_ids": [[1, 2]]}, {}), ("token ids", torch.rand(1, 2), {}),
+                                    ("token ids", torch.tensor([1, 2]), {}), ("from 1 to 99999.*vocabulary", [[1, 99999]], {}),
+                                    ("regular expression", [[1, 2]], {"only": "("}), ("^pattern '50'", [[1, 2]], {"pattern": "50"}),
+                                    ("^'sparsity'", [[1, 2]], {"sparsity": 0.5}), ("^quantize=", [[1, 2]], {"quantize": "int4"})]:
             with self.assertRaisesRegex(fistapruner.UsageError, message):
                 fistapruner.torch.prune(model, rows, progress=None, **more)
+
+    def test_invalid_models(self):
+        def load():
+            return transformers.AutoModelForCausalLM.from_pretrained(MODELS / "llama-demo", dtype=torch.float32)
+
+        empty, quantised, broken = load().to("meta"), load(), load()
+        quantised.model.layers[1].mlp.up_proj.weight = torch.nn.Parameter(torch.zeros(8, 1, dtype=torch.uint8), requires_grad=False)
+        broken.model.layers[1].mlp.up_proj.weight.data[0, 0] = float("nan")
+        gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2))
+        for kind, message, model in [(fistapruner.UsageError, "takes a path", "models/llama-demo"), (fistapruner.UsageError, "meta device", empty),
+                                     (fistapruner.UsageError, r"layers\.1\.mlp\.up_proj.*uint8.*quantised", quantised),
+                                     (fistapruner.InputError, r"layers\.1\.mlp\.up_proj.*NaN", broken),
+                                     (fistapruner.UsageError, "GPT2Block.*no nn.Linear", gpt2)]:
+            with self.assertRaisesRegex(kind, message):
+                fistapruner.torch.prune(model, [[1, 2]], progress=None)
+        self.assertTrue((broken.model.layers[0].mlp.up_proj.weight != 0).all())  # nothing was changed
+
+    def test_experts_stay_dense(self):
+        model = transformers.MixtralForCausalLM(transformers.MixtralConfig(
+            vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            num_local_experts=2))
+        with self.assertWarnsRegex(UserWarning, "in no nn.Linear, such as .*experts.*stay dense"):
+            fistapruner.torch.prune(model, [[1, 2]], method="magnitude", progress=None)
 
 
 class Notebook(unittest.TestCase):
