@@ -292,13 +292,16 @@ static fp_status unknown_flag(const fp_cli_command *command, const char *word, s
 						command->name);
 }
 
+/* True for files that may be standard input, written as "-". */
+static bool is_text(const struct own_flag *flag)
+{
+	return strcmp(flag->name, "calibration") == 0 || strcmp(flag->name, "text") == 0 ||
+		   strcmp(flag->name, "batch") == 0;
+}
+
 static fp_status store(fp_cli_options *options, fp_context *ctx, const struct own_flag *flag, const char *value)
 {
 	void *field = (char *)options + flag->field;
-	bool text =
-		strcmp(flag->name, "calibration") == 0 || strcmp(flag->name, "text") == 0 || strcmp(flag->name, "batch") == 0;
-	if (text && strcmp(value, "-") == 0)
-		value = "/dev/stdin";
 	switch (flag->kind) {
 	case FLAG_SWITCH:
 		*(bool *)field = true;
@@ -385,7 +388,7 @@ static fp_status parse_flag(fp_cli_options *options, fp_context *ctx, int count,
 			FP_ERROR_USAGE, "%s needs a value: %s %s%s", word, word, value_word,
 			flag && flag->kind == FLAG_TASK ? "; 'fistapruner eval --help' says where the files come from" : "");
 	if (flag)
-		return store(options, ctx, flag, value);
+		return store(options, ctx, flag, strcmp(value, "-") == 0 && is_text(flag) ? "/dev/stdin" : value);
 	fp_status status = fp_settings_set(options->settings, ctx, setting->name, value);
 	if (status != FP_OK)
 		return fp_cli_error(status, "--%.*s: %s", (int)strcspn(word + 2, "="), word + 2, fp_context_message(ctx));
