@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FP_MESSAGE_SIZE = 1024 };
+enum { FP_MESSAGE_SIZE = 2048 };
 
 struct fp_context {
 	char message[FP_MESSAGE_SIZE]; /* of the last failed call */

@@ -7,7 +7,7 @@
 #define ADDRESS(name) &fp_architecture_##name,
 static const fp_architecture *const architectures[] = {FP_ARCHITECTURES(ADDRESS)};
 
-enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0], LIST_SIZE = 1024 };
+enum { ARCHITECTURE_COUNT = sizeof architectures / sizeof architectures[0], LIST_SIZE = 1536 };
 
 static void list_names(char text[LIST_SIZE])
 {

@@ -32,8 +32,10 @@ typedef struct fp_architecture {
 	const char *embedding_norm;           /* outside the layers, as `embedding` */
 	const char *query_norm, *key_norm;
 	/* Of layers with experts: the router, the experts (each: experts + "." + index + "." + name), and the expert that
-	 * reads every token (shared + "." + name) with its gate. */
-	const char *router, *experts, *expert_operators[FP_EXPERT_ROLES], *shared, *shared_gate;
+	 * reads every token (shared + "." + name) with its gate; what is added to scores (correction +
+	 * ".e_score_correction_bias"), a vector, or a matrix with this many rows. */
+	const char *router, *experts, *expert_operators[FP_EXPERT_ROLES], *shared, *shared_gate, *correction;
+	int correction_rows;
 } fp_architecture;
 
 /* The row for a config.json, or an error that lists the supported architectures. */
@@ -58,6 +60,18 @@ void fp_config_set_unrotated(fp_model_config *config, int64_t layer);
 /* Reads num_experts_per_tok, and for `count_key` the number of experts. */
 fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count, int64_t active,
 							fp_model_config *config);
+/* What families of the form of DeepSeek V3 call their experts' switches: sigmoid scores with a correction, in groups, with
+ * a factor, behind a few layers without experts. What is not given here is read from the config. */
+typedef struct fp_sigmoid_defaults {
+	int64_t count, active, first; /* first: layers without experts */
+	bool normalised;
+} fp_sigmoid_defaults;
+fp_status fp_config_sigmoid_experts(const fp_config_reader *reader, const fp_sigmoid_defaults *defaults,
+									fp_model_config *config);
+/* Marks a layer as one without experts. */
+void fp_config_set_dense(fp_model_config *config, int64_t layer);
+/* config->inner ← 0 if every layer has experts. */
+void fp_config_drop_inner(fp_model_config *config);
 /* Reads mlp_only_layers and decoder_sparse_step: which layers have no experts (Qwen). */
 fp_status fp_config_sparse_layers(const fp_config_reader *reader, fp_model_config *config);
 /* config->head_dim ← hidden_size / num_attention_heads, which must divide. */
@@ -103,7 +117,8 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(mistral3)                                                                                                        \
 	X(ministral)                                                                                                       \
 	X(ministral3)                                                                                                      \
-	X(olmo)
+	X(olmo)                                                                                                            \
+	X(glm4_moe)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

@@ -6,6 +6,8 @@
 #include "model/model_parts.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* The final norm's weights divide its bias: (β/γ)R. *bad ← true if one is zero where the bias is not. */
 static fp_status divides_by_zero(fp_model *model, bool *bad)
@@ -35,8 +37,24 @@ cleanup:
 	return status;
 }
 
-static const char *why_not_stream(const fp_model_config *c, bool zero_weight)
+/* Whether the file has layers behind the model's last one, or such as predict further tokens (MTP). They are not pruned. */
+static bool has_further_layers(const fp_model *model)
 {
+	char layers[64];
+	int length = snprintf(layers, sizeof layers, "%s%s.", model->prefix, model->architecture->layers);
+	for (int64_t i = 0; i < fp_checkpoint_tensor_count(model->checkpoint); i++) {
+		const char *name = fp_checkpoint_tensor(model->checkpoint, i)->name;
+		if (strstr(name, "mtp_") || strstr(name, "mtp."))
+			return true;
+		if (strncmp(name, layers, (size_t)length) == 0 && strtoll(name + length, NULL, 10) >= model->config.layers)
+			return true;
+	}
+	return false;
+}
+
+static const char *why_not_stream(const fp_model *model, bool zero_weight)
+{
+	const fp_model_config *c = &model->config;
 	if (!c->pre_norm || c->branch_norm || c->sum_norm)
 		return "it has norms after its blocks";
 	if (c->embedding_norm)
@@ -49,6 +67,8 @@ static const char *why_not_stream(const fp_model_config *c, bool zero_weight)
 		return "its norms have biases, but the operators after them have none to take these";
 	if (c->sees_images)
 		return "what it sees of images is written into the stream in the basis of the checkpoint";
+	if (has_further_layers(model))
+		return "its file has layers that predict further tokens, which read the stream in the basis of the checkpoint";
 	return zero_weight ? "its final norm has a weight of zero" : NULL;
 }
 
@@ -57,8 +77,9 @@ fp_status fp_basis_freedom_of(fp_basis_freedom *out, fp_model *model)
 	const fp_model_config *c = &model->config;
 	bool zero_weight;
 	fp_status status = divides_by_zero(model, &zero_weight);
-	*out = (fp_basis_freedom){
-		.stream = why_not_stream(c, zero_weight), .value = true, .query = c->head_norm == FP_HEADS_PLAIN && !c->rotary};
+	*out = (fp_basis_freedom){.stream = why_not_stream(model, zero_weight),
+							  .value = true,
+							  .query = c->head_norm == FP_HEADS_PLAIN && !c->rotary};
 	return status;
 }
 

@@ -16,7 +16,7 @@ static const struct {
 	{"gelu_fast", FP_GELU_TANH},
 };
 
-enum { ACTIVATION_COUNT = sizeof activations / sizeof activations[0], TEXT_SIZE = 1280, SPELLING_SIZE = 64 };
+enum { ACTIVATION_COUNT = sizeof activations / sizeof activations[0], TEXT_SIZE = 1792, SPELLING_SIZE = 64 };
 
 fp_status fp_config_fail(const fp_config_reader *reader, const char *key, const char *format, ...)
 {

@@ -23,8 +23,7 @@ int64_t fp_expert_space_bytes(const fp_model *model, int64_t tokens, fp_dtype ty
 	int64_t places = tokens * experts->active, wide = (int64_t)sizeof(float);
 	if (experts->count == 0)
 		return 0;
-	return fp_routing_bytes(model, tokens) +
-		   tokens * wide * (experts->count + (experts->shared > 0) + (narrow ? c->hidden : 0)) +
+	return fp_routing_bytes(model, tokens) + tokens * wide * (fp_routing_columns(experts) + (narrow ? c->hidden : 0)) +
 		   places * (fp_dtype_size(type) * (c->hidden + 2 * experts->inner) + (narrow ? wide * c->hidden : 0));
 }
 
@@ -39,7 +38,7 @@ fp_status fp_expert_space_new(fp_expert_space *out, const fp_model *model, int64
 	if (experts->count == 0)
 		return FP_OK;
 	FP_TRY(fp_routing_new(&out->routing, model, tokens));
-	FP_TRY(fp_matrix_new(be, &out->logits, tokens, experts->count + (experts->shared > 0), FP_F32));
+	FP_TRY(fp_matrix_new(be, &out->logits, tokens, fp_routing_columns(experts), FP_F32));
 	FP_TRY(fp_matrix_new(be, &out->rows, places, c->hidden, type));
 	FP_TRY(fp_matrix_new(be, &out->gate, places, experts->inner, type));
 	FP_TRY(fp_matrix_new(be, &out->up, places, experts->inner, type));
@@ -97,7 +96,7 @@ fp_status fp_experts_route(const fp_layer *layer, fp_expert_space *space, fp_mat
 	if (follow)
 		return FP_OK;
 	FP_TRY(fp_experts_logits(layer, y, logits));
-	FP_TRY(fp_routing_set(&space->routing, logits));
+	FP_TRY(fp_routing_set(&space->routing, logits, layer->correction));
 cleanup:
 	return status;
 }

@@ -34,7 +34,7 @@ fp_status fp_experts_forward_taped(const fp_layer *layer, fp_tape *tape, fp_matr
 	fp_routing *routing = &own->routing;
 	fp_matrix logits = fp_tape_used(tape, own->logits);
 	FP_TRY(fp_experts_logits(layer, y, logits));
-	FP_TRY(fp_routing_set(routing, logits));
+	FP_TRY(fp_routing_set(routing, logits, layer->correction));
 	fp_matrix x = places_of(tape, own->x), gate = places_of(tape, own->gate), up = places_of(tape, own->up),
 			  z = places_of(tape, own->z), scaled = places_of(tape, own->scaled), out = places_of(tape, own->out);
 	FP_TRY(be->transformer->gather_rows(be, routing->token, (fp_matrix){0}, rounded_y, x));
@@ -133,7 +133,7 @@ fp_status fp_experts_backward(const fp_layer *layer, fp_tape *tape, fp_matrix d,
 	fp_expert_tape *own = &tape->experts;
 	const fp_routing *routing = &own->routing;
 	const fp_wanted gradients = {.gradients = want->gradients, .add = want->add};
-	bool shared = !fp_matrix_is_absent(layer->shared_gate);
+	bool shared = fp_layer_has_shared(layer);
 	fp_matrix rows = places_of(tape, own->d), x = places_of(tape, own->x), z = places_of(tape, own->z),
 			  dz = places_of(tape, own->dz), dgate = places_of(tape, own->dgate), dup = places_of(tape, own->dup),
 			  dx = places_of(tape, own->out), dweight = own->dweight;

@@ -15,9 +15,77 @@ cleanup:
 	return status;
 }
 
-static void set_dense(fp_model_config *config, int64_t layer)
+/* Reads n_group and topk_group. All experts in one group are as good as none. */
+static fp_status read_groups(const fp_config_reader *reader, fp_experts_config *experts)
+{
+	fp_status status;
+	int64_t size;
+	FP_TRY(fp_config_integer_or(reader, "n_group", 1, FP_MAX_EXPERT_GROUPS, 1, &experts->groups));
+	FP_TRY(fp_config_integer_or(reader, "topk_group", 1, FP_MAX_EXPERT_GROUPS, 1, &experts->active_groups));
+	size = experts->count / experts->groups;
+	if (experts->groups == 1)
+		experts->groups = 0;
+	else if (experts->count % experts->groups != 0 || size < 2)
+		FP_TRY(fp_config_fail(reader, "n_group",
+							  "must divide the number of experts into groups of at least 2, but is %lld for %lld "
+							  "experts; 1 is always possible",
+							  (long long)experts->groups, (long long)experts->count));
+	else if (experts->active_groups > experts->groups || experts->active_groups * size < experts->active)
+		FP_TRY(fp_config_fail(reader, "topk_group",
+							  "must be at most n_group, %lld, and enough groups of %lld experts for the %lld of a "
+							  "token, but is %lld",
+							  (long long)experts->groups, (long long)size, (long long)experts->active,
+							  (long long)experts->active_groups));
+cleanup:
+	return status;
+}
+
+void fp_config_set_dense(fp_model_config *config, int64_t layer)
 {
 	config->experts.dense[layer / 8] |= (uint8_t)(1U << (layer % 8));
+}
+
+void fp_config_drop_inner(fp_model_config *config)
+{
+	for (int64_t i = 0; i < config->layers; i++)
+		if (!fp_config_has_experts(config, i))
+			return;
+	config->inner = 0;
+}
+
+/* Reads first_k_dense_replace: how many of the first layers have no experts. */
+static fp_status read_first_dense(const fp_config_reader *reader, int64_t fallback, fp_model_config *config)
+{
+	int64_t first;
+	fp_status status = fp_config_integer_or(reader, "first_k_dense_replace", 0, FP_MAX_LAYERS, fallback, &first);
+	if (status != FP_OK)
+		return status;
+	for (int64_t i = 0; i < first && i < config->layers; i++)
+		fp_config_set_dense(config, i);
+	fp_config_drop_inner(config);
+	return FP_OK;
+}
+
+fp_status fp_config_sigmoid_experts(const fp_config_reader *reader, const fp_sigmoid_defaults *defaults,
+									fp_model_config *config)
+{
+	fp_status status;
+	fp_experts_config *experts = &config->experts;
+	int64_t shared;
+	double scale;
+	FP_TRY(fp_config_experts(reader, "n_routed_experts", defaults->count, defaults->active, config));
+	FP_TRY(read_groups(reader, experts));
+	FP_TRY(fp_config_integer_or(reader, "moe_intermediate_size", 1, FP_MAX_DIMENSION, 1408, &experts->inner));
+	FP_TRY(fp_config_integer_or(reader, "n_shared_experts", 1, MOST_EXPERTS, 1, &shared));
+	FP_TRY(fp_config_flag_or(reader, "norm_topk_prob", defaults->normalised, &experts->normalised));
+	FP_TRY(fp_config_positive_or(reader, "routed_scaling_factor", 1, &scale));
+	FP_TRY(read_first_dense(reader, defaults->first, config));
+	experts->shared = shared * experts->inner;
+	experts->scale = (float)scale;
+	experts->sigmoid = experts->corrected = true;
+	experts->least = 1e-20F; /* transformers adds it to the sum, which changes nothing but a sum of 0 */
+cleanup:
+	return status;
 }
 
 fp_status fp_config_sparse_layers(const fp_config_reader *reader, fp_model_config *config)
@@ -28,7 +96,7 @@ fp_status fp_config_sparse_layers(const fp_config_reader *reader, fp_model_confi
 	FP_TRY(fp_config_integer_or(reader, "decoder_sparse_step", 1, FP_MAX_LAYERS, 1, &step));
 	for (int64_t i = 0; i < config->layers; i++)
 		if ((i + 1) % step != 0)
-			set_dense(config, i);
+			fp_config_set_dense(config, i);
 	if (list && !json_is_null(list) && !json_is_array(list))
 		FP_TRY(fp_config_fail(reader, "mlp_only_layers", "must be a list of layers"));
 	for (size_t i = 0; i < json_array_size(list); i++) {
@@ -37,12 +105,9 @@ fp_status fp_config_sparse_layers(const fp_config_reader *reader, fp_model_confi
 		if (layer < 0)
 			return fp_config_fail(reader, "mlp_only_layers", "must be a list of layers, from 0");
 		if (layer < config->layers) /* others match no layer */
-			set_dense(config, layer);
+			fp_config_set_dense(config, layer);
 	}
-	for (int64_t i = 0; i < config->layers; i++)
-		if (!fp_config_has_experts(config, i))
-			goto cleanup;
-	config->inner = 0; /* every layer has experts */
+	fp_config_drop_inner(config);
 cleanup:
 	return status;
 }

@@ -290,7 +290,6 @@ static fp_status experts_input(const fp_layer *layer, int group, const fp_layer_
 	fp_backend *be = workspace->be;
 	fp_expert_space *space = &workspace->experts;
 	fp_matrix y, own = fp_matrix_rows(workspace->normalised, 0, state->hidden.rows);
-	bool shared = !fp_matrix_is_absent(layer->shared_gate);
 	y = fp_matrix_is_absent(space->y) ? own : fp_matrix_rows(space->y, 0, state->hidden.rows);
 	FP_TRY(fp_layer_normalise(layer, FP_NORM_FEED, state->hidden, y));
 	FP_TRY(fp_experts_route(layer, space, y, state->routing));
@@ -298,7 +297,7 @@ static fp_status experts_input(const fp_layer *layer, int group, const fp_layer_
 		FP_TRY(be->memory->copy(be, own, y));
 	FP_TRY(fp_experts_input(layer, group, space, own));
 	*input = (fp_matrix){0};
-	if (!shared)
+	if (!fp_layer_has_shared(layer))
 		goto cleanup;
 	*input = own;
 	if (group == fp_role_group(FP_DOWN))

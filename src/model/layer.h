@@ -35,7 +35,8 @@ typedef struct fp_layer {
 	fp_held *held;
 	fp_matrix norm_weight[FP_NORM_COUNT], norm_bias[FP_NORM_COUNT];
 	fp_matrix query_norm, key_norm; /* 1 × head_dim, or 1 × the width of all heads, or absent */
-	fp_matrix router, shared_gate; /* F32: experts × hidden, 1 × hidden; absent without experts, without a shared one */
+	/* F32: experts × hidden, 1 × experts, 1 × hidden; absent without experts, correction, gate of a shared expert */
+	fp_matrix router, correction, shared_gate;
 } fp_layer;
 
 /* Reads one layer from the checkpoint to the device. Non-finite weights are an error that names the tensor. */
@@ -120,6 +121,11 @@ fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state 
 static inline bool fp_layer_has_experts(const fp_layer *layer)
 {
 	return !fp_matrix_is_absent(layer->router);
+}
+/* Whether one of them reads every token. */
+static inline bool fp_layer_has_shared(const fp_layer *layer)
+{
+	return fp_layer_has_experts(layer) && fp_model_get_config(layer->model)->experts.shared > 0;
 }
 /* What the experts read, after fp_layer_input() for group 2 (gate and up) or 3 (down). */
 typedef struct fp_expert_rows {

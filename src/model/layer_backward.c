@@ -218,7 +218,7 @@ static fp_status forward_experts(const fp_layer *layer, fp_tape *tape)
 		FP_TRY(be->memory->copy(be, rounded_y, y));
 	FP_TRY(be->memory->copy(be, hidden2, hidden1));
 	FP_TRY(fp_experts_forward_taped(layer, tape, y, rounded_y, branches ? 0.0F : 1.0F, target));
-	if (!fp_matrix_is_absent(layer->shared_gate))
+	if (fp_layer_has_shared(layer))
 		FP_TRY(forward_shared(layer, tape, rounded_y, target));
 	if (branches)
 		FP_TRY(fp_layer_add_branch(layer, FP_NORM_BEHIND_FEED, target, work, hidden2));

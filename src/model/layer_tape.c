@@ -70,7 +70,7 @@ static void list_expert_parts(fp_tape *t, const fp_model *model, tape_part parts
 	fp_expert_tape *e = &t->experts;
 	const tape_part all[EXPERT_PART_COUNT] = {
 		{&e->y, c->hidden, some && rounds, FP_F32},
-		{&e->logits, experts->count + shared, some, FP_F32},
+		{&e->logits, fp_routing_columns(experts), some, FP_F32},
 		{&e->shared_z, fp_larger(c->inner, experts->shared), shared, rounded},
 		{&e->dshared, 1, shared, FP_F32},
 		{&e->x, c->hidden, some, rounded},

@@ -4,7 +4,7 @@
 #include "model/layer.h"
 #include "model/model_parts.h"
 
-enum { OTHER_PARTS = 2 * FP_NORM_COUNT + 4 };
+enum { OTHER_PARTS = 2 * FP_NORM_COUNT + 5 };
 
 int fp_layer_part_count(const fp_model *model)
 {
@@ -22,6 +22,7 @@ static fp_layer_part other_part(fp_layer *layer, const fp_layer_tensors *tensors
 	const fp_layer_part parts[] = {{tensors->query_norm, &layer->query_norm, false, true},
 								   {tensors->key_norm, &layer->key_norm, false, true},
 								   {tensors->router, &layer->router, false, false},
+								   {tensors->correction, &layer->correction, false, false},
 								   {tensors->shared_gate, &layer->shared_gate, false, false}};
 	return parts[number - FP_NORM_COUNT];
 }

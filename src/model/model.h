@@ -38,15 +38,23 @@ typedef enum fp_qkv_layout {
 
 /* A feed-forward part of which a router chooses a few gated blocks, the experts, for each token:
  *
- *     p = softmax(y Wrouterᵀ)
- *     what is added = Σ w_e expert_e(y) + σ(y·g) shared(y)    over the `active` experts of largest p
+ *     p = softmax(y Wrouterᵀ), or σ(y Wrouterᵀ)
+ *     what is added = Σ w_e expert_e(y) + shared(y), or + σ(y·g) shared(y)    over the `active` experts of largest p + b
  *
- * with w_e = p_e, or p_e divided by the sum of the chosen. */
+ * with w_e = s p_e, or s p_e / max(Σ p_e, least). With groups, experts are chosen from those groups only whose two largest
+ * p + b have the largest sums. */
+enum { FP_MAX_EXPERT_GROUPS = 256 };
 typedef struct fp_experts_config {
 	int64_t count, active;            /* count 0: no layer has experts */
 	int64_t inner;                    /* width of an expert */
 	int64_t shared;                   /* width of the expert that reads every token; 0: there is none */
+	bool shared_gated;                /* it has g */
+	bool sigmoid;                     /* p is σ of the logits, else softmax */
+	bool corrected;                   /* there is b */
 	bool normalised;                  /* weights are divided by their sum */
+	float least;                      /* of the sum */
+	float scale;                      /* s; 0: 1 */
+	int64_t groups, active_groups;    /* of count/groups experts each; 0: experts are chosen from all */
 	uint8_t dense[FP_MAX_LAYERS / 8]; /* bit by layer: one block of fp_model_config.inner in place of experts */
 } fp_experts_config;
 

@@ -11,7 +11,7 @@
 typedef struct fp_layer_tensors {
 	const fp_tensor_info **weight, **bias; /* by the operators' numbers */
 	const fp_tensor_info *norm_weight[FP_NORM_COUNT], *norm_bias[FP_NORM_COUNT];
-	const fp_tensor_info *query_norm, *key_norm, *router, *shared_gate;
+	const fp_tensor_info *query_norm, *key_norm, *router, *correction, *shared_gate;
 	fp_tensor_info weight_part[FP_ROLE_COUNT],
 		bias_part[FP_ROLE_COUNT]; /* where the above are parts; own their names */
 } fp_layer_tensors;
@@ -47,6 +47,12 @@ struct fp_model {
 /* Finds every tensor that the config requires and checks its type and shape. */
 fp_status fp_model_find_tensors(fp_model *model);
 void fp_model_forget_tensors(fp_model *model); /* frees model->layers */
+/* *out ← a tensor of a layer by its name without the layer's and without `kind`, which is "weight" or "bias"; rows = 0: a
+ * vector of `cols` entries. Fails if it is missing or of another shape. */
+fp_status fp_model_require(const fp_model *model, int64_t layer, const char *name, const char *kind, int64_t rows,
+						   int64_t cols, const fp_tensor_info **out);
+/* Those of a mixture of experts: the router, the operators of each expert, and those of the expert that reads every token. */
+fp_status fp_model_find_experts(fp_model *model, int64_t index);
 
 /* Allocates *out and uploads a tensor (rank 1: 1 × n), asynchronously if the backend can. Releases the
  * file's pages. */

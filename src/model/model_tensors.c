@@ -57,8 +57,8 @@ static fp_status require_outer(const fp_model *model, const char *name, const ch
 	return require(model, full, rows, cols, out);
 }
 
-static fp_status require_inner(const fp_model *model, int64_t layer, const char *name, const char *kind, int64_t rows,
-							   int64_t cols, const fp_tensor_info **out)
+fp_status fp_model_require(const fp_model *model, int64_t layer, const char *name, const char *kind, int64_t rows,
+						   int64_t cols, const fp_tensor_info **out)
 {
 	char full[NAME_SIZE];
 	snprintf(full, sizeof full, "%s%s.%lld.%s.%s", model->prefix, model->architecture->layers, (long long)layer, name,
@@ -114,11 +114,11 @@ static fp_status find_operator(fp_model *model, int64_t index, fp_role role, int
 	role_place place = place_of(&model->config, role, rows);
 	const fp_tensor_info *stored;
 	fp_status status;
-	FP_TRY(require_inner(model, index, name, "weight", transposed ? cols : place.stored,
-						 transposed ? place.stored : cols, &stored));
+	FP_TRY(fp_model_require(model, index, name, "weight", transposed ? cols : place.stored,
+							transposed ? place.stored : cols, &stored));
 	FP_TRY(take_part(model, stored, role, rows, &place, &layer->weight_part[role], &layer->weight[role]));
 	if (bias) {
-		FP_TRY(require_inner(model, index, name, "bias", 0, place.stored, &stored));
+		FP_TRY(fp_model_require(model, index, name, "bias", 0, place.stored, &stored));
 		FP_TRY(take_part(model, stored, role, rows, &place, &layer->bias_part[role], &layer->bias[role]));
 	}
 cleanup:
@@ -141,47 +141,16 @@ static fp_status find_norms(fp_model *model, int64_t index)
 		const char *name = i < 2 && c->norm_names[i] ? c->norm_names[i] : a->norms[i];
 		if (!present[i])
 			continue;
-		FP_TRY(require_inner(model, index, name, "weight", 0, c->hidden, &layer->norm_weight[i]));
+		FP_TRY(fp_model_require(model, index, name, "weight", 0, c->hidden, &layer->norm_weight[i]));
 		if (c->norm_bias)
-			FP_TRY(require_inner(model, index, name, "bias", 0, c->hidden, &layer->norm_bias[i]));
+			FP_TRY(fp_model_require(model, index, name, "bias", 0, c->hidden, &layer->norm_bias[i]));
 	}
 	if (c->head_norm != FP_HEADS_PLAIN) {
 		bool each = c->head_norm == FP_HEADS_NORM_EACH;
-		FP_TRY(require_inner(model, index, a->query_norm, "weight", 0, (each ? 1 : c->heads) * c->head_dim,
-							 &layer->query_norm));
-		FP_TRY(require_inner(model, index, a->key_norm, "weight", 0, (each ? 1 : c->kv_heads) * c->head_dim,
-							 &layer->key_norm));
-	}
-cleanup:
-	return status;
-}
-
-/* The router, the operators of each expert, and those of the expert that reads every token. */
-static fp_status find_experts(fp_model *model, int64_t index)
-{
-	fp_status status;
-	const fp_model_config *c = &model->config;
-	const fp_architecture *a = model->architecture;
-	const fp_experts_config *experts = &c->experts;
-	fp_layer_tensors *layer = &model->layers[index];
-	char name[NAME_SIZE / 2];
-	FP_TRY(require_inner(model, index, a->router, "weight", experts->count, c->hidden, &layer->router));
-	for (int64_t e = 0; e < experts->count; e++)
-		for (int i = 0; i < FP_EXPERT_ROLES; i++) {
-			bool down = FP_GATE + i == FP_DOWN;
-			snprintf(name, sizeof name, "%s.%lld.%s", a->experts, (long long)e, a->expert_operators[i]);
-			FP_TRY(require_inner(model, index, name, "weight", down ? c->hidden : experts->inner,
-								 down ? experts->inner : c->hidden,
-								 &layer->weight[fp_expert_operator(e, (fp_role)(FP_GATE + i))]));
-		}
-	if (experts->shared == 0)
-		goto cleanup;
-	FP_TRY(require_inner(model, index, a->shared_gate, "weight", 1, c->hidden, &layer->shared_gate));
-	for (int i = 0; i < FP_EXPERT_ROLES; i++) {
-		bool down = FP_GATE + i == FP_DOWN;
-		snprintf(name, sizeof name, "%s.%s", a->shared, a->expert_operators[i]);
-		FP_TRY(require_inner(model, index, name, "weight", down ? c->hidden : experts->shared,
-							 down ? experts->shared : c->hidden, &layer->weight[FP_GATE + i]));
+		FP_TRY(fp_model_require(model, index, a->query_norm, "weight", 0, (each ? 1 : c->heads) * c->head_dim,
+								&layer->query_norm));
+		FP_TRY(fp_model_require(model, index, a->key_norm, "weight", 0, (each ? 1 : c->kv_heads) * c->head_dim,
+								&layer->key_norm));
 	}
 cleanup:
 	return status;
@@ -213,7 +182,7 @@ static fp_status find_layer(fp_model *model, int64_t index)
 		if (roles[role].present)
 			FP_TRY(find_operator(model, index, (fp_role)role, roles[role].rows, roles[role].cols, roles[role].bias));
 	if (sparse)
-		FP_TRY(find_experts(model, index));
+		FP_TRY(fp_model_find_experts(model, index));
 	FP_TRY(find_norms(model, index));
 cleanup:
 	return status;

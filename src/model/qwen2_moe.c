@@ -38,6 +38,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	FP_TRY(
 		fp_config_integer_or(reader, "shared_expert_intermediate_size", 1, FP_MAX_DIMENSION, 5632, &experts->shared));
 	FP_TRY(fp_config_flag_or(reader, "norm_topk_prob", false, &experts->normalised));
+	experts->shared_gated = true;
 cleanup:
 	return status;
 }

@@ -88,6 +88,8 @@ static const freedom_case cases[] = {
 	{"mistral3-plain", "sees of images", false},
 	{"ministral3-plain", NULL, false},
 	{"olmo-plain", NULL, false},
+	{"glm4_moe-plain", NULL, false},
+	{"glm4_moe-groups", "predict further tokens", false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const models[] = {"mixtral-plain", "qwen2_moe-plain", "qwen2_moe-window", "qwen3_moe-plain"};
+static const char *const models[] = {"mixtral-plain",   "qwen2_moe-plain", "qwen2_moe-window",
+									 "qwen3_moe-plain", "glm4_moe-plain",  "glm4_moe-groups"};
 enum { MODEL_COUNT = sizeof models / sizeof *models, LAYER = 1, TOKENS = 37 };
 
 static float *download(const model_fixture *f, fp_matrix matrix)
@@ -24,29 +25,58 @@ static double sigmoid(double x)
 	return 1 / (1 + exp(-x));
 }
 
-/* Weights of one token by the definition: how many experts have a larger logit decides whether one is chosen. */
-static double plain_weights(const fp_experts_config *experts, const float *logits, double *weights)
+/* Whether fewer than `most` of `count` values exceed number i, or equal and precede it. */
+static bool is_among(const double *values, int64_t count, int64_t i, int64_t most)
 {
-	double all = 0, chosen = 0;
+	int64_t before = 0;
+	for (int64_t other = 0; other < count; other++)
+		before += values[other] > values[i] || (values[other] == values[i] && other < i);
+	return before < most;
+}
+
+/* Experts outside the best groups ← −1000. */
+static void leave_groups(const fp_experts_config *experts, double *scores)
+{
+	double sums[16];
+	int64_t size = experts->groups > 0 ? experts->count / experts->groups : 0;
+	for (int64_t g = 0; g < experts->groups; g++) {
+		sums[g] = 0;
+		for (int64_t i = 0; i < size; i++)
+			sums[g] += is_among(scores + g * size, size, i, 2) ? scores[g * size + i] : 0;
+	}
+	for (int64_t i = 0; i < experts->groups * size; i++)
+		if (!is_among(sums, experts->groups, i / size, experts->active_groups))
+			scores[i] = -1000;
+}
+
+/* Weights of one token by the definition: how many experts have a larger score decides whether one is chosen. */
+static double plain_weights(const fp_experts_config *experts, const float *logits, const float *correction,
+							double *weights)
+{
+	double all = 0, chosen = 0, p[16], scores[16];
 	for (int64_t e = 0; e < experts->count; e++)
 		all += exp((double)logits[e]);
 	for (int64_t e = 0; e < experts->count; e++) {
-		int64_t before = 0;
-		for (int64_t other = 0; other < experts->count; other++)
-			before += logits[other] > logits[e] || (logits[other] == logits[e] && other < e);
-		weights[e] = before < experts->active ? exp((double)logits[e]) / all : 0;
+		p[e] = experts->sigmoid ? sigmoid((double)logits[e]) : exp((double)logits[e]) / all;
+		scores[e] = p[e] + (experts->corrected ? (double)correction[e] : 0);
+	}
+	leave_groups(experts, scores);
+	for (int64_t e = 0; e < experts->count; e++) {
+		weights[e] = is_among(scores, experts->count, e, experts->active) ? p[e] : 0;
 		chosen += weights[e];
 	}
-	for (int64_t e = 0; e < experts->count && experts->normalised; e++)
-		weights[e] /= chosen;
-	return experts->normalised ? 1 : chosen;
+	double factor = (experts->scale > 0 ? (double)experts->scale : 1) / (experts->normalised ? chosen : 1);
+	for (int64_t e = 0; e < experts->count; e++)
+		weights[e] *= factor;
+	return chosen * factor;
 }
 
-static void check_token(const fp_routing *r, const fp_experts_config *experts, const float *logits, const float *weight,
+static void check_token(const fp_routing *r, const float *logits, const float *correction, const float *weight,
 						const float *share, const float *shared, int64_t token, int64_t *seen)
 {
-	double want[16], gate = experts->shared > 0 ? sigmoid((double)logits[experts->count]) : 0;
-	double sum = plain_weights(experts, logits, want) + gate;
+	const fp_experts_config *experts = r->config;
+	double want[16], gate = experts->shared_gated ? sigmoid((double)logits[experts->count]) : experts->shared > 0;
+	double sum = plain_weights(experts, logits, correction, want) + gate;
 	for (int64_t k = 0; k < r->active; k++) {
 		int32_t place = r->place[token * r->active + k], expert = r->expert[token * r->active + k];
 		assert_true(want[expert] > 0);
@@ -68,18 +98,25 @@ static void each_token_has_the_most_likely_experts(void **unused)
 		uint64_t seed = 5;
 		open_fixture(&f, models[m]);
 		const fp_experts_config *experts = &fp_model_get_config(f.model)->experts;
-		int64_t width = experts->count + (experts->shared > 0);
+		int64_t width = fp_routing_columns(experts);
 		fp_routing r;
-		fp_matrix logits;
+		fp_matrix logits, correction = {0};
+		float added[16];
 		assert_ok(f.ctx, fp_routing_new(&r, f.model, TOKENS + 3));
 		assert_ok(f.ctx, fp_matrix_new(f.be, &logits, TOKENS, width, FP_F32));
 		float *host = malloc((size_t)(TOKENS * width) * sizeof *host);
 		for (int64_t i = 0; i < TOKENS * width; i++)
 			host[i] = 2 * random_normal(&seed);
-		for (int64_t e = 0; e < experts->count; e++)
+		for (int64_t e = 0; e < experts->count; e++) {
 			host[e] = 0.5F; /* the first token's experts are all alike */
+			added[e] = e < 2 ? 0.5F : 0.2F * random_normal(&seed);
+		}
+		if (experts->corrected) {
+			assert_ok(f.ctx, fp_matrix_new(f.be, &correction, 1, experts->count, FP_F32));
+			assert_ok(f.ctx, f.be->memory->upload(f.be, correction, added, FP_F32, experts->count));
+		}
 		assert_ok(f.ctx, f.be->memory->upload(f.be, logits, host, FP_F32, width));
-		assert_ok(f.ctx, fp_routing_set(&r, logits));
+		assert_ok(f.ctx, fp_routing_set(&r, logits, correction));
 		assert_int_equal(fp_routing_places(&r), TOKENS * experts->active);
 		assert_int_equal(r.first[experts->count], TOKENS * experts->active);
 		assert_int_equal(r.expert[0], 0);
@@ -87,18 +124,19 @@ static void each_token_has_the_most_likely_experts(void **unused)
 			  *shared = experts->shared > 0 ? download(&f, r.shared_weight) : NULL;
 		int64_t *seen = calloc((size_t)fp_routing_places(&r), sizeof *seen);
 		for (int64_t t = 0; t < TOKENS; t++)
-			check_token(&r, experts, host + t * width, weight, share, shared, t, seen);
+			check_token(&r, host + t * width, added, weight, share, shared, t, seen);
 		for (int64_t i = 0; i < fp_routing_places(&r); i++)
 			assert_int_equal(seen[i], 1);
 		host[3] = NAN;
 		assert_ok(f.ctx, f.be->memory->upload(f.be, logits, host, FP_F32, width));
-		assert_int_equal(fp_routing_set(&r, logits), FP_ERROR_NUMERIC);
+		assert_int_equal(fp_routing_set(&r, logits, correction), FP_ERROR_NUMERIC);
 		free(seen);
 		free(weight);
 		free(share);
 		free(shared);
 		free(host);
 		fp_matrix_free(f.be, &logits);
+		fp_matrix_free(f.be, &correction);
 		fp_routing_free(&r);
 		close_fixture(&f);
 	}

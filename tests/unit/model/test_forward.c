@@ -107,6 +107,8 @@ static const char *const cases[] = {
 	"ministral3-plain",
 	"mistral3-ministral3",
 	"olmo-plain",
+	"glm4_moe-plain",
+	"glm4_moe-groups",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

@@ -29,7 +29,7 @@ static const char *const cases[] = {
 	"ernie4_5-bias",       "exaone4-plain",   "exaone4-full",      "starcoder2-plain",
 	"starcoder2-no-bias",  "olmoe-plain",     "olmoe-normalised",  "qwen2_vl-plain",
 	"qwen2_5_vl-plain",    "qwen3_vl-plain",  "mistral3-plain",    "ministral-plain",
-	"ministral3-plain",    "olmo-plain",
+	"ministral3-plain",    "olmo-plain",      "glm4_moe-plain",    "glm4_moe-groups",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 
