@@ -57,9 +57,9 @@ fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config 
 /* Marks a layer as one with full attention, or as one whose heads do not turn. */
 void fp_config_set_full(fp_model_config *config, int64_t layer);
 void fp_config_set_unrotated(fp_model_config *config, int64_t layer);
-/* Reads num_experts_per_tok, and for `count_key` the number of experts. */
-fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count, int64_t active,
-							fp_model_config *config);
+/* Reads the number of experts, and how many of them read a token. */
+fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count,
+							const char *active_key, int64_t active, fp_model_config *config);
 /* What families of the form of DeepSeek V3 call their experts' switches: sigmoid scores with a correction, in groups, with
  * a factor, behind a few layers without experts. What is not given here is read from the config. */
 typedef struct fp_sigmoid_defaults {
@@ -118,7 +118,8 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(ministral)                                                                                                       \
 	X(ministral3)                                                                                                      \
 	X(olmo)                                                                                                            \
-	X(glm4_moe)
+	X(glm4_moe)                                                                                                        \
+	X(ernie4_5_moe)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

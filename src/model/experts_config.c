@@ -2,15 +2,16 @@
 /* experts_config.c: what the config.json of a mixture of experts has in common between families. */
 #include "model/architecture.h"
 
-enum { MOST_EXPERTS = 4096 };
-
-fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count, int64_t active,
-							fp_model_config *config)
+fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count,
+							const char *active_key, int64_t active, fp_model_config *config)
 {
 	fp_status status;
 	fp_experts_config *experts = &config->experts;
-	FP_TRY(fp_config_integer_or(reader, count_key, 1, MOST_EXPERTS, count, &experts->count));
-	FP_TRY(fp_config_integer_or(reader, "num_experts_per_tok", 1, MOST_EXPERTS, active, &experts->active));
+	FP_TRY(fp_config_integer_or(reader, count_key, 1, FP_MAX_EXPERTS, count, &experts->count));
+	FP_TRY(fp_config_integer_or(reader, active_key, 1, FP_MAX_EXPERTS, active, &experts->active));
+	if (experts->active > experts->count)
+		FP_TRY(fp_config_fail(reader, active_key, "must be at most the number of experts, %lld, but is %lld",
+							  (long long)experts->count, (long long)experts->active));
 cleanup:
 	return status;
 }
@@ -73,10 +74,11 @@ fp_status fp_config_sigmoid_experts(const fp_config_reader *reader, const fp_sig
 	fp_experts_config *experts = &config->experts;
 	int64_t shared;
 	double scale;
-	FP_TRY(fp_config_experts(reader, "n_routed_experts", defaults->count, defaults->active, config));
+	FP_TRY(fp_config_experts(reader, "n_routed_experts", defaults->count, "num_experts_per_tok", defaults->active,
+							 config));
 	FP_TRY(read_groups(reader, experts));
 	FP_TRY(fp_config_integer_or(reader, "moe_intermediate_size", 1, FP_MAX_DIMENSION, 1408, &experts->inner));
-	FP_TRY(fp_config_integer_or(reader, "n_shared_experts", 1, MOST_EXPERTS, 1, &shared));
+	FP_TRY(fp_config_integer_or(reader, "n_shared_experts", 1, FP_MAX_EXPERTS, 1, &shared));
 	FP_TRY(fp_config_flag_or(reader, "norm_topk_prob", defaults->normalised, &experts->normalised));
 	FP_TRY(fp_config_positive_or(reader, "routed_scaling_factor", 1, &scale));
 	FP_TRY(read_first_dense(reader, defaults->first, config));

@@ -9,7 +9,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 		.activation = FP_SILU, .positions = 131072, .kv_heads = 8, .epsilon = 1e-5, .theta = 1e6};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_integer_or(reader, "sliding_window", 1, FP_MAX_DIMENSION, 0, &config->window));
-	FP_TRY(fp_config_experts(reader, "num_local_experts", 8, 2, config));
+	FP_TRY(fp_config_experts(reader, "num_local_experts", 8, "num_experts_per_tok", 2, config));
 	config->experts.inner = config->inner;
 	config->inner = 0; /* every layer has experts */
 	config->experts.normalised = true;

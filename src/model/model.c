@@ -18,9 +18,6 @@ static fp_status check_config(const fp_config_reader *reader, const fp_model_con
 	if (c->heads * c->head_dim > FP_MAX_DIMENSION)
 		return fp_config_fail(reader, "head_dim", "times num_attention_heads must be at most %lld, but is %lld",
 							  (long long)FP_MAX_DIMENSION, (long long)(c->heads * c->head_dim));
-	if (c->experts.active > c->experts.count)
-		return fp_config_fail(reader, "num_experts_per_tok", "must be at most the number of experts, %lld, but is %lld",
-							  (long long)c->experts.count, (long long)c->experts.active);
 	return FP_OK;
 }
 

@@ -43,7 +43,7 @@ typedef enum fp_qkv_layout {
  *
  * with w_e = s p_e, or s p_e / max(Σ p_e, least). With groups, experts are chosen from those groups only whose two largest
  * p + b have the largest sums. */
-enum { FP_MAX_EXPERT_GROUPS = 256 };
+enum { FP_MAX_EXPERTS = 4096, FP_MAX_EXPERT_GROUPS = 256 };
 typedef struct fp_experts_config {
 	int64_t count, active;            /* count 0: no layer has experts */
 	int64_t inner;                    /* width of an expert */

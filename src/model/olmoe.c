@@ -9,7 +9,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_no_clip(reader));
-	FP_TRY(fp_config_experts(reader, "num_experts", 64, 8, config));
+	FP_TRY(fp_config_experts(reader, "num_experts", 64, "num_experts_per_tok", 8, config));
 	FP_TRY(fp_config_flag_or(reader, "norm_topk_prob", false, &config->experts.normalised));
 	config->experts.inner = config->inner;
 	config->inner = 0; /* every layer has experts */

@@ -32,7 +32,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(read_window(reader, config));
 	FP_TRY(fp_config_flag_or(reader, "qkv_bias", true, &config->qkv_bias));
-	FP_TRY(fp_config_experts(reader, "num_experts", 60, 4, config));
+	FP_TRY(fp_config_experts(reader, "num_experts", 60, "num_experts_per_tok", 4, config));
 	FP_TRY(fp_config_sparse_layers(reader, config));
 	FP_TRY(fp_config_integer_or(reader, "moe_intermediate_size", 1, FP_MAX_DIMENSION, 1408, &experts->inner));
 	FP_TRY(

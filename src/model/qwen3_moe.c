@@ -15,7 +15,7 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 		FP_TRY(fp_config_integer_or(reader, "sliding_window", 1, FP_MAX_DIMENSION, 4096, &config->window));
 	/* transformers 5 writes the second name */
 	const char *count = fp_config_has(reader, "num_experts") ? "num_experts" : "num_local_experts";
-	FP_TRY(fp_config_experts(reader, count, 128, 8, config));
+	FP_TRY(fp_config_experts(reader, count, 128, "num_experts_per_tok", 8, config));
 	FP_TRY(fp_config_sparse_layers(reader, config));
 	FP_TRY(fp_config_integer_or(reader, "moe_intermediate_size", 1, FP_MAX_DIMENSION, 768, &experts->inner));
 	FP_TRY(fp_config_flag_or(reader, "norm_topk_prob", false, &experts->normalised));

@@ -10,7 +10,7 @@ models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistr
 	falcon-40b falcon-11b falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain cohere2-plain smollm3-plain
 	mixtral-plain qwen2_moe-plain qwen2_moe-window qwen3_moe-plain glm-plain glm4-plain seed_oss-plain ernie4_5-bias
 	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain ministral3-plain
-	olmo-plain glm4_moe-plain glm4_moe-groups"
+	olmo-plain glm4_moe-plain glm4_moe-groups ernie4_5_moe-plain ernie4_5_moe-interval"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1

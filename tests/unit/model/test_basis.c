@@ -90,6 +90,8 @@ static const freedom_case cases[] = {
 	{"olmo-plain", NULL, false},
 	{"glm4_moe-plain", NULL, false},
 	{"glm4_moe-groups", "predict further tokens", false},
+	{"ernie4_5_moe-plain", NULL, false},
+	{"ernie4_5_moe-interval", "predict further tokens", false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

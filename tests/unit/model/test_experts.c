@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const models[] = {"mixtral-plain",   "qwen2_moe-plain", "qwen2_moe-window",
-									 "qwen3_moe-plain", "glm4_moe-plain",  "glm4_moe-groups"};
+static const char *const models[] = {"mixtral-plain",      "qwen2_moe-plain",      "qwen2_moe-window",
+									 "qwen3_moe-plain",    "glm4_moe-plain",       "glm4_moe-groups",
+									 "ernie4_5_moe-plain", "ernie4_5_moe-interval"};
 enum { MODEL_COUNT = sizeof models / sizeof *models, LAYER = 1, TOKENS = 37 };
 
 static float *download(const model_fixture *f, fp_matrix matrix)
@@ -65,7 +66,8 @@ static double plain_weights(const fp_experts_config *experts, const float *logit
 		weights[e] = is_among(scores, experts->count, e, experts->active) ? p[e] : 0;
 		chosen += weights[e];
 	}
-	double factor = (experts->scale > 0 ? (double)experts->scale : 1) / (experts->normalised ? chosen : 1);
+	double factor = (experts->scale > 0 ? (double)experts->scale : 1) /
+					(experts->normalised ? fmax(chosen, (double)experts->least) : 1);
 	for (int64_t e = 0; e < experts->count; e++)
 		weights[e] *= factor;
 	return chosen * factor;

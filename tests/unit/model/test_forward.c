@@ -109,6 +109,8 @@ static const char *const cases[] = {
 	"olmo-plain",
 	"glm4_moe-plain",
 	"glm4_moe-groups",
+	"ernie4_5_moe-plain",
+	"ernie4_5_moe-interval",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
