@@ -22,9 +22,10 @@ typedef struct fp_tensor_info {
 	int shard;      /* index of its file */
 	int64_t offset; /* of its first byte in that file */
 	/* NULL: a tensor of the checkpoint. Otherwise a matrix or vector that is stored within this one (tensor_part.h): row
-	 * r of it is row first + r/run·step + r%run of `whole`, or column if that is transposed. */
+	 * r of it is row first + r/run·step + r%run of `whole`, or column if that is transposed; `base` entries of `whole`
+	 * are before the matrix that has these rows. */
 	const struct fp_tensor_info *whole;
-	int64_t first, run, step;
+	int64_t base, first, run, step;
 	bool transposed;
 	/* NULL: stored as it is. Otherwise it is decoded when it is read (tensor_coding.h), and `offset` means nothing. */
 	const struct fp_tensor_coding *coding;

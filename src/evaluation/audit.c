@@ -2,6 +2,7 @@
 #include "evaluation/audit.h"
 
 #include "base/memory.h"
+#include "checkpoint/tensor_part.h"
 
 #include <math.h>
 #include <string.h>
@@ -50,20 +51,12 @@ static uint64_t bits_at(const unsigned char *in, int64_t size)
 	return wide | word | half;
 }
 
-/* Where entry i of a part lies in its stored tensor. */
-static int64_t stored_entry(const fp_tensor_info *part, int64_t i)
-{
-	int64_t columns = part->rank == 2 ? part->shape[1] : 1, row = i / columns, column = i % columns;
-	int64_t line = part->first + row / part->run * part->step + row % part->run;
-	return part->transposed ? column * part->whole->shape[1] + line : line * columns + column;
-}
-
 /* Widens the bits of `count` entries of a tensor, from entry `first` on. */
 static void read_bits(uint64_t *out, const fp_tensor_info *tensor, const unsigned char *bytes, int64_t size,
 					  int64_t first, int64_t count)
 {
 	for (int64_t i = 0; i < count; i++)
-		out[i] = bits_at(bytes + (tensor->whole ? stored_entry(tensor, first + i) : first + i) * size, size);
+		out[i] = bits_at(bytes + (tensor->whole ? fp_tensor_part_entry(tensor, first + i) : first + i) * size, size);
 }
 
 static void count_zeros(fp_audit_result *result, const uint64_t *bits, const bit_layout *layout, int64_t count)

@@ -119,7 +119,9 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(ministral3)                                                                                                      \
 	X(olmo)                                                                                                            \
 	X(glm4_moe)                                                                                                        \
-	X(ernie4_5_moe)
+	X(ernie4_5_moe)                                                                                                    \
+	X(granitemoe)                                                                                                      \
+	X(granitemoeshared)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* granite.c: Granite 3: LLaMA's layer with multipliers on the embedding, the scores, what is added, and the logits. */
+/*
+ * granite.c: Granite 3: LLaMA's layer with multipliers on the embedding, the scores, what is added, and the logits. In some
+ * a mixture of experts is in place of the feed-forward part.
+ */
 #include "model/llama_like.h"
 
-static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
+/* All but the feed-forward part. */
+static fp_status read_common(const fp_config_reader *reader, fp_model_config *config)
 {
 	fp_status status;
 	static const fp_llama_defaults defaults = {.activation = FP_SILU, .positions = 2048};
 	double embedding, logits, residual, attention;
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
-	FP_TRY(fp_config_flag_or(reader, "mlp_bias", false, &config->mlp_bias));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_positive_or(reader, "embedding_multiplier", 1, &embedding));
 	FP_TRY(fp_config_positive_or(reader, "logits_scaling", 1, &logits));
@@ -23,10 +26,63 @@ cleanup:
 	return status;
 }
 
+static fp_status read_config(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	FP_TRY(read_common(reader, config));
+	FP_TRY(fp_config_flag_or(reader, "mlp_bias", false, &config->mlp_bias));
+cleanup:
+	return status;
+}
+
+static fp_status read_experts(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	FP_TRY(read_common(reader, config));
+	FP_TRY(fp_config_experts(reader, "num_local_experts", 8, "num_experts_per_tok", 2, config));
+	config->experts.inner = config->inner;
+	config->inner = 0; /* every layer has experts */
+	config->experts.normalised = config->experts.stacked = true;
+cleanup:
+	return status;
+}
+
+static fp_status read_shared_expert(const fp_config_reader *reader, fp_model_config *config)
+{
+	fp_status status;
+	FP_TRY(read_experts(reader, config));
+	FP_TRY(fp_config_integer_or(reader, "shared_intermediate_size", 0, FP_MAX_DIMENSION, 0, &config->experts.shared));
+cleanup:
+	return status;
+}
+
 const fp_architecture fp_architecture_granite = {
 	.name = "GraniteForCausalLM",
 	.model_type = "granite",
 	.read_config = read_config,
+	FP_LLAMA_NORM_NAMES,
+	FP_LLAMA_TENSOR_NAMES,
+};
+
+#define EXPERT_NAMES                                                                                                   \
+	.router = "block_sparse_moe.router.layer", .experts = "block_sparse_moe",                                          \
+	.expert_operators = {"input_linear", "input_linear", "output_linear"}
+
+const fp_architecture fp_architecture_granitemoe = {
+	.name = "GraniteMoeForCausalLM",
+	.model_type = "granitemoe",
+	.read_config = read_experts,
+	EXPERT_NAMES,
+	FP_LLAMA_NORM_NAMES,
+	FP_LLAMA_TENSOR_NAMES,
+};
+
+const fp_architecture fp_architecture_granitemoeshared = {
+	.name = "GraniteMoeSharedForCausalLM",
+	.model_type = "granitemoeshared",
+	.read_config = read_shared_expert,
+	.shared = "shared_mlp",
+	EXPERT_NAMES,
 	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 };

@@ -49,6 +49,7 @@ typedef struct fp_experts_config {
 	int64_t inner;                    /* width of an expert */
 	int64_t shared;                   /* width of the expert that reads every token; 0: there is none */
 	bool shared_gated;                /* it has g */
+	bool stacked;                     /* all experts are in one tensor, each with gate and up one after the other */
 	bool sigmoid;                     /* p is σ of the logits, else softmax */
 	bool corrected;                   /* there is b */
 	bool normalised;                  /* weights are divided by their sum */

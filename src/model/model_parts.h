@@ -3,6 +3,7 @@
 #ifndef FP_MODEL_MODEL_PARTS_H
 #define FP_MODEL_MODEL_PARTS_H
 
+#include "checkpoint/tensor_part.h"
 #include "model/architecture.h"
 #include "model/basis.h"
 #include "model/layer.h"
@@ -12,8 +13,9 @@ typedef struct fp_layer_tensors {
 	const fp_tensor_info **weight, **bias; /* by the operators' numbers */
 	const fp_tensor_info *norm_weight[FP_NORM_COUNT], *norm_bias[FP_NORM_COUNT];
 	const fp_tensor_info *query_norm, *key_norm, *router, *correction, *shared_gate;
-	fp_tensor_info weight_part[FP_ROLE_COUNT],
-		bias_part[FP_ROLE_COUNT]; /* where the above are parts; own their names */
+	/* Where the above are parts; own their names. Those of experts by their numbers without the roles; NULL: each has a
+	 * tensor of its own. */
+	fp_tensor_info weight_part[FP_ROLE_COUNT], bias_part[FP_ROLE_COUNT], *expert_part;
 } fp_layer_tensors;
 
 struct fp_model {
@@ -51,6 +53,12 @@ void fp_model_forget_tensors(fp_model *model); /* frees model->layers */
  * vector of `cols` entries. Fails if it is missing or of another shape. */
 fp_status fp_model_require(const fp_model *model, int64_t layer, const char *name, const char *kind, int64_t rows,
 						   int64_t cols, const fp_tensor_info **out);
+/* The same for a stack of `count` matrices; count = 0: for one. */
+fp_status fp_model_require_stack(const fp_model *model, int64_t layer, const char *name, int64_t count, int64_t rows,
+								 int64_t cols, const fp_tensor_info **out);
+/* *out ← `part`, which gets its place in `stored` and that one's name with ":" and `what` behind it. */
+fp_status fp_model_take_part(const fp_model *model, const fp_tensor_info *stored, const char *what,
+							 const fp_part_place *place, fp_tensor_info *part, const fp_tensor_info **out);
 /* Those of a mixture of experts: the router, the operators of each expert, and those of the expert that reads every token. */
 fp_status fp_model_find_experts(fp_model *model, int64_t index);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model_tensors.c: finds the tensors that the config requires, checks them and uploads them. */
 #include "base/memory.h"
-#include "checkpoint/tensor_part.h"
 #include "model/model_parts.h"
 
 #include <stdio.h>
@@ -19,15 +18,15 @@ static const char *spell_shape(const int64_t *shape, int rank, char text[SHAPE_S
 	return text;
 }
 
-/* rows = 0: a vector of `cols` entries. */
-static fp_status require(const fp_model *model, const char *name, int64_t rows, int64_t cols,
-						 const fp_tensor_info **out)
+/* count = 0: a matrix; rows = 0: a vector of `cols` entries. */
+static fp_status require_shape(const fp_model *model, const char *name, int64_t count, int64_t rows, int64_t cols,
+							   const fp_tensor_info **out)
 {
 	fp_context *ctx = model->be->ctx;
 	const char *directory = fp_checkpoint_directory(model->checkpoint);
-	int64_t shape[2] = {rows, cols};
-	const int64_t *wanted = rows ? shape : shape + 1;
-	int rank = rows ? 2 : 1;
+	int64_t shape[3] = {count, rows, cols};
+	int rank = count ? 3 : rows ? 2 : 1;
+	const int64_t *wanted = shape + 3 - rank;
 	char expected[SHAPE_SIZE];
 	spell_shape(wanted, rank, expected);
 
@@ -49,6 +48,12 @@ static fp_status require(const fp_model *model, const char *name, int64_t rows, 
 	return FP_OK;
 }
 
+static fp_status require(const fp_model *model, const char *name, int64_t rows, int64_t cols,
+						 const fp_tensor_info **out)
+{
+	return require_shape(model, name, 0, rows, cols, out);
+}
+
 static fp_status require_outer(const fp_model *model, const char *name, const char *kind, int64_t rows, int64_t cols,
 							   const fp_tensor_info **out)
 {
@@ -64,6 +69,15 @@ fp_status fp_model_require(const fp_model *model, int64_t layer, const char *nam
 	snprintf(full, sizeof full, "%s%s.%lld.%s.%s", model->prefix, model->architecture->layers, (long long)layer, name,
 			 kind);
 	return require(model, full, rows, cols, out);
+}
+
+fp_status fp_model_require_stack(const fp_model *model, int64_t layer, const char *name, int64_t count, int64_t rows,
+								 int64_t cols, const fp_tensor_info **out)
+{
+	char full[NAME_SIZE];
+	snprintf(full, sizeof full, "%s%s.%lld.%s.weight", model->prefix, model->architecture->layers, (long long)layer,
+			 name);
+	return require_shape(model, full, count, rows, cols, out);
 }
 
 /* Where a role lies in its stored tensor: that one's rows, and those of the role as in fp_tensor_info. */
@@ -87,23 +101,31 @@ static role_place place_of(const fp_model_config *c, fp_role role, int64_t rows)
 	return (role_place){rows, 0, rows, rows};
 }
 
-/* *out ← the stored tensor if the role is all of it, else `part`, whose name is the tensor's and the role's. */
-static fp_status take_part(const fp_model *model, const fp_tensor_info *stored, fp_role role, int64_t rows,
-						   const role_place *place, fp_tensor_info *part, const fp_tensor_info **out)
+fp_status fp_model_take_part(const fp_model *model, const fp_tensor_info *stored, const char *what,
+							 const fp_part_place *place, fp_tensor_info *part, const fp_tensor_info **out)
 {
-	bool transposed = model->architecture->transposed && stored->rank == 2, shared = place->stored != rows;
 	char *name = NULL;
-	*out = stored;
-	if (!transposed && !shared)
-		return FP_OK;
-	int64_t size = (int64_t)strlen(stored->name) + 16;
+	int64_t size = (int64_t)strlen(stored->name) + 32;
 	fp_status status = FP_NEW(model->be->ctx, &name, size);
 	if (status != FP_OK)
 		return status;
-	snprintf(name, (size_t)size, "%s%s%s", stored->name, shared ? ":" : "", shared ? fp_role_name(role) : "");
-	fp_tensor_part(part, stored, name, rows, place->first, place->run, place->step, transposed);
+	snprintf(name, (size_t)size, "%s%s%s", stored->name, what[0] ? ":" : "", what);
+	fp_tensor_part(part, stored, name, place);
 	*out = part;
 	return FP_OK;
+}
+
+/* *out ← the stored tensor if the role is all of it, else `part`, whose name is the tensor's and the role's. */
+static fp_status take_role(const fp_model *model, const fp_tensor_info *stored, fp_role role, int64_t rows,
+						   const role_place *place, fp_tensor_info *part, const fp_tensor_info **out)
+{
+	bool transposed = model->architecture->transposed && stored->rank == 2, shared = place->stored != rows;
+	const fp_part_place within = {
+		.rows = rows, .first = place->first, .run = place->run, .step = place->step, .transposed = transposed};
+	*out = stored;
+	if (!transposed && !shared)
+		return FP_OK;
+	return fp_model_take_part(model, stored, shared ? fp_role_name(role) : "", &within, part, out);
 }
 
 static fp_status find_operator(fp_model *model, int64_t index, fp_role role, int64_t rows, int64_t cols, bool bias)
@@ -116,10 +138,10 @@ static fp_status find_operator(fp_model *model, int64_t index, fp_role role, int
 	fp_status status;
 	FP_TRY(fp_model_require(model, index, name, "weight", transposed ? cols : place.stored,
 							transposed ? place.stored : cols, &stored));
-	FP_TRY(take_part(model, stored, role, rows, &place, &layer->weight_part[role], &layer->weight[role]));
+	FP_TRY(take_role(model, stored, role, rows, &place, &layer->weight_part[role], &layer->weight[role]));
 	if (bias) {
 		FP_TRY(fp_model_require(model, index, name, "bias", 0, place.stored, &stored));
-		FP_TRY(take_part(model, stored, role, rows, &place, &layer->bias_part[role], &layer->bias[role]));
+		FP_TRY(take_role(model, stored, role, rows, &place, &layer->bias_part[role], &layer->bias[role]));
 	}
 cleanup:
 	return status;
@@ -195,6 +217,9 @@ void fp_model_forget_tensors(fp_model *model)
 			fp_free((char *)model->layers[i].weight_part[role].name);
 			fp_free((char *)model->layers[i].bias_part[role].name);
 		}
+		for (int64_t k = 0; model->layers[i].expert_part && k < FP_EXPERT_ROLES * model->config.experts.count; k++)
+			fp_free((char *)model->layers[i].expert_part[k].name);
+		fp_free(model->layers[i].expert_part);
 		fp_free(model->layers[i].weight);
 		fp_free(model->layers[i].bias);
 	}

@@ -71,7 +71,7 @@ static void measure(sizes *out, const fp_prune_task *task, int64_t layer)
 		out->narrow |= type != FP_F32;
 		const fp_tensor_info *stored = tensor->whole ? tensor->whole : tensor;
 		out->largest_bytes = fp_larger(stored->bytes, out->largest_bytes);
-		out->joined_bytes += tensor->whole && tensor->first == 0 ? stored->bytes : 0;
+		out->joined_bytes += tensor->whole && tensor->base == 0 && tensor->first == 0 ? stored->bytes : 0;
 	}
 }
 

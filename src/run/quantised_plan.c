@@ -56,6 +56,11 @@ static fp_status check_operator(const fp_quantised_plan *plan, fp_context *ctx, 
 					   "quantize %s: this model stores '%s' with its inputs as rows, which loaders of quantised "
 					   "checkpoints do not read; use --quantize none",
 					   plan->format->name, tensor->name);
+	if (stored->rank > 2)
+		return fp_fail(ctx, FP_ERROR_USAGE,
+					   "quantize %s: this model stores all experts of a layer in '%s', which loaders of quantised "
+					   "checkpoints do not read; use --quantize none",
+					   plan->format->name, stored->name);
 	if (!ends_with(stored->name, ending) || strlen(stored->name) >= NAME_SIZE || stored->elements == 0)
 		return fp_fail(ctx, FP_ERROR_USAGE, "quantize %s: the name of '%s' does not end in %s", plan->format->name,
 					   stored->name, ending);

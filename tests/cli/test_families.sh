@@ -10,7 +10,8 @@ models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistr
 	falcon-40b falcon-11b falcon-rw bloom-plain cohere-plain gemma3-images-old olmo3-plain cohere2-plain smollm3-plain
 	mixtral-plain qwen2_moe-plain qwen2_moe-window qwen3_moe-plain glm-plain glm4-plain seed_oss-plain ernie4_5-bias
 	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain ministral3-plain
-	olmo-plain glm4_moe-plain glm4_moe-groups ernie4_5_moe-plain ernie4_5_moe-interval"
+	olmo-plain glm4_moe-plain glm4_moe-groups ernie4_5_moe-plain ernie4_5_moe-interval
+	granitemoe-plain granitemoe-bias granitemoeshared-plain"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
@@ -87,7 +88,8 @@ def tensors(folder):
 
 before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
 changed = {name for name in before if before[name] != after[name]}
-operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc", ".w1", ".w2", ".w3")
+operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc", ".w1", ".w2", ".w3", "input_linear",
+             "output_linear")
 wanted = {name for name in before if not ("vision" in name or "visual" in name) and name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias")))}
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
 PYTHON

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of stored tensors: rows one after the other, head by head, and transposed, each taken out and put back. */
+/* Parts of stored tensors: rows one after the other, head by head, transposed, and of stacks, each taken out and put back. */
 #include "support.h"
 
 #include "checkpoint/tensor_part.h"
@@ -10,13 +10,17 @@ enum { ROWS = 12, COLS = 5 };
 
 static fp_tensor_info stored(int rank, int64_t rows, int64_t cols)
 {
-	return (fp_tensor_info){.name = "w",
-							.dtype = FP_BF16,
-							.dtype_name = "BF16",
-							.rank = rank,
-							.shape = {rank == 2 ? rows : cols, rank == 2 ? cols : 0},
-							.elements = rows * cols,
-							.bytes = rows * cols * 2};
+	int64_t count = rank == 3 ? 3 : 1;
+	fp_tensor_info info = {.name = "w",
+						   .dtype = FP_BF16,
+						   .dtype_name = "BF16",
+						   .rank = rank,
+						   .shape = {rank == 2 ? rows : cols, rank == 2 ? cols : 0},
+						   .elements = count * rows * cols,
+						   .bytes = count * rows * cols * 2};
+	if (rank == 3)
+		memcpy(info.shape, (int64_t[]){count, rows, cols}, 3 * sizeof info.shape[0]);
+	return info;
 }
 
 /* Entry (r, c) of the stored tensor is 100·r + c. */
@@ -63,10 +67,13 @@ static void rows_are_taken_and_put_back(void **unused)
 	(void)unused;
 	fp_tensor_info whole = stored(2, ROWS, COLS), part;
 	int64_t offset;
-	fp_tensor_part(&part, &whole, "w:k", 3, 5, 3, 3, false);
+	fp_tensor_part(&part, &whole, "w:k", &(fp_part_place){.rows = 3, .first = 5, .run = 3, .step = 3});
 	assert_true(fp_tensor_part_is_contiguous(&part, &offset) && offset == 5 * COLS * 2);
 	check(&part, (const int[]){5, 6, 7}, 3, COLS);
-	fp_tensor_part(&part, &whole, "w:k", 4, 2, 2, 6, false); /* two heads of two rows, after two of another role */
+	fp_tensor_part(
+		&part, &whole, "w:k",
+		&(fp_part_place){
+			.rows = 4, .first = 2, .run = 2, .step = 6}); /* two heads of two rows, after two of another role */
 	assert_false(fp_tensor_part_is_contiguous(&part, &offset));
 	check(&part, (const int[]){2, 3, 8, 9}, 4, COLS);
 }
@@ -76,9 +83,41 @@ static void columns_are_rows_of_a_transposed_part(void **unused)
 	(void)unused;
 	fp_tensor_info whole = stored(2, COLS, ROWS), part;
 	int64_t offset;
-	fp_tensor_part(&part, &whole, "w:q", 4, 4, 4, 4, true);
+	fp_tensor_part(&part, &whole, "w:q",
+				   &(fp_part_place){.rows = 4, .first = 4, .run = 4, .step = 4, .transposed = true});
 	assert_false(fp_tensor_part_is_contiguous(&part, &offset));
 	check(&part, (const int[]){4, 5, 6, 7}, 4, COLS);
+}
+
+/* One matrix of a stack of three. */
+static void a_matrix_of_a_stack_is_taken_and_put_back(void **unused)
+{
+	(void)unused;
+	enum { SIZE = ROWS * COLS };
+	uint16_t whole[3 * SIZE], before[3 * SIZE], own[SIZE];
+	fp_tensor_info stack = stored(3, ROWS, COLS), part;
+	int64_t offset;
+	for (int turned = 0; turned < 2; turned++) {
+		fp_part_place place = {.matrix = 2 - turned, .rows = 3, .first = 1, .run = 3, .step = 3, .transposed = turned};
+		fp_tensor_part(&part, &stack, "w:2.up", &place);
+		assert_int_equal(part.rank, 2);
+		assert_int_equal(part.shape[1], turned ? ROWS : COLS);
+		assert_int_equal(part.bytes, 2 * part.elements);
+		assert_int_equal(fp_tensor_part_is_contiguous(&part, &offset), !turned);
+		assert_true(turned || offset == (2 * SIZE + COLS) * 2);
+		fill(whole, 3 * ROWS, COLS);
+		memcpy(before, whole, sizeof whole);
+		fp_tensor_part_gather(&part, whole, own);
+		for (int64_t i = 0; i < part.elements; i++) {
+			int64_t row = 1 + i / part.shape[1], column = i % part.shape[1];
+			int64_t wanted = turned ? 100 * (ROWS + column) + row : 100 * (2 * ROWS + row) + column;
+			assert_int_equal(own[i], wanted);
+			assert_int_equal(whole[fp_tensor_part_entry(&part, i)], wanted);
+			before[fp_tensor_part_entry(&part, i)] = own[i] = 7;
+		}
+		fp_tensor_part_scatter(&part, own, whole);
+		assert_memory_equal(whole, before, sizeof whole);
+	}
 }
 
 static void tiles_cover_large_matrices(void **unused)
@@ -89,7 +128,8 @@ static void tiles_cover_large_matrices(void **unused)
 	fp_tensor_info info = stored(2, WIDE, TALL), part;
 	for (int i = 0; i < WIDE * TALL; i++)
 		whole[i] = (uint16_t)i;
-	fp_tensor_part(&part, &info, "w", TALL, 0, TALL, TALL, true);
+	fp_tensor_part(&part, &info, "w",
+				   &(fp_part_place){.rows = TALL, .first = 0, .run = TALL, .step = TALL, .transposed = true});
 	fp_tensor_part_gather(&part, whole, own);
 	for (int r = 0; r < TALL; r++)
 		for (int c = 0; c < WIDE; c++)
@@ -104,7 +144,10 @@ static void a_bias_has_entries_for_rows(void **unused)
 	fp_tensor_info whole = stored(1, 1, ROWS), part;
 	uint16_t bytes[ROWS], own[4];
 	fill(bytes, 1, ROWS);
-	fp_tensor_part(&part, &whole, "b:v", 4, 4, 2, 6, true); /* a vector is never transposed */
+	fp_tensor_part(
+		&part, &whole, "b:v",
+		&(fp_part_place){
+			.rows = 4, .first = 4, .run = 2, .step = 6, .transposed = true}); /* a vector is never transposed */
 	assert_false(part.transposed);
 	assert_int_equal(part.bytes, 8);
 	fp_tensor_part_gather(&part, bytes, own);
@@ -116,6 +159,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_are_taken_and_put_back),
 		cmocka_unit_test(columns_are_rows_of_a_transposed_part),
+		cmocka_unit_test(a_matrix_of_a_stack_is_taken_and_put_back),
 		cmocka_unit_test(tiles_cover_large_matrices),
 		cmocka_unit_test(a_bias_has_entries_for_rows),
 	};

@@ -92,6 +92,9 @@ static const freedom_case cases[] = {
 	{"glm4_moe-groups", "predict further tokens", false},
 	{"ernie4_5_moe-plain", NULL, false},
 	{"ernie4_5_moe-interval", "predict further tokens", false},
+	{"granitemoe-plain", NULL, false},
+	{"granitemoe-bias", NULL, false},
+	{"granitemoeshared-plain", NULL, false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

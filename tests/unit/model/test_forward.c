@@ -111,6 +111,10 @@ static const char *const cases[] = {
 	"glm4_moe-groups",
 	"ernie4_5_moe-plain",
 	"ernie4_5_moe-interval",
+	"granitemoe-plain",
+	"granitemoe-bias",
+	"granitemoeshared-plain",
+	"granitemoeshared-none",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

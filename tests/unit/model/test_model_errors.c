@@ -145,6 +145,13 @@ static const struct {
 	{"ernie4_5_moe-plain", "moe_layer_start_index", "0", "tensor 'model.layers.0.mlp.gate.weight' is missing"},
 	{"ernie4_5_moe-plain", "moe_layer_end_index", "0", "tensor 'model.layers.1.mlp.gate_proj.weight' is missing"},
 	{"ernie4_5_moe-plain", "moe_norm_min", "0", "'moe_norm_min' must be a number above 0"},
+	{"granitemoe-plain", "num_local_experts", NULL,
+	 "tensor 'model.layers.0.block_sparse_moe.router.layer.weight' has shape [5, 24]"},
+	{"granitemoe-plain", "intermediate_size", "17",
+	 "tensor 'model.layers.0.block_sparse_moe.input_linear.weight' has shape [5, 32, 24], but config.json requires [5, "
+	 "34, 24]"},
+	{"granitemoeshared-plain", "shared_intermediate_size", "29",
+	 "has shape [56, 24], but config.json requires [58, 24]"},
 	{"cohere-plain", "use_qk_norm", "true", "'use_qk_norm' is true; norms with weights of their own"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
