@@ -57,7 +57,7 @@ fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config 
 /* Marks a layer as one with full attention, or as one whose heads do not turn. */
 void fp_config_set_full(fp_model_config *config, int64_t layer);
 void fp_config_set_unrotated(fp_model_config *config, int64_t layer);
-/* Reads the number of experts, and how many of them read a token. */
+/* Reads the number of experts, and how many of them read a token. Without a default, 0, the config must have them. */
 fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count,
 							const char *active_key, int64_t active, fp_model_config *config);
 /* What families of the form of DeepSeek V3 call their experts' switches: sigmoid scores with a correction, in groups, with
@@ -68,6 +68,8 @@ typedef struct fp_sigmoid_defaults {
 } fp_sigmoid_defaults;
 fp_status fp_config_sigmoid_experts(const fp_config_reader *reader, const fp_sigmoid_defaults *defaults,
 									fp_model_config *config);
+/* transformers adds this to the sum of sigmoid scores, which changes nothing but a sum of 0. */
+#define FP_LEAST_SCORES 1e-20F
 /* Marks a layer as one without experts. */
 void fp_config_set_dense(fp_model_config *config, int64_t layer);
 /* config->inner ← 0 if every layer has experts. */
@@ -121,7 +123,10 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(glm4_moe)                                                                                                        \
 	X(ernie4_5_moe)                                                                                                    \
 	X(granitemoe)                                                                                                      \
-	X(granitemoeshared)
+	X(granitemoeshared)                                                                                                \
+	X(granitemoehybrid)                                                                                                \
+	X(dots1)                                                                                                           \
+	X(minimax_m2)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

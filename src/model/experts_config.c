@@ -7,8 +7,10 @@ fp_status fp_config_experts(const fp_config_reader *reader, const char *count_ke
 {
 	fp_status status;
 	fp_experts_config *experts = &config->experts;
-	FP_TRY(fp_config_integer_or(reader, count_key, 1, FP_MAX_EXPERTS, count, &experts->count));
-	FP_TRY(fp_config_integer_or(reader, active_key, 1, FP_MAX_EXPERTS, active, &experts->active));
+	FP_TRY(count > 0 ? fp_config_integer_or(reader, count_key, 1, FP_MAX_EXPERTS, count, &experts->count)
+					 : fp_config_integer(reader, count_key, 1, FP_MAX_EXPERTS, &experts->count));
+	FP_TRY(active > 0 ? fp_config_integer_or(reader, active_key, 1, FP_MAX_EXPERTS, active, &experts->active)
+					  : fp_config_integer(reader, active_key, 1, FP_MAX_EXPERTS, &experts->active));
 	if (experts->active > experts->count)
 		FP_TRY(fp_config_fail(reader, active_key, "must be at most the number of experts, %lld, but is %lld",
 							  (long long)experts->count, (long long)experts->active));
@@ -85,7 +87,7 @@ fp_status fp_config_sigmoid_experts(const fp_config_reader *reader, const fp_sig
 	experts->shared = shared * experts->inner;
 	experts->scale = (float)scale;
 	experts->sigmoid = experts->corrected = true;
-	experts->least = 1e-20F; /* transformers adds it to the sum, which changes nothing but a sum of 0 */
+	experts->least = FP_LEAST_SCORES;
 cleanup:
 	return status;
 }

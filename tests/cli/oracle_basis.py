@@ -23,7 +23,8 @@ LENGTH = 24
 # name, and whether its head is tied
 FIXTURES = [("llama-tied", True), ("llama-gqa", False), ("llama-bare-names", True), ("qwen2-tied", True), ("qwen3-bias-tied", True),
             ("qwen3-plain", False), ("mistral-plain", False), ("opt-plain", True), ("opt-untied", False), ("opt-bin", True),
-            ("glm4_moe-plain", False), ("ernie4_5_moe-plain", False), ("granitemoe-plain", False), ("llama-demo", True), ("opt-demo", True)]
+            ("glm4_moe-plain", False), ("ernie4_5_moe-plain", False), ("granitemoe-plain", False),
+            ("granitemoehybrid-dense", False), ("dots1-plain", False), ("minimax_m2-plain", False), ("llama-demo", True), ("opt-demo", True)]
 failures = 0
 
 

@@ -11,7 +11,8 @@ models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistr
 	mixtral-plain qwen2_moe-plain qwen2_moe-window qwen3_moe-plain glm-plain glm4-plain seed_oss-plain ernie4_5-bias
 	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain ministral3-plain
 	olmo-plain glm4_moe-plain glm4_moe-groups ernie4_5_moe-plain ernie4_5_moe-interval
-	granitemoe-plain granitemoe-bias granitemoeshared-plain"
+	granitemoe-plain granitemoe-bias granitemoeshared-plain granitemoehybrid-dense granitemoehybrid-experts
+	dots1-plain dots1-bias minimax_m2-plain minimax_m2-whole"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1

@@ -95,6 +95,10 @@ static const freedom_case cases[] = {
 	{"granitemoe-plain", NULL, false},
 	{"granitemoe-bias", NULL, false},
 	{"granitemoeshared-plain", NULL, false},
+	{"granitemoehybrid-dense", NULL, false},
+	{"granitemoehybrid-experts", NULL, false},
+	{"dots1-plain", NULL, false},
+	{"minimax_m2-plain", NULL, false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

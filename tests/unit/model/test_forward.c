@@ -115,6 +115,12 @@ static const char *const cases[] = {
 	"granitemoe-bias",
 	"granitemoeshared-plain",
 	"granitemoeshared-none",
+	"granitemoehybrid-dense",
+	"granitemoehybrid-experts",
+	"dots1-plain",
+	"dots1-bias",
+	"minimax_m2-plain",
+	"minimax_m2-whole",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 
