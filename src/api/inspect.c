@@ -83,8 +83,8 @@ static fp_status audit_operator(inspection *in, const fp_tensor_info *tensor, in
 	fp_audit_result all = {.counted = true};
 	bool parts = false;
 	fp_status status = FP_OK;
-	for (int role = 0; role < FP_ROLE_COUNT; role++) { /* experts have tensors of their own */
-		const fp_tensor_info *part = fp_model_operator(in->model, layer, role);
+	for (int number = 0; number < fp_model_operators(in->model); number++) {
+		const fp_tensor_info *part = fp_model_operator(in->model, layer, number);
 		if (!part || part->whole != tensor)
 			continue;
 		FP_TRY(fp_audit_tensor(out, in->ctx, in->checkpoint, part, in->rule));

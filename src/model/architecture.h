@@ -36,6 +36,7 @@ typedef struct fp_architecture {
 	 * ".e_score_correction_bias"), a vector, or a matrix with this many rows. */
 	const char *router, *experts, *expert_operators[FP_EXPERT_ROLES], *shared, *shared_gate, *correction;
 	int correction_rows;
+	bool bare_experts; /* the names of stacks have no ".weight", and each may be stored as inputs × outputs */
 } fp_architecture;
 
 /* The row for a config.json, or an error that lists the supported architectures. */
@@ -126,7 +127,8 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(granitemoeshared)                                                                                                \
 	X(granitemoehybrid)                                                                                                \
 	X(dots1)                                                                                                           \
-	X(minimax_m2)
+	X(minimax_m2)                                                                                                      \
+	X(qwen3_vl_moe)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;
 FP_ARCHITECTURES(FP_DECLARE_ARCHITECTURE)

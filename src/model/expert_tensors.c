@@ -7,11 +7,19 @@
 
 enum { NAME_SIZE = 128 };
 
-/* Where gate, up or down lies in its tensor: gate and up may be in one. */
-static fp_part_place place_of(const fp_model *model, int64_t expert, int role, int64_t rows)
+/* *stored ← the tensor that has an operator of an expert (−1: of the one that reads every token) with so many rows and
+ * columns. *turned ← whether it has inputs × outputs. */
+static fp_status find_stored(const fp_model *model, int64_t index, const char *block, int64_t expert, int role,
+							 int64_t rows, int64_t cols, bool *turned, const fp_tensor_info **stored)
 {
-	bool second = model->config.experts.stacked && FP_GATE + role == FP_UP;
-	return (fp_part_place){.matrix = expert, .rows = rows, .first = second ? rows : 0, .run = rows, .step = rows};
+	const fp_experts_config *experts = &model->config.experts;
+	bool stack = experts->stacked && expert >= 0, bare = stack && model->architecture->bare_experts;
+	char name[NAME_SIZE];
+	rows *= experts->stacked && FP_GATE + role != FP_DOWN ? 2 : 1;
+	snprintf(name, sizeof name, "%s.%s%s", block, model->architecture->expert_operators[role], bare ? "" : ".weight");
+	*turned = false;
+	return fp_model_require_stack(model, index, name, stack ? experts->count : 0, rows, cols, bare ? turned : NULL,
+								  stored);
 }
 
 /* An operator of an expert (−1: of the one that reads every token), which has a tensor of its own or one with others. */
@@ -20,18 +28,18 @@ static fp_status find_operator(fp_model *model, int64_t index, const char *block
 	fp_status status;
 	const fp_experts_config *experts = &model->config.experts;
 	fp_layer_tensors *layer = &model->layers[index];
-	bool down = FP_GATE + role == FP_DOWN, stacked = experts->stacked, alone = expert < 0;
+	bool down = FP_GATE + role == FP_DOWN, alone = expert < 0;
 	int64_t inner = alone ? experts->shared : experts->inner, rows = down ? model->config.hidden : inner;
 	int number = alone ? FP_GATE + role : fp_expert_operator(expert, (fp_role)(FP_GATE + role));
 	const fp_tensor_info *stored, **out = &layer->weight[number];
+	fp_part_place place = {
+		.matrix = expert, .rows = rows, .first = FP_GATE + role == FP_UP ? rows : 0, .run = rows, .step = rows};
 	char text[NAME_SIZE];
-	snprintf(text, sizeof text, "%s.%s", block, model->architecture->expert_operators[role]);
-	FP_TRY(fp_model_require_stack(model, index, text, stacked && !alone ? experts->count : 0,
-								  stacked && !down ? 2 * rows : rows, down ? inner : model->config.hidden, &stored));
+	FP_TRY(find_stored(model, index, block, expert, role, rows, down ? inner : model->config.hidden, &place.transposed,
+					   &stored));
 	*out = stored;
-	if (!stacked || (alone && down))
+	if (!experts->stacked || (alone && down))
 		return FP_OK;
-	fp_part_place place = place_of(model, alone ? 0 : expert, role, rows);
 	if (alone)
 		return fp_model_take_part(model, stored, fp_role_name(number), &place, &layer->weight_part[number], out);
 	snprintf(text, sizeof text, "%lld.%s", (long long)expert, fp_role_name(number));

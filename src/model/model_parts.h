@@ -53,9 +53,10 @@ void fp_model_forget_tensors(fp_model *model); /* frees model->layers */
  * vector of `cols` entries. Fails if it is missing or of another shape. */
 fp_status fp_model_require(const fp_model *model, int64_t layer, const char *name, const char *kind, int64_t rows,
 						   int64_t cols, const fp_tensor_info **out);
-/* The same for a stack of `count` matrices; count = 0: for one. */
+/* The same by the whole name in the layer for a stack of `count` matrices, or with count = 0 for one. `turned`: a stack of
+ * cols × rows is as good, unless both are the same; *turned ← whether it is one. NULL: it is not. */
 fp_status fp_model_require_stack(const fp_model *model, int64_t layer, const char *name, int64_t count, int64_t rows,
-								 int64_t cols, const fp_tensor_info **out);
+								 int64_t cols, bool *turned, const fp_tensor_info **out);
 /* *out ← `part`, which gets its place in `stored` and that one's name with ":" and `what` behind it. */
 fp_status fp_model_take_part(const fp_model *model, const fp_tensor_info *stored, const char *what,
 							 const fp_part_place *place, fp_tensor_info *part, const fp_tensor_info **out);

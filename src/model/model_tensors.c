@@ -72,12 +72,16 @@ fp_status fp_model_require(const fp_model *model, int64_t layer, const char *nam
 }
 
 fp_status fp_model_require_stack(const fp_model *model, int64_t layer, const char *name, int64_t count, int64_t rows,
-								 int64_t cols, const fp_tensor_info **out)
+								 int64_t cols, bool *turned, const fp_tensor_info **out)
 {
 	char full[NAME_SIZE];
-	snprintf(full, sizeof full, "%s%s.%lld.%s.weight", model->prefix, model->architecture->layers, (long long)layer,
-			 name);
-	return require_shape(model, full, count, rows, cols, out);
+	snprintf(full, sizeof full, "%s%s.%lld.%s", model->prefix, model->architecture->layers, (long long)layer, name);
+	const fp_tensor_info *found = fp_checkpoint_find(model->checkpoint, full);
+	bool turns = turned && found && found->rank == 3 && found->shape[1] == cols && found->shape[2] == rows;
+	turns = turns && rows != cols;
+	if (turned)
+		*turned = turns;
+	return require_shape(model, full, count, turns ? cols : rows, turns ? rows : cols, out);
 }
 
 /* Where a role lies in its stored tensor: that one's rows, and those of the role as in fp_tensor_info. */

@@ -12,7 +12,7 @@ models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistr
 	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain ministral3-plain
 	olmo-plain glm4_moe-plain glm4_moe-groups ernie4_5_moe-plain ernie4_5_moe-interval
 	granitemoe-plain granitemoe-bias granitemoeshared-plain granitemoehybrid-dense granitemoehybrid-experts
-	dots1-plain dots1-bias minimax_m2-plain minimax_m2-whole"
+	dots1-plain dots1-bias minimax_m2-plain minimax_m2-whole qwen3_vl_moe-plain qwen3_vl_moe-hub"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
@@ -91,7 +91,7 @@ before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
 changed = {name for name in before if before[name] != after[name]}
 operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc", ".w1", ".w2", ".w3", "input_linear",
              "output_linear")
-wanted = {name for name in before if not ("vision" in name or "visual" in name) and name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias")))}
+wanted = {name for name in before if not ("vision" in name or "visual" in name) and name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias", "")))}
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted
 PYTHON
 done

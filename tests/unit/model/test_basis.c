@@ -99,6 +99,8 @@ static const freedom_case cases[] = {
 	{"granitemoehybrid-experts", NULL, false},
 	{"dots1-plain", NULL, false},
 	{"minimax_m2-plain", NULL, false},
+	{"qwen3_vl_moe-plain", "sees of images", false},
+	{"qwen3_vl_moe-hub", "sees of images", false},
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0] };
 

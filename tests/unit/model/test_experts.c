@@ -12,7 +12,7 @@ static const char *const models[] = {"mixtral-plain",          "qwen2_moe-plain"
 									 "qwen3_moe-plain",        "glm4_moe-plain",           "glm4_moe-groups",
 									 "ernie4_5_moe-plain",     "ernie4_5_moe-interval",    "granitemoe-plain",
 									 "granitemoeshared-plain", "granitemoehybrid-experts", "dots1-bias",
-									 "minimax_m2-plain"};
+									 "minimax_m2-plain",       "qwen3_vl_moe-hub"};
 enum { MODEL_COUNT = sizeof models / sizeof *models, LAYER = 1, TOKENS = 37 };
 
 static float *download(const model_fixture *f, fp_matrix matrix)

@@ -95,6 +95,8 @@ static const char *const cases[] = {
 	"dots1-bias",
 	"minimax_m2-plain",
 	"minimax_m2-whole",
+	"qwen3_vl_moe-plain",
+	"qwen3_vl_moe-hub",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

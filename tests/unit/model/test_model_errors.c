@@ -159,6 +159,7 @@ static const struct {
 	{"dots1-bias", "num_experts_per_tok", "null", "'num_experts_per_tok' is missing"},
 	{"minimax_m2-plain", "rotary_dim", "9", "'rotary_dim' must be from 1 to 8, but is 9"},
 	{"minimax_m2-plain", "rotary_dim", "3", "'partial_rotary_factor' is 0.375"},
+	{"qwen3_vl_moe-plain", "text_config", NULL, "'text_config' is missing"},
 	{"cohere-plain", "use_qk_norm", "true", "'use_qk_norm' is true; norms with weights of their own"},
 	{"opt-norm-without-weights", "layer_norm_elementwise_affine", "true",
 	 "layers.0.self_attn_layer_norm.weight' is missing"},
