@@ -36,34 +36,39 @@ static bool is_input(const fp_cli_options *options, const struct stat *file)
 	return false;
 }
 
-/* True if the path is a file in the model's directory. */
-static bool is_in_model(const fp_cli_options *options, const char *path)
+/* *out ← the directory of the path; false: there is none */
+static bool find_folder(struct stat *out, const char *path)
 {
 	char folder[PATH_MAX];
-	struct stat parent;
 	const char *slash = strrchr(path, '/');
 	int length = slash ? (int)(slash - path) : 0;
 	if (slash == path)
 		length = 1;
 	snprintf(folder, sizeof folder, "%.*s", length > 0 ? length : 1, length > 0 ? path : ".");
-	if (stat(folder, &parent) != 0)
-		return false;
+	return stat(folder, out) == 0;
+}
+
+/* True if a file in this directory is one of the model. */
+static bool is_model(const fp_cli_options *options, const struct stat *folder)
+{
 	for (int i = 0; i < options->operand_count; i++)
-		if (same(&parent, options->operands[i]))
+		if (same(folder, options->operands[i]))
 			return true;
-	return same(&parent, options->reference);
+	return same(folder, options->reference);
 }
 
 fp_status fp_cli_output_check(const fp_cli_options *options, const char *flag, const char *path)
 {
-	struct stat old;
+	struct stat old, folder;
 	if (!path)
 		return FP_OK;
-	bool there = stat(path, &old) == 0;
+	bool there = stat(path, &old) == 0, folder_there = find_folder(&folder, path);
 	if (there && is_input(options, &old))
 		return fp_cli_error(FP_ERROR_USAGE, "%s %s: the command reads this file; give another one", flag, path);
-	if (is_in_model(options, path))
+	if (folder_there && is_model(options, &folder))
 		return fp_cli_error(FP_ERROR_USAGE, "%s %s: is in the model's directory; give a file elsewhere", flag, path);
+	if (folder_there && same(&folder, options->output)) /* which must stay empty until the end */
+		return fp_cli_error(FP_ERROR_USAGE, "%s %s: is in the output directory; give a file elsewhere", flag, path);
 	FILE *file = fopen(path, "a");
 	if (!file)
 		return fp_cli_output_failed(flag, path, errno);

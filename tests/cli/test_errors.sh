@@ -69,6 +69,10 @@ for flag in metrics report; do
 	# shellcheck disable=SC2086
 	expect 2 "matches no operator" $prune -o out --only zzz --$flag "new-$flag"
 	[ -e "new-$flag" ] && complain "--$flag of a refused run leaves a file"
+	mkdir empty
+	# shellcheck disable=SC2086
+	expect 2 "--$flag empty/file: is in the output directory" $prune -o empty --$flag empty/file
+	rmdir empty || complain "--$flag in the output directory leaves a file"
 done
 # shellcheck disable=SC2086
 expect 2 "name the same file" $prune -o out --metrics both --report both
