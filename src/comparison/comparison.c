@@ -21,6 +21,7 @@
 #include "evaluation/perplexity.h"
 #include "generation/own_text.h"
 #include "generation/start_token.h"
+#include "run/quantised_plan.h"
 #include "run/report.h"
 
 #include <fistapruner/fistapruner.h>
@@ -96,6 +97,15 @@ cleanup:
 	return status;
 }
 
+/* Fails if `prune` could not write the model in the format that rows are quantised to. */
+static fp_status check_format(const comparison *c)
+{
+	fp_quantised_plan plan;
+	fp_status status = fp_quantised_plan_make(&plan, c->model, c->task->settings);
+	fp_quantised_plan_free(&plan);
+	return status;
+}
+
 static fp_status open_all(comparison *c)
 {
 	const fp_comparison_task *task = c->task;
@@ -108,6 +118,7 @@ static fp_status open_all(comparison *c)
 	FP_TRY(fp_cells_plan(&c->cells, &c->count, ctx, &task->lists, settings, family_of(c->checkpoint)));
 	FP_TRY(fp_backend_open(&c->be, ctx, settings->device, (int)settings->threads));
 	FP_TRY(fp_model_open(&c->model, c->be, c->checkpoint));
+	FP_TRY(check_format(c));
 	c->length = settings->sequence_length ? settings->sequence_length : fp_model_default_length(c->model);
 	if (c->length < 2)
 		FP_TRY(fp_fail(ctx, FP_ERROR_USAGE, "sequence_length %lld: must be at least 2, such as %lld",

@@ -249,6 +249,8 @@ expect 2 "stores '.*c_attn.weight:q' with its inputs as rows.*--quantize none" p
 	--quantize int8
 expect 2 "weight:k' is left out, but other operators in '.*qkv_proj.weight' are not" prune "$fixtures/phi3-plain" -o no \
 	--method magnitude --quantize int4 --skip ":k"
+expect 2 "with its inputs as rows.*--quantize none" compare "$fixtures/gpt2-plain" --text documents.jsonl --methods magnitude --patterns 2:4 \
+	--quantize int4
 expect 2 "does not load Falcon with packed weights; use int8 or fp8" prune "$fixtures/falcon-7b" -o no --method magnitude --quantize int4
 expect 2 "experts, such as .*, as int4, int4-g32 and fp8 only" prune "$demo/moe-demo" -o no --method magnitude --quantize int8
 expect 2 "groups of one size for all experts.*rows of 80 entries" prune "$demo/moe-demo" -o no --method magnitude --quantize int4
