@@ -22,7 +22,7 @@ typedef struct fp_basis_task {
 	bool stream;        /* the residual stream too */
 	const bool *pruned; /* by layer and operator: those that count; NULL: all */
 	int64_t memory;     /* bytes that may be used, the same on all ranks */
-	fp_share share;     /* fp_basis_share(): ranks learn together; all zero: this process learns by itself */
+	fp_share share;     /* fp_basis_share() */
 } fp_basis_task;
 
 /* What the pattern removes, weighted by what the loss feels, as a share of all that there was before. */
@@ -32,8 +32,8 @@ typedef struct fp_basis_gain {
 	double seconds;
 } fp_basis_gain;
 
-/* How ranks share the layers of a step. The result has the same bits for any number of ranks, and other last bits than
- * that of a process by itself, which adds the gradients of a step in another order. */
+/* How ranks share the layers of a step; comm NULL: this process learns by itself. The result has the same bits for any
+ * number of ranks. A share that is all zero gives other last bits: gradients are then added in another order. */
 fp_share fp_basis_share(fp_comm *comm);
 /* Freed with fp_basis_free(). */
 fp_status fp_learn_basis(fp_basis **out, const fp_basis_task *task, fp_basis_gain *gain);

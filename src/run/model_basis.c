@@ -84,7 +84,7 @@ char *fp_basis_config(const fp_writer *writer)
 	return text;
 }
 
-/* Ranks that share windows learn the basis together, in the order of sums that this takes; otherwise rank 0 learns it. */
+/* Ranks that share windows learn the basis together; otherwise rank 0 learns it, in the same order of sums. */
 static bool learns_together(const fp_prune_task *task)
 {
 	fp_share share = fp_prune_share(task);
@@ -121,7 +121,7 @@ static fp_basis_task learning_task(const fp_prune_task *task)
 						   .windows = task->windows,
 						   .freedom = task->choice->freedom,
 						   .stream = task->choice->stream,
-						   .share = learns_together(task) ? fp_basis_share(task->comm) : (fp_share){0}};
+						   .share = fp_basis_share(learns_together(task) ? task->comm : NULL)};
 }
 
 int64_t fp_basis_bytes(const fp_prune_task *task)

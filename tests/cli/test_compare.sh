@@ -74,6 +74,9 @@ grep -q "<th>SparseGPT</th><td>full</td>" bases.html || complain "the report doe
 compare --work bases --methods wanda,sparsegpt --patterns 2:4 --basis full --json
 holds "the gain of a shared basis" "all(r['basis']['removed'][1] < r['basis']['removed'][0] for r in d['rows'][1:]) and \\
 	d['rows'][1]['basis']['removed'] == d['rows'][2]['basis']['removed']"
+cp "$work/out" bases.json
+compare --work first --methods magnitude,wanda --patterns 2:4 --basis full --json
+holds "the row that learned a shared basis decides about it" "len({r['kl'] for r in d['rows'] + json.load(open('bases.json'))['rows'] if r['method'] == 'wanda'}) == 1"
 compare --work bases --methods wanda --patterns 2:4 --report plain.html || complain "compare without a basis"
 grep -q basis "$work/out" && complain "a column for a basis that no row has"
 grep -q "<th>method</th><th>basis</th>" plain.html && complain "the report has a column for a basis that no row has"
