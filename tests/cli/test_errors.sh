@@ -74,6 +74,11 @@ for flag in metrics report; do
 	expect 2 "--$flag empty/file: is in the output directory" $prune -o empty --$flag empty/file
 	rmdir empty || complain "--$flag in the output directory leaves a file"
 done
+snapshot=hub/models--org--name/snapshots/main
+mkdir -p "$snapshot"
+cp good/* "$snapshot"
+HF_HUB_CACHE=$PWD/hub expect 2 "is in the model's directory" prune org/name@main -o out --calibration plain.txt --samples 2 \
+	--sequence-length 8 --metrics "$snapshot/model.safetensors"
 # shellcheck disable=SC2086
 expect 2 "name the same file" $prune -o out --metrics both --report both
 # shellcheck disable=SC2086
