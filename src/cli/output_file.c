@@ -87,6 +87,8 @@ fp_status fp_cli_output_check(const fp_cli_options *options, const char *flag, c
 		return fp_cli_error(FP_ERROR_USAGE, "%s %s: is in the model's directory; give a file elsewhere", flag, path);
 	if (folder_there && same(&folder, options->output)) /* which must stay empty until the end */
 		return fp_cli_error(FP_ERROR_USAGE, "%s %s: is in the output directory; give a file elsewhere", flag, path);
+	if (there && S_ISFIFO(old.st_mode)) /* whose reader would take this for the end */
+		return FP_OK;
 	FILE *file = fopen(path, "a");
 	if (!file)
 		return fp_cli_output_failed(flag, path, errno);

@@ -107,6 +107,11 @@ expect 3 "--check.*32 tokens.*fewer samples" prune good -o out --method wanda --
 prune part --layers 1 --metrics lines.jsonl --pattern=50% || complain "--layers fails"
 [ "$(wc -l <lines.jsonl)" -eq 7 ] || complain "--metrics: not one line per operator"
 python3 -c "import json; [json.loads(line) for line in open('lines.jsonl')]" || complain "--metrics: not JSON lines"
+mkfifo pipe
+cat pipe >piped &
+timeout 60 "$program" prune good -o fed --method magnitude --metrics pipe >"$work/out" 2>"$work/err" </dev/null || complain "--metrics to a pipe"
+wait $!
+[ "$(wc -l <piped)" -eq 14 ] || complain "--metrics to a pipe: not one line per operator"
 expect_json "all((t['sparsity'] == 0.5) == ('layers.1.' in t['name']) for t in d['tensors'] if t['operator'])" inspect part
 
 # the last screen: kinds, the worst operators, totals, the next commands; every operator on request only
