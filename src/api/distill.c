@@ -54,7 +54,7 @@ static fp_status check_request(fp_context *ctx, const fp_distill_request *reques
 	return FP_OK;
 }
 
-/* *out ← the windows that judge the fit, of the text that prune has not seen with the same flags; behind them those that the
+/* *out ← the windows that judge the fit, of the text that prune has not seen with the same flags; then those that the
  * fit learns from. Where the text has no others, the last ones of the latter judge: prune may have seen fewer. */
 static fp_status read_windows(const distillation *d, const fp_checkpoint *checkpoint, int64_t length, fp_windows *out,
 							  int64_t *held_out)

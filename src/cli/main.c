@@ -40,7 +40,7 @@ static const fp_cli_command command_table[] = {
 			"Gradient steps through the whole model move the weights of the decoder layers that are not zero, and the "
 			"biases, so that MODEL's predictions on the text approach DENSE's (KL divergence); zeros stay zeros. Some "
 			"windows of the text are held out, and the best point by these is written. The whole model must fit into "
-			"memory, with about 20 bytes for each weight. --set fit_steps, fit_tokens, fit_rate and fit_holdout "
+			"memory, with 24 bytes for each weight. --set fit_steps, fit_tokens, fit_rate and fit_holdout "
 			"change the steps.",
 		.run = fp_cli_distill,
 	},

@@ -195,11 +195,11 @@ cleanup:
 	return status;
 }
 
-/* Moves the weights of each layer, from the gradient of the last one's output. The tape has the last layer's forward pass. */
+/* Moves the weights of each layer. m->gradient is that of its output, at first of the last layer's. */
 static fp_status backward(model_fit *m, int64_t step, int64_t steps)
 {
 	fp_status status = FP_OK;
-	fp_matrix output = m->gradient, below;
+	fp_matrix output, below;
 	for (int64_t i = m->layers - 1; i >= 0; i--) {
 		fp_layer layer = fp_fit_optimiser_layer(&m->optimiser[i]);
 		FP_TRY(fp_check_interrupt(m->ctx));
