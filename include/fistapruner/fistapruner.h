@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-/* "0.1.0". Borrowed. */
+/* "0.2.0". Borrowed. */
 FP_API const char *fp_version(void);
 /* Which build this is: a digest of all sources as 16 hexadecimal digits, equal for equal sources only. Borrowed. */
 FP_API const char *fp_build_id(void);

@@ -70,7 +70,7 @@ static const char *text_at(const json_t *object, const char *key)
 	return text ? text : "";
 }
 
-/* out ← "fistapruner 0.1.0 (commit 1234abcd, build 0123456789abcdef)"; an unknown commit is left out. */
+/* out ← "fistapruner 0.2.0 (commit 1234abcd, build 0123456789abcdef)"; an unknown commit is left out. */
 static void name_program(char *out, size_t size, const json_t *identity)
 {
 	const char *commit = text_at(identity, "commit"), *build = text_at(identity, "build");
