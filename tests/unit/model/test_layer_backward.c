@@ -266,9 +266,11 @@ static void the_taped_forward_is_the_layer_s(void **unused)
 		assert_ok(r.f.ctx, fp_layer_forward(r.layer, &state, r.workspace));
 		float *plain = download(&r, r.hidden);
 		double norm, off = distance(taped, plain, fp_matrix_size(output), &norm);
-		if (rounds(&r)) /* the other pass keeps its activations in float */
-			assert_true(off <= 0.05 * norm);
-		else
+		/* the other pass keeps its activations in float, so that rounding may send a token to other experts */
+		double most = fp_model_get_config(r.f.model)->experts.count > 0 ? 0.25 : 0.05;
+		if (rounds(&r) && !(off <= most * norm))
+			fail_msg("%s: the outputs differ by %g of their size", cases[i], off / norm);
+		if (!rounds(&r))
 			assert_memory_equal(taped, plain, (size_t)fp_matrix_size(output) * sizeof *taped);
 		free(taped);
 		free(plain);
