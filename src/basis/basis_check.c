@@ -38,8 +38,12 @@ static fp_status checked_new(checked *c, const fp_windows *windows)
 	fp_context *ctx = c->be->ctx;
 	int64_t width = fp_model_get_config(c->turned)->hidden;
 	fp_model *models[2];
-	fp_status status;
-	FP_TRY(fp_model_open(&c->plain, c->be, fp_model_checkpoint(c->turned)));
+	fp_log_level level = ctx->log_level;
+	ctx->log_level = FP_LOG_ERROR; /* warnings about this checkpoint were given when it was first opened */
+	fp_status status = fp_model_open(&c->plain, c->be, fp_model_checkpoint(c->turned));
+	ctx->log_level = level;
+	if (status != FP_OK)
+		goto cleanup;
 	models[0] = c->plain;
 	models[1] = c->turned;
 	FP_TRY(FP_NEW(ctx, &c->kl, c->length));

@@ -350,7 +350,7 @@ fp_status fp_fisher_new(fp_fisher **out, const fp_fisher_request *request)
 	fp_fisher_store_plan(&s->store);
 	FP_TRY(fp_fisher_store_open(&s->store, request->folder));
 	FP_TRY(run_passes(s, request->windows));
-	fp_log(be->ctx, FP_LOG_INFO, "Fisher's matrices: %lld layers, %lld windows, %.1f s",
+	fp_log(be->ctx, FP_LOG_INFO, "Fisher matrices: %lld layers, %lld windows, %.1f s",
 		   (long long)(request->end - request->first), (long long)s->windows, fp_clock() - started);
 	*out = s;
 	s = NULL;

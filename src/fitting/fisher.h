@@ -49,7 +49,7 @@ int64_t fp_fisher_gradient_windows(const fp_fisher *fisher);
 fp_status fp_fisher_read_gradients(const fp_fisher *fisher, int64_t layer, int64_t first, int64_t windows,
 								   fp_matrix out);
 
-/* True when the settings ask for Fisher's matrices, and for the gradients too. */
+/* True when the settings ask for Fisher matrices, and for the gradients too. */
 bool fp_fisher_wanted(const fp_settings *settings, const fp_windows *windows);
 bool fp_fisher_keeps_gradients(const fp_settings *settings);
 

@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-static const char *const FILE_NAME = "Fisher's matrices"; /* in messages */
+static const char *const FILE_NAME = "Fisher matrices"; /* in messages */
 
 /* Slots: one for each output that is kept, and one for each between two of them. */
 static int64_t kept_count(const fp_fisher_store *f, int64_t stride)

@@ -40,7 +40,7 @@ typedef struct fp_fit_loss { /* freed with fp_fit_loss_free() */
 /* The task must have at least one held-out window and one other. */
 fp_status fp_fit_loss_new(fp_fit_loss *out, const fp_fit_task *task);
 void fp_fit_loss_free(fp_fit_loss *loss); /* all zero is allowed */
-/* Bytes that fp_fit_loss_new() holds for batches of `tokens` tokens; `metric`: with Fisher's matrix; `slope`: with
+/* Bytes that fp_fit_loss_new() holds for batches of `tokens` tokens; `metric`: with Fisher matrix; `slope`: with
  * gradients. */
 int64_t fp_fit_loss_bytes(const fp_model *model, int64_t tokens, bool metric, bool slope);
 

@@ -55,7 +55,7 @@ int64_t fp_fit_held_out(const fp_settings *settings, int64_t windows);
 int64_t fp_fit_steps(const fp_settings *settings, int64_t windows, int64_t length);
 int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t length);
 /* Bytes that fp_fit_layer() allocates at its peak with batches of `tokens` tokens, not counting what single products
- * take (backend/work_space.h); `metric`: with Fisher's matrix; `slope`: with gradients; `registers`: sums of gradients
+ * take (backend/work_space.h); `metric`: with Fisher matrix; `slope`: with gradients; `registers`: sums of gradients
  * in memory at the same time (sharing/part_sum.h). */
 int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric, bool slope, int registers);
 /* Fails when the device has no gradients. */

@@ -219,7 +219,8 @@ static void write_basis(fp_html *html, const json_t *basis)
 	fp_html_raw(html, "<p>It was pruned in a learned basis, which is folded into the weights (");
 	fp_html_text(html, text_at(basis, "kind"));
 	fp_html_format(
-		html, ": %s). The share that the pattern removes of the%s operators' squares fell from %.1f%% to %.1f%%.",
+		html,
+		": %s). The share that the pattern removes of the%s operators' squared weights fell from %.1f%% to %.1f%%.",
 		stream ? "residual stream and heads" : "heads", stream ? "" : " attention",
 		100 * json_number_value(json_array_get(removed, 0)), 100 * json_number_value(json_array_get(removed, 1)));
 	if (json_is_true(json_object_get(basis, "untied_head")))

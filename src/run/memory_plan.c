@@ -229,8 +229,8 @@ static int64_t peak_bytes(const fp_prune_task *task, const sizes *s, const fp_st
 
 static void log_phases(fp_context *ctx, const double bytes[PHASE_COUNT])
 {
-	static const char *const names[PHASE_COUNT] = {
-		"basis", "Fisher's matrices", "row importance", "statistics", "solve", "fit"};
+	static const char *const names[PHASE_COUNT] = {"basis",      "Fisher matrices", "row importance",
+												   "statistics", "solve",           "fit"};
 	for (int i = 0; i < PHASE_COUNT; i++)
 		if (bytes[i] > 0)
 			fp_log(ctx, FP_LOG_DEBUG, "memory: %s: %.0f MiB expected", names[i], bytes[i] / 1048576.0);

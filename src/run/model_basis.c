@@ -186,13 +186,13 @@ static fp_status learn(const fp_prune_task *task, fp_basis_gain *gain)
 	FP_TRY(fp_basis_check(task->model, *task->basis, task->windows, &kl));
 	if (choice->stream)
 		fp_log(task->ctx, FP_LOG_INFO,
-			   "basis: full: what the pattern removes falls from %.2f%% to %.2f%% of the operators' squares; the model "
+			   "basis: full: what the pattern removes falls from %.2f%% to %.2f%% of the squared weights; the model "
 			   "is the same to a divergence of %.1g; %.1f s",
 			   100 * gain->stream_before, 100 * gain->stream_after, kl, gain->seconds);
 	else
 		fp_log(task->ctx, FP_LOG_INFO,
 			   "basis: local: what the pattern removes of attention's operators falls from %.2f%% to %.2f%% of their "
-			   "squares; the model is the same to a divergence of %.1g; %.1f s",
+			   "squared weights; the model is the same to a divergence of %.1g; %.1f s",
 			   100 * gain->local_before, 100 * gain->local_after, kl, gain->seconds);
 cleanup:
 	fp_free(pruned);

@@ -214,7 +214,7 @@ static const char *scratch_folder(const fp_prune_task *task)
 	return folder ? folder : "/tmp";
 }
 
-/* Fisher's matrices for the fits of this rank's layers. */
+/* Fisher matrices for the fits of this rank's layers. */
 static fp_status make_fisher(model_run *run)
 {
 	const fp_prune_task *task = run->task;
@@ -231,7 +231,7 @@ static fp_status make_fisher(model_run *run)
 																		.folder = scratch_folder(task),
 																		.room = run->plan.fisher,
 																		.share = run->share});
-	fp_memory_log_stages(task->be, "Fisher's matrices");
+	fp_memory_log_stages(task->be, "Fisher matrices");
 	return status;
 }
 

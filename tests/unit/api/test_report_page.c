@@ -105,7 +105,7 @@ static void bases(void **state)
 	html = page_of(ctx, json_pack("{s:s, s:[], s:{s:s, s:[f, f]}}", "model", "m", "operators", "basis", "kind", "local",
 								  "removed_of_heads", 0.099, 0.091));
 	assert_non_null(strstr(html, "(local: heads)"));
-	assert_non_null(strstr(html, "of the attention operators' squares fell from 9.9% to 9.1%.</p>"));
+	assert_non_null(strstr(html, "of the attention operators' squared weights fell from 9.9% to 9.1%.</p>"));
 	fp_text_free(html);
 	html = page_of(ctx, json_pack("{s:s, s:[], s:{s:s}}", "model", "m", "operators", "basis", "kind", "none"));
 	assert_null(strstr(html, "learned basis"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradients of the token loss are compared with differences of the whole model's loss, for models with the norm
- * before and after the blocks, with projections around the embedding, and with all kinds of heads. Fisher's matrices are
+ * before and after the blocks, with projections around the embedding, and with all kinds of heads. Fisher matrices are
  * compared with the gradients. */
 #include "model_fixture.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The estimates of memory that the fit and Fisher's matrices give, compared with what they allocate. */
+/* The estimates of memory that the fit and Fisher matrices give, compared with what they allocate. */
 #include "counting_allocator.h"
 #include "fit_fixture.h"
 
@@ -42,7 +42,7 @@ static void a_fit_takes_what_is_expected(void **unused)
 		run_fit(&fit);
 		int64_t peak = counting_allocator_end(&counter);
 		check_estimate(slope    ? "fit with gradients"
-					   : metric ? "fit by Fisher's matrix"
+					   : metric ? "fit by Fisher matrix"
 								: "fit",
 					   model, fp_fit_bytes(fit.f.model, 0, FIT_BATCH * FIT_LENGTH, metric, slope, registers), peak);
 		close_fit(&fit);
@@ -112,7 +112,7 @@ static void check_fisher(const char *name, int64_t windows, const char *adapt, b
 	}
 	counting_allocator_begin(&counter, f.be);
 	assert_ok(f.ctx, fp_fisher_new(&fisher, &request));
-	check_estimate(on_device ? "Fisher's matrices, states on the device" : "Fisher's matrices", name, expected,
+	check_estimate(on_device ? "Fisher matrices, states on the device" : "Fisher matrices", name, expected,
 				   counting_allocator_end(&counter));
 	fp_fisher_free(fisher);
 	close_fixture(&f);
