@@ -152,11 +152,11 @@ def prune_checkpoint(model: Path, output: Optional[Path], calibration: Union[Non
         return session.document(PruneResult, library.fp_prune, ctypes.byref(request), session.settings)
 
 
-def distill(model: Path, output: Path, reference: Path, calibration: Union[Path, Sequence[Path]], *, progress: Progress = True,
-            log: Optional[Log] = None, **settings: Any) -> Document:
+def distill(model: Path, output: Path, reference: Path, calibration: Union[None, Path, Sequence[Path]] = None, *,
+            progress: Progress = True, log: Optional[Log] = None, **settings: Any) -> Document:
     """Fits all remaining weights of the pruned checkpoint `model` to the predictions of `reference`, the dense model, on
-    windows of the calibration text, and writes the directory `output`. Zeros stay zeros. The whole model must fit into
-    memory. Returns the document that `fistapruner distill --json` prints: kl_before, kl_after, steps, …"""
+    windows of the calibration text ("self" or None: `reference` writes it), and writes the directory `output`. Zeros stay
+    zeros. The whole model must fit into memory. Returns the document that `fistapruner distill --json` prints: kl_before, kl_after, steps, …"""
     texts = _paths(calibration)
     with Session(settings, progress, log) as session:
         request = _library.DistillRequest(encode(model), encode(reference), encode(output), text_list(texts), len(texts))

@@ -120,8 +120,10 @@ class Checkpoint(unittest.TestCase):
         document = fistapruner.distill(MATERIAL / "pruned", self.work / "near", MATERIAL / "good", MATERIAL / "documents.jsonl", **fewer)
         self.assertLessEqual(document.kl_after, document.kl_before)
         self.assertEqual(fistapruner.inspect(self.work / "near", "2:4")["violations"], 0)
-        with self.assertRaises(fistapruner.UsageError):
-            fistapruner.distill(MATERIAL / "pruned", self.work / "other", MATERIAL / "good", [], **fewer)
+        own = fistapruner.distill(MATERIAL / "pruned", self.work / "own", MATERIAL / "good", **fewer)
+        self.assertGreater(own.own_text["texts"], 0)
+        with self.assertRaises(fistapruner.UsageError):  # own text has no end
+            fistapruner.distill(MATERIAL / "pruned", self.work / "other", MATERIAL / "good", **dict(fewer, samples=0))
 
     def test_pack_and_back(self):
         stages = []

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* distill.c: fp_distill(): opens both models and the text, fits the pruned model, and writes it. */
+#include "api/own_calibration.h"
 #include "api/result_text.h"
 #include "base/clock.h"
 #include "base/memory.h"
@@ -21,6 +22,7 @@ typedef struct distillation {
 	fp_backend *be;
 	fp_checkpoint *checkpoint, *reference;
 	fp_model *pruned, *dense;
+	fp_own_calibration own;
 	fp_windows windows; /* the first ones are held out */
 	int64_t held_out;
 	fp_writer *writer;
@@ -40,18 +42,35 @@ static void close_all(distillation *d)
 	fp_checkpoint_close(d->checkpoint);
 }
 
-static fp_status check_request(fp_context *ctx, const fp_distill_request *request)
+static fp_status check_request(distillation *d)
 {
+	const fp_distill_request *request = d->request;
 	if (!request->output)
-		return fp_fail(ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
+		return fp_fail(d->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
 	if (!request->reference)
-		return fp_fail(ctx, FP_ERROR_USAGE, "the dense model that was pruned is needed: --reference DENSE");
-	if (request->calibration_count == 0)
-		return fp_fail(ctx, FP_ERROR_USAGE, "a text is needed: --calibration FILE");
-	for (int i = 0; i < request->calibration_count; i++)
-		if (strcmp(request->calibration[i], "self") == 0)
-			return fp_fail(ctx, FP_ERROR_USAGE, "--calibration self: distill needs a text: --calibration FILE");
-	return FP_OK;
+		return fp_fail(d->ctx, FP_ERROR_USAGE, "the dense model that was pruned is needed: --reference DENSE");
+	return fp_own_calibration_choose(&d->own, d->ctx, request->calibration, request->calibration_count, true,
+									 &d->settings);
+}
+
+/* Of the most windows of this length, how many judge the fit. */
+static int64_t most_judges(int64_t length)
+{
+	enum { TOKENS = 8192, MOST = 32 };
+	return fp_smaller(fp_larger(TOKENS / length, 2), MOST);
+}
+
+/* *out ← the first windows of `judges`, then those of `learned` */
+static fp_status join(fp_windows *out, fp_context *ctx, const int32_t *judges, int64_t held_out, const int32_t *learned,
+					  int64_t rest, int64_t length)
+{
+	fp_status status;
+	*out = (fp_windows){.count = held_out + rest, .length = length};
+	FP_TRY(FP_NEW(ctx, &out->ids, out->count * length));
+	memcpy(out->ids, judges, (size_t)(held_out * length) * sizeof *judges);
+	memcpy(out->ids + held_out * length, learned, (size_t)(rest * length) * sizeof *learned);
+cleanup:
+	return status;
 }
 
 /* *out ← the windows that judge the fit, of the text that prune has not seen with the same flags; then those that the
@@ -59,11 +78,9 @@ static fp_status check_request(fp_context *ctx, const fp_distill_request *reques
 static fp_status read_windows(const distillation *d, const fp_checkpoint *checkpoint, int64_t length, fp_windows *out,
 							  int64_t *held_out)
 {
-	enum { HELD_OUT_TOKENS = 8192, MOST_HELD_OUT = 32 };
 	const fp_settings *s = &d->settings;
 	const char *const *files = d->request->calibration;
 	int count = d->request->calibration_count;
-	int64_t most = fp_smaller(fp_larger(HELD_OUT_TOKENS / length, 2), MOST_HELD_OUT);
 	fp_tokenizer *tokenizer = NULL;
 	fp_windows learned = {0}, judged = {0};
 	fp_status status;
@@ -71,15 +88,11 @@ static fp_status read_windows(const distillation *d, const fp_checkpoint *checkp
 	FP_TRY(fp_windows_calibration(&learned, d->ctx, tokenizer, files, count, s->sampler, s->samples, length,
 								  (uint64_t)s->seed));
 	FP_TRY(fp_windows_held_out(&judged, d->ctx, tokenizer, files, count, s->sampler, s->samples, length,
-							   (uint64_t)s->seed, most));
+							   (uint64_t)s->seed, most_judges(length)));
 	*held_out = judged.count > 0 ? judged.count : fp_fit_held_out(s, learned.count);
 	const fp_windows *judges = judged.count > 0 ? &judged : &learned;
 	int64_t rest = judged.count > 0 ? learned.count : learned.count - *held_out;
-	*out = (fp_windows){.count = *held_out + rest, .length = length};
-	FP_TRY(FP_NEW(d->ctx, &out->ids, out->count * length));
-	memcpy(out->ids, judges->ids + (judges->count - *held_out) * length,
-		   (size_t)(*held_out * length) * sizeof *out->ids);
-	memcpy(out->ids + *held_out * length, learned.ids, (size_t)(rest * length) * sizeof *out->ids);
+	FP_TRY(join(out, d->ctx, judges->ids + (judges->count - *held_out) * length, *held_out, learned.ids, rest, length));
 cleanup:
 	fp_windows_free(&judged);
 	fp_windows_free(&learned);
@@ -87,7 +100,15 @@ cleanup:
 	return status;
 }
 
-/* The windows, which both tokenizers must cut into the same ids. */
+static fp_status tokenizers_differ(const distillation *d)
+{
+	return fp_fail(d->ctx, FP_ERROR_INPUT,
+				   "%s and the reference %s have different tokenizers: the reference must be the dense model that was "
+				   "pruned",
+				   d->request->model, d->request->reference);
+}
+
+/* The windows, which both tokenizers must cut into the same ids; of the dense model's own text only their numbers. */
 static fp_status read_text(distillation *d)
 {
 	int64_t length = d->settings.sequence_length ? d->settings.sequence_length : fp_model_default_length(d->pruned);
@@ -96,22 +117,40 @@ static fp_status read_text(distillation *d)
 	fp_status status;
 	FP_TRY(fp_model_check_length(d->pruned, length));
 	FP_TRY(fp_model_check_length(d->dense, length));
+	if (fp_model_get_config(d->pruned)->vocabulary != fp_model_get_config(d->dense)->vocabulary)
+		FP_TRY(tokenizers_differ(d));
+	if (d->own.wanted) {
+		d->held_out = most_judges(length);
+		d->windows = (fp_windows){.count = d->settings.samples + d->held_out, .length = length};
+		goto cleanup;
+	}
 	FP_TRY(read_windows(d, d->checkpoint, length, &d->windows, &d->held_out));
 	FP_TRY(read_windows(d, d->reference, length, &other, &held_out));
 	size_t bytes = (size_t)(d->windows.count * length) * sizeof *d->windows.ids;
-	if (fp_model_get_config(d->pruned)->vocabulary != fp_model_get_config(d->dense)->vocabulary ||
-		other.count != d->windows.count || memcmp(other.ids, d->windows.ids, bytes) != 0)
-		FP_TRY(
-			fp_fail(d->ctx, FP_ERROR_INPUT,
-					"%s and the reference %s have different tokenizers: the reference must be the dense model that was "
-					"pruned",
-					d->request->model, d->request->reference));
+	if (other.count != d->windows.count || memcmp(other.ids, d->windows.ids, bytes) != 0)
+		FP_TRY(tokenizers_differ(d));
 	if (d->held_out == 0)
 		FP_TRY(fp_fail(d->ctx, FP_ERROR_USAGE,
 					   "--samples %lld: a window to learn from and one to judge by are needed: 2 at least, such as 128",
 					   (long long)d->settings.samples));
 cleanup:
 	fp_windows_free(&other);
+	return status;
+}
+
+/* The windows that prune drew with the same flags are learned from, and further ones judge. */
+static fp_status draw_own_text(distillation *d)
+{
+	int64_t length = d->windows.length, count = d->windows.count - d->held_out;
+	fp_windows learned = {.count = count, .length = length}, judges = {.count = d->held_out, .length = length};
+	fp_status status = FP_OK;
+	if (!d->own.wanted)
+		return FP_OK;
+	FP_TRY(fp_own_calibration_make(&d->own, &learned, &judges, d->dense, NULL, &d->settings));
+	FP_TRY(join(&d->windows, d->ctx, judges.ids, judges.count, learned.ids, learned.count, length));
+cleanup:
+	fp_windows_free(&judges);
+	fp_windows_free(&learned);
 	return status;
 }
 
@@ -136,7 +175,7 @@ static fp_status open_all(distillation *d)
 {
 	fp_context *ctx = d->ctx;
 	fp_status status;
-	FP_TRY(check_request(ctx, d->request));
+	FP_TRY(check_request(d));
 	FP_TRY(fp_checkpoint_open(&d->checkpoint, ctx, d->request->model));
 	FP_TRY(fp_checkpoint_open(&d->reference, ctx, d->request->reference));
 	FP_TRY(fp_writer_check(ctx, d->checkpoint, d->request->output));
@@ -179,23 +218,26 @@ cleanup:
 	return status;
 }
 
-/* Without what differs from run to run, for the file; the caller adds that for the result. */
-static json_t *document_of(const distillation *d)
+/* Without what differs from run to run unless with_times, for the file; the caller adds more of that for the result. */
+static json_t *document_of(const distillation *d, bool with_times)
 {
 	const fp_settings *s = &d->settings;
-	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "program", fp_version(), "model",
-					 d->request->model, "reference", d->request->reference, "windows",
-					 (json_int_t)(d->windows.count - d->held_out), "held_out_windows", (json_int_t)d->held_out,
-					 "sequence_length", (json_int_t)d->windows.length, "seed", (json_int_t)s->seed, "steps",
-					 (json_int_t)d->result.most_steps, "kept_steps", (json_int_t)d->result.steps, "fit_rate",
-					 s->fit_rate, "kl_before", d->result.kl_before, "kl_after", d->result.kl_after);
+	json_t *document = json_pack(
+		"{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "program", fp_version(), "model",
+		d->request->model, "reference", d->request->reference, "windows", (json_int_t)(d->windows.count - d->held_out),
+		"held_out_windows", (json_int_t)d->held_out, "sequence_length", (json_int_t)d->windows.length, "seed",
+		(json_int_t)s->seed, "steps", (json_int_t)d->result.most_steps, "kept_steps", (json_int_t)d->result.steps,
+		"fit_rate", s->fit_rate, "kl_before", d->result.kl_before, "kl_after", d->result.kl_after);
+	if (document && d->own.wanted)
+		json_object_set_new(document, "own_text", fp_own_calibration_document(&d->own, with_times));
+	return document;
 }
 
 static fp_status write_report(const distillation *d)
 {
 	char *text = NULL;
 	fp_status status;
-	FP_TRY(fp_result_text(&text, d->ctx, document_of(d)));
+	FP_TRY(fp_result_text(&text, d->ctx, document_of(d, false)));
 	FP_TRY(fp_writer_add_file(d->writer, "distillation_report.json", text, (int64_t)strlen(text)));
 cleanup:
 	fp_text_free(text);
@@ -214,12 +256,13 @@ fp_status fp_distill(char **json, fp_context *ctx, const fp_distill_request *req
 	const fp_model_fit_task task = {
 		.pruned = d.pruned, .dense = d.dense, .settings = &d.settings, .windows = &d.windows, .held_out = d.held_out};
 	FP_TRY(check_memory(&d, &task));
+	FP_TRY(draw_own_text(&d));
 	FP_TRY(fp_writer_open(&d.writer, ctx, d.checkpoint, request->output, NULL));
 	FP_TRY(fp_tensor_joiner_new(&d.joiner, ctx, d.checkpoint));
 	FP_TRY(fp_fit_model(&task, take_layer, &d, &d.result));
 	FP_TRY(write_report(&d));
 	FP_TRY(fp_writer_commit(d.writer));
-	document = document_of(&d);
+	document = document_of(&d, true);
 	if (document) {
 		json_object_set_new(document, "output", json_string(request->output));
 		json_object_set_new(document, "device", json_string(d.be->description));

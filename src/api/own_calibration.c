@@ -6,7 +6,6 @@
 #include "base/memory.h"
 #include "checkpoint/working_folder.h"
 #include "generation/start_token.h"
-#include "solver/method.h"
 #include "tokenizer/tokenizer.h"
 
 #include <string.h>
@@ -35,13 +34,12 @@ fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const
 	return FP_OK;
 }
 
-fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, const fp_prune_request *request,
-									const fp_settings *settings)
+fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, const char *const *calibration, int count,
+									bool needed, const fp_settings *settings)
 {
-	*out = (fp_own_calibration){0};
-	fp_status status = fp_own_calibration_asked(&out->wanted, ctx, request->calibration, request->calibration_count);
-	if (request->calibration_count == 0 && fp_method_of(settings)->needs_text)
-		out->wanted = true;
+	*out = (fp_own_calibration){.by_default = count == 0 && needed};
+	fp_status status = fp_own_calibration_asked(&out->wanted, ctx, calibration, count);
+	out->wanted |= out->by_default;
 	return status == FP_OK && out->wanted ? fp_own_text_check_count(ctx, settings->samples) : status;
 }
 
@@ -153,7 +151,7 @@ cleanup:
 }
 
 fp_status fp_own_calibration_make(fp_own_calibration *own, fp_windows *windows, fp_windows *held_out, fp_model *model,
-								  const fp_prune_request *request, const fp_settings *settings)
+								  const char *resumed, const fp_settings *settings)
 {
 	fp_context *ctx = fp_model_backend(model)->ctx;
 	fp_own_text_task task = {.model = model,
@@ -168,18 +166,18 @@ fp_status fp_own_calibration_make(fp_own_calibration *own, fp_windows *windows, 
 	FP_TRY(fp_stop_tokens_read(&task.stop, ctx, fp_model_checkpoint(model)));
 	FP_TRY(find_start(own, model, &task.stop));
 	task.start = own->start;
-	if (request->resume)
-		FP_TRY(read_kept(own, windows, held_out, ctx, request->output, &found));
+	if (resumed)
+		FP_TRY(read_kept(own, windows, held_out, ctx, resumed, &found));
 	if (found) {
 		fp_log(ctx, FP_LOG_INFO, "calibration self: the windows of the unfinished run are used");
 		goto cleanup;
 	}
-	if (request->calibration_count == 0)
-		fp_log(ctx, FP_LOG_INFO,
-			   "no --calibration FILE: the model writes its own calibration text (--calibration self)");
+	if (own->by_default)
+		fp_log(ctx, FP_LOG_INFO, "no --calibration FILE: %s writes the calibration text (--calibration self)",
+			   fp_checkpoint_directory(fp_model_checkpoint(model)));
 	status = fp_own_text(&all, &own->statistics, &task);
 	if (status == FP_ERROR_MEMORY)
-		fp_fail_in(ctx, status, "--calibration self (give --calibration FILE to prune with one layer in memory)");
+		fp_fail_in(ctx, status, "--calibration self (give --calibration FILE, which takes less memory)");
 	if (status != FP_OK)
 		goto cleanup;
 	FP_TRY(split(all.ids, ctx, windows, held_out));

@@ -15,6 +15,7 @@
 #include "run/layer_journal.h"
 #include "run/quantised_plan.h"
 #include "run/report.h"
+#include "solver/method.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
@@ -69,7 +70,9 @@ static fp_status check_request(prune_session *session)
 	const fp_prune_request *request = session->request;
 	if (!request->output && !request->dry_run)
 		return fp_fail(session->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
-	fp_status status = fp_own_calibration_choose(&session->own, session->ctx, request, &session->settings);
+	fp_status status =
+		fp_own_calibration_choose(&session->own, session->ctx, request->calibration, request->calibration_count,
+								  fp_method_of(&session->settings)->needs_text, &session->settings);
 	if (status != FP_OK)
 		return status;
 	if (request->calibration_count == 0 && !session->own.wanted && request->check)
@@ -367,8 +370,9 @@ static fp_status draw_own_text(prune_session *session)
 	else if (!session->request->resume) /* before the text is drawn */
 		status = fp_writer_check(session->ctx, session->checkpoint, session->request->output);
 	if (comm->rank == 0 && status == FP_OK)
-		status = fp_own_calibration_make(&session->own, windows, &session->held_out, session->model, session->request,
-										 &session->settings);
+		status =
+			fp_own_calibration_make(&session->own, windows, &session->held_out, session->model,
+									session->request->resume ? session->request->output : NULL, &session->settings);
 	FP_TRY(fp_comm_agree(comm, status));
 	FP_TRY(comm->ops->broadcast(comm, 0, windows->ids, tokens * (int64_t)sizeof *windows->ids));
 cleanup:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_distill.c: fistapruner distill MODEL --reference DENSE --calibration FILE -o DIR */
+/* cmd_distill.c: fistapruner distill MODEL --reference DENSE -o DIR */
 #include "cli/commands.h"
 #include "cli/result.h"
 

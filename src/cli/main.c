@@ -33,13 +33,15 @@ static const fp_cli_command command_table[] = {
 		.name = "distill",
 		.letter = 's',
 		.operands = 1,
-		.usage = "MODEL --reference DENSE --calibration FILE -o DIR [flags]",
+		.usage = "MODEL --reference DENSE -o DIR [--calibration FILE|self] [flags]",
 		.summary = "fit all remaining weights of a pruned model to the dense model's predictions",
 		.detail =
 			"Takes a pruned checkpoint, of this program or another one, and the dense model that it was pruned from. "
 			"Gradient steps through the whole model move the weights of the decoder layers that are not zero, and the "
-			"biases, so that MODEL's predictions on the text approach DENSE's (KL divergence); zeros stay zeros. Some "
-			"windows of the text are held out, and the best point by these is written. The whole model must fit into "
+			"biases, so that MODEL's predictions on the text approach DENSE's (KL divergence); zeros stay zeros. "
+			"Without "
+			"a text DENSE writes it. Some windows of the text are held out, and the best point by these is written. "
+			"The whole model must fit into "
 			"memory, with 24 bytes for each weight. --set fit_steps, fit_tokens, fit_rate and fit_holdout "
 			"change the steps.",
 		.run = fp_cli_distill,

@@ -32,8 +32,12 @@ done
 
 	expect 2 "-o DIR" distill good-half --reference good --calibration documents.jsonl
 	expect 2 "--reference DENSE" distill good-half -o out --calibration documents.jsonl
-	expect 2 "--calibration FILE" distill good-half --reference good -o out
-	expect 2 "--calibration FILE" distill good-half --reference good -o out --calibration self
+	# the dense model's own text: what prune draws with the same flags, and further windows that judge
+	expect_json "d['kl_after'] < d['kl_before'] and d['own_text']['texts'] > 0 and d['windows'] == 8 and d['held_out_windows'] == 32" \
+		distill llama-demo-half --reference "$models/llama-demo" -o llama-demo-own --samples 8 --sequence-length 64 --threads 1 --device cpu --set fit_steps=12 --set fit_tokens=256
+	expect 2 "cannot be mixed" distill good-half --reference good -o out --calibration self --calibration documents.jsonl
+	expect 2 "--samples 0" distill good-half --reference good -o out --samples 0
+	expect 3 "different tokenizers" distill good-half --reference "$models/llama-demo" -o out
 	expect 3 "no-such" distill good-half --reference no-such -o out --calibration documents.jsonl
 	expect 3 "different tokenizers" distill good-half --reference "$models/llama-demo" -o out --calibration documents.jsonl --samples 4 --sequence-length 32
 	printf 'a text that has one window of tokens' >one.txt
