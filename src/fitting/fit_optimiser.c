@@ -181,10 +181,13 @@ static fp_status find_kept(fp_fit_optimiser *o)
 	if (fp_share_ranks(&o->share) == 1 || !be->memory->address)
 		return FP_OK;
 	for (int i = 0; i < o->weights.count; i++) {
+		fp_matrix weight = o->weights.weight[i], bias = o->weights.bias[i];
 		if (is_frozen(o, i))
 			continue;
-		FP_TRY(fp_kept_entries_add(&o->kept, be, o->weights.weight[i], false));
-		FP_TRY(fp_kept_entries_add(&o->kept, be, o->weights.bias[i], true));
+		if (!fp_matrix_is_absent(weight))
+			FP_TRY(fp_kept_entries_add(&o->kept, be->ctx, weight.rows, weight.cols, fp_matrix_on_host(be, weight)));
+		if (!fp_matrix_is_absent(bias))
+			FP_TRY(fp_kept_entries_add(&o->kept, be->ctx, 1, bias.cols, NULL));
 	}
 cleanup:
 	return status;

@@ -82,8 +82,12 @@ static fp_status copy_matrix(const rows *r, const fp_addends *list, int64_t i, f
 	FP_REQUIRE(be, some.dtype == FP_F32);
 	if (some.rows == 0)
 		return FP_OK;
-	if (r->kept)
-		return fp_kept_copy(&r->kept->list[i], be, first, some, host, out);
+	if (r->kept) {
+		void *entries = fp_matrix_on_host(be, some);
+		FP_REQUIRE(be, entries && some.cols == r->kept->list[i].cols);
+		fp_kept_copy(&r->kept->list[i], first, some.rows, entries, host, sizeof(float), out, be->threads);
+		return FP_OK;
+	}
 	return out ? be->memory->download(be, host, FP_F32, some.cols, some)
 			   : be->memory->upload(be, some, host, FP_F32, some.cols);
 }

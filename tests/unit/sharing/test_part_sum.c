@@ -84,18 +84,10 @@ cleanup:
 
 static fp_status list_kept(fp_kept_entries *kept, fp_backend *be)
 {
-	fp_matrix m = {0};
 	float values[SIZE];
-	fp_status status;
 	for (int i = 0; i < SIZE; i++)
 		values[i] = is_kept(i) ? 1.0F : 0.0F;
-	FP_TRY(fp_matrix_new(be, &m, ROWS, COLS, FP_F32));
-	FP_TRY(be->memory->upload(be, m, values, FP_F32, COLS));
-	FP_TRY(fp_kept_entries_add(kept, be, m, false));
-	FP_TRY(fp_kept_entries_add(kept, be, (fp_matrix){0}, false));
-cleanup:
-	fp_matrix_free(be, &m);
-	return status;
+	return fp_kept_entries_add(kept, be->ctx, ROWS, COLS, values);
 }
 
 /* Register 0 ← the sum on all ranks, each of which forgets the rows that are not its own */
