@@ -268,6 +268,8 @@ fp_status fp_distill(char **json, fp_context *ctx, const fp_distill_request *req
 		json_object_set_new(document, "device", json_string(d.be->description));
 		json_object_set_new(document, "seconds", json_real(fp_clock() - start));
 		json_object_set_new(document, "peak_memory_bytes", json_integer((json_int_t)fp_peak_memory()));
+		if (d.be->peak_bytes > 0)
+			json_object_set_new(document, "peak_device_memory_bytes", json_integer(d.be->peak_bytes));
 	}
 	status = fp_result_text(json, ctx, document);
 cleanup:

@@ -6,6 +6,7 @@
 static void render(const json_t *result, const fp_cli_options *options)
 {
 	char bytes[32];
+	double on_device = fp_cli_number_at(result, "peak_device_memory_bytes");
 	(void)options;
 	fp_cli_format_bytes(bytes, fp_cli_number_at(result, "peak_memory_bytes"));
 	printf("output  %s\n", fp_cli_text_at(result, "output"));
@@ -17,8 +18,13 @@ static void render(const json_t *result, const fp_cli_options *options)
 	else
 		printf("steps   none was better than the start: the weights are those of %s\n",
 			   fp_cli_text_at(result, "model"));
-	printf("took    %.1f s, %s at most, on %s\n", fp_cli_number_at(result, "seconds"), bytes,
-		   fp_cli_text_at(result, "device"));
+	printf("took    %.1f s on %s\n", fp_cli_number_at(result, "seconds"), fp_cli_text_at(result, "device"));
+	printf("memory  %s at most", bytes);
+	if (on_device > 0) {
+		fp_cli_format_bytes(bytes, on_device);
+		printf(", and %s of the device's", bytes);
+	}
+	putchar('\n');
 }
 
 fp_status fp_cli_distill(fp_context *ctx, const fp_cli_options *options)
