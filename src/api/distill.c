@@ -13,6 +13,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include <fistapruner/fistapruner.h>
+#include <math.h>
 #include <string.h>
 
 typedef struct distillation {
@@ -154,19 +155,31 @@ cleanup:
 	return status;
 }
 
-static fp_status check_memory(const distillation *d, const fp_model_fit_task *task)
+/* Offloads as little as fits into memory. */
+static fp_status plan_memory(const distillation *d, fp_model_fit_task *task)
 {
-	int64_t needed = fp_model_fit_bytes(task), limit, available, total;
+	static const char *const what[FP_OFFLOAD_COUNT] = {"nothing", "layers",
+													   "layers and the dense model's hidden states"};
+	/* where the device's memory is the host's, hidden states take the same in either place */
+	fp_offload most = d->be->memory->address ? FP_OFFLOAD_LAYERS : FP_OFFLOAD_STATES;
+	int64_t needed, limit, available, total;
 	fp_status status;
 	FP_TRY(fp_parse_size(d->ctx, d->settings.memory, &limit));
 	FP_TRY(d->be->memory->available(d->be, &available, &total));
 	if (limit == 0)
-		limit = available;
-	if (needed > limit)
-		FP_TRY(fp_fail(d->ctx, FP_ERROR_MEMORY,
-					   "%s: distilling needs about %.0f MiB, and %.0f MiB may be used: all weights are in memory, with "
-					   "their gradients and moments; fewer or shorter windows (--samples, --sequence-length) take less",
-					   d->request->model, (double)needed / 1048576.0, (double)limit / 1048576.0));
+		limit = available / 10 * 9;
+	for (task->offload = FP_OFFLOAD_NOTHING;; task->offload++) {
+		FP_TRY(fp_model_fit_bytes(task, &needed));
+		if (needed <= limit)
+			break;
+		if (task->offload == most)
+			FP_TRY(fp_fail(d->ctx, FP_ERROR_MEMORY,
+						   "%s: distilling takes %.0f MiB at least, and %.0f MiB may be used; fewer or shorter windows "
+						   "(--samples, --sequence-length, --set fit_tokens=N) take less",
+						   d->request->model, ceil((double)needed / 1048576.0), floor((double)limit / 1048576.0)));
+	}
+	fp_log(d->ctx, task->offload == FP_OFFLOAD_NOTHING ? FP_LOG_DEBUG : FP_LOG_INFO,
+		   "memory: %.0f MiB expected; offloaded: %s", (double)needed / 1048576.0, what[task->offload]);
 cleanup:
 	return status;
 }
@@ -253,9 +266,9 @@ fp_status fp_distill(char **json, fp_context *ctx, const fp_distill_request *req
 	*json = NULL;
 	fp_clear_message(ctx);
 	FP_TRY(open_all(&d));
-	const fp_model_fit_task task = {
+	fp_model_fit_task task = {
 		.pruned = d.pruned, .dense = d.dense, .settings = &d.settings, .windows = &d.windows, .held_out = d.held_out};
-	FP_TRY(check_memory(&d, &task));
+	FP_TRY(plan_memory(&d, &task));
 	FP_TRY(draw_own_text(&d));
 	FP_TRY(fp_writer_open(&d.writer, ctx, d.checkpoint, request->output, NULL));
 	FP_TRY(fp_tensor_joiner_new(&d.joiner, ctx, d.checkpoint));

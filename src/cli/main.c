@@ -39,11 +39,10 @@ static const fp_cli_command command_table[] = {
 			"Takes a pruned checkpoint, of this program or another one, and the dense model that it was pruned from. "
 			"Gradient steps through the whole model move the weights of the decoder layers that are not zero, and the "
 			"biases, so that MODEL's predictions on the text approach DENSE's (KL divergence); zeros stay zeros. "
-			"Without "
-			"a text DENSE writes it. Some windows of the text are held out, and the best point by these is written. "
-			"The whole model must fit into "
-			"memory, with 24 bytes for each weight. --set fit_steps, fit_tokens, fit_rate and fit_holdout "
-			"change the steps.",
+			"Without a text DENSE writes it. Some windows of the text are held out, and the best point by these is "
+			"written. Each weight takes 16 bytes of memory; if they do not fit, only weights that are not zero are "
+			"stored, and on a GPU the layers wait in the host's memory for their turn. --set fit_steps, fit_tokens, "
+			"fit_rate and fit_holdout change the steps.",
 		.run = fp_cli_distill,
 	},
 	{

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { WARM_UP_SHARE = 20, FLOAT_SETS = 4, MOST_PARTS = 2 * FLOAT_SETS + 3 };
+enum { WARM_UP_SHARE = 20, MOST_PARTS = 11 };
 static const float BETA1 = 0.9F;
 static const float BETA2 = 0.999F;
 static const float EPSILON = 1e-12F; /* only avoids 0/0: the gradients of a relative loss are small */
@@ -25,34 +25,44 @@ static fp_matrix own_rows(const fp_fit_optimiser *o, fp_matrix m)
 	return fp_row_slice(&o->share, o->task->be, fp_share_rank(&o->share), m);
 }
 
-/* All matrices of the optimiser for one operator; returns how many. The sets have arrays. */
-static int list_parts(fp_fit_optimiser *o, const fp_model *model, int64_t layer, int number,
-					  fp_matrix_part parts[MOST_PARTS])
+/* The matrices of these sets for one operator; returns how many. */
+static int list_parts(fp_fit_optimiser *o, int number, int sets, fp_matrix_part parts[MOST_PARTS])
 {
-	fp_layer_matrices *sets[FLOAT_SETS] = {&o->weights, &o->gradients, &o->mean, &o->square};
-	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
+	const fp_model *model = o->task->layer->model;
+	int64_t layer = o->task->layer->index;
+	bool rounds = fp_backend_rounds(o->task->be, FP_USE_ACTIVATION);
 	const fp_tensor_info *weight = fp_model_operator(model, layer, number);
 	const fp_tensor_info *bias = fp_model_operator_bias(model, layer, number);
+	const struct {
+		fp_layer_matrices *matrices;
+		int set;
+		fp_dtype type;
+	} floats[] = {
+		{&o->weights, FP_FIT_WEIGHTS, FP_F32},
+		{&o->gradients, FP_FIT_GRADIENTS, FP_F32},
+		{&o->mean, FP_FIT_MOMENTS, rounds ? FP_BF16 : FP_F32}, /* Adam is limited by the bytes of all these */
+		{&o->square, FP_FIT_MOMENTS, FP_F32},
+	};
 	int count = 0;
 	if (!weight)
 		return 0;
 	int64_t rows = weight->shape[0], cols = weight->shape[1];
-	for (int i = 0; i < FLOAT_SETS; i++) {
-		bool moments = sets[i] == &o->mean || sets[i] == &o->square; /* of this rank's rows only */
+	for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
 		fp_matrix whole[2] = {{.rows = rows, .cols = cols}, {.rows = 1, .cols = rows}};
-		for (int k = 0; k < 2 && moments; k++)
+		if (!(sets & floats[i].set))
+			continue;
+		for (int k = 0; k < 2 && floats[i].set == FP_FIT_MOMENTS; k++)
 			whole[k] = own_rows(o, whole[k]);
-		fp_dtype type =
-			rounds && sets[i] == &o->mean ? FP_BF16 : FP_F32; /* Adam is limited by the bytes of all these */
-		parts[count++] = (fp_matrix_part){&sets[i]->weight[number], whole[0].rows, whole[0].cols, type};
+		fp_layer_matrices *m = floats[i].matrices;
+		parts[count++] = (fp_matrix_part){&m->weight[number], whole[0].rows, whole[0].cols, floats[i].type};
 		if (bias)
-			parts[count++] = (fp_matrix_part){&sets[i]->bias[number], whole[1].rows, whole[1].cols, FP_F32};
+			parts[count++] = (fp_matrix_part){&m->bias[number], whole[1].rows, whole[1].cols, FP_F32};
 	}
-	if (rounds)
+	if (rounds && (sets & FP_FIT_WEIGHTS))
 		parts[count++] = (fp_matrix_part){&o->narrow.weight[number], rows, cols, FP_BF16};
-	if (!narrow_is_rounded(model, weight))
+	if ((sets & FP_FIT_ROUNDED) && !narrow_is_rounded(model, weight))
 		parts[count++] = (fp_matrix_part){&o->rounded.weight[number], rows, cols, fp_model_held_type(model, weight)};
-	if (bias)
+	if ((sets & FP_FIT_ROUNDED) && bias)
 		parts[count++] = (fp_matrix_part){&o->rounded.bias[number], 1, rows, FP_F32};
 	return count;
 }
@@ -63,19 +73,27 @@ static bool rounds_through(const fp_tensor_info *tensor, fp_dtype held)
 	return tensor->dtype != FP_F32 && tensor->dtype != held;
 }
 
-int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int registers)
+int64_t fp_fit_optimiser_bytes(const fp_model *model, int64_t layer, int sets, int registers)
 {
-	int64_t largest = 0, bytes = 0, sets = (FLOAT_SETS + registers - 1) * (int64_t)sizeof(float);
+	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
+	int64_t largest = 0, bytes = 0;
 	for (int i = 0; i < fp_model_operators(model); i++) {
 		const fp_tensor_info *weight = fp_model_operator(model, layer, i);
 		if (!weight)
 			continue;
 		fp_dtype held = fp_model_held_type(model, weight);
-		bytes += weight->elements * sets; /* if products round, the mean has 16 bits less, and `narrow` has 16 */
-		bytes += narrow_is_rounded(model, weight) ? 0 : weight->elements * fp_dtype_size(held);
+		int64_t floats = 0;
+		floats += sets & FP_FIT_WEIGHTS ? 1 : 0;
+		floats += sets & FP_FIT_MOMENTS ? 2 : 0;
+		floats += sets & FP_FIT_GRADIENTS ? registers : 0;
+		int64_t entry = floats * (int64_t)sizeof(float);
+		entry += rounds && (sets & FP_FIT_WEIGHTS) ? 2 : 0; /* `narrow` */
+		entry -= rounds && (sets & FP_FIT_MOMENTS) ? 2 : 0; /* the mean */
+		entry += (sets & FP_FIT_ROUNDED) && !narrow_is_rounded(model, weight) ? fp_dtype_size(held) : 0;
+		bytes += weight->elements * entry;
 		if (fp_model_operator_bias(model, layer, i))
-			bytes += weight->shape[0] * (sets + (int64_t)sizeof(float));
-		if (rounds_through(weight, held))
+			bytes += weight->shape[0] * (floats + (sets & FP_FIT_ROUNDED ? 1 : 0)) * (int64_t)sizeof(float);
+		if ((sets & FP_FIT_ROUNDED) && rounds_through(weight, held))
 			largest = fp_larger(largest, weight->bytes);
 	}
 	return bytes + largest;
@@ -89,26 +107,33 @@ static bool is_frozen(const fp_fit_optimiser *o, int number)
 fp_status fp_fit_optimiser_new(fp_fit_optimiser *out, const fp_fit_task *task)
 {
 	const fp_model *model = task->layer->model;
-	fp_matrix_part parts[MOST_PARTS];
 	fp_status status = FP_OK;
 	*out = (fp_fit_optimiser){.task = task, .share = task->share ? *task->share : fp_share_whole(task->windows)};
 	fp_layer_matrices *all[] = {&out->weights, &out->narrow, &out->rounded, &out->gradients, &out->mean, &out->square};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		FP_TRY(fp_layer_matrices_empty(all[i], model));
 	FP_TRY(FP_NEW(task->ctx, &out->rate, fp_model_operators(model)));
-	for (int i = 0; i < fp_model_operators(model); i++) {
-		int count = list_parts(out, model, task->layer->index, i, parts);
-		FP_TRY(fp_matrix_parts_new(task->be, parts, count));
-		if (count > 0 && narrow_is_rounded(model, fp_model_operator(model, task->layer->index, i)))
-			out->rounded.weight[i] = out->narrow.weight[i];
-		if (is_frozen(out, i))
-			continue;
-		FP_TRY(fp_addends_matrix(&out->moving, task->ctx, out->weights.weight[i]));
-		FP_TRY(fp_addends_matrix(&out->moving, task->ctx, out->weights.bias[i]));
-	}
 cleanup:
 	if (status != FP_OK)
 		fp_fit_optimiser_free(out);
+	return status;
+}
+
+fp_status fp_fit_optimiser_allocate(fp_fit_optimiser *o, int sets)
+{
+	const fp_layer *layer = o->task->layer;
+	fp_matrix_part parts[MOST_PARTS];
+	fp_status status = FP_OK;
+	for (int i = 0; i < o->weights.count; i++) {
+		int count = list_parts(o, i, sets, parts);
+		for (int k = 0; k < count; k++)
+			if (fp_matrix_is_absent(*parts[k].matrix))
+				FP_TRY(fp_matrix_parts_new(o->task->be, &parts[k], 1));
+		if ((sets & FP_FIT_ROUNDED) && !fp_matrix_is_absent(o->weights.weight[i]) &&
+			narrow_is_rounded(layer->model, fp_model_operator(layer->model, layer->index, i)))
+			o->rounded.weight[i] = o->narrow.weight[i];
+	}
+cleanup:
 	return status;
 }
 
@@ -117,6 +142,18 @@ static bool is_shared(const fp_fit_optimiser *o, int number)
 {
 	return !fp_matrix_is_absent(o->rounded.weight[number]) &&
 		   o->rounded.weight[number].buffer == o->narrow.weight[number].buffer;
+}
+
+void fp_fit_optimiser_release(fp_fit_optimiser *o, int sets)
+{
+	fp_matrix_part parts[MOST_PARTS];
+	for (int i = 0; i < o->weights.count; i++) {
+		if ((sets & (FP_FIT_WEIGHTS | FP_FIT_ROUNDED)) && is_shared(o, i))
+			o->rounded.weight[i] = (fp_matrix){0};
+		int count = list_parts(o, i, sets, parts);
+		for (int k = 0; k < count; k++)
+			fp_matrix_free(o->task->be, parts[k].matrix);
+	}
 }
 
 void fp_fit_optimiser_free(fp_fit_optimiser *optimiser)
@@ -150,43 +187,22 @@ static fp_status root_mean_square(fp_backend *be, fp_matrix W, double *out)
 	return status;
 }
 
-static fp_status start_operator(fp_fit_optimiser *o, int i, double factor)
-{
-	fp_backend *be = o->task->be;
-	fp_matrix weight = o->task->layer->weight[i], bias = o->task->layer->bias[i];
-	fp_status status;
-	FP_TRY(be->memory->copy(be, o->weights.weight[i], weight));
-	if (!fp_matrix_is_absent(o->narrow.weight[i]))
-		FP_TRY(be->memory->copy(be, o->narrow.weight[i], weight));
-	FP_TRY(be->memory->fill(be, o->mean.weight[i], 0));
-	FP_TRY(be->memory->fill(be, o->square.weight[i], 0));
-	FP_TRY(root_mean_square(be, o->weights.weight[i], &o->rate[i]));
-	o->rate[i] *= relative_rate(o->task->settings, weight);
-	o->rate[i] *= factor;
-	if (fp_matrix_is_absent(bias))
-		goto cleanup;
-	FP_TRY(be->memory->copy(be, o->weights.bias[i], bias));
-	FP_TRY(be->memory->fill(be, o->mean.bias[i], 0));
-	FP_TRY(be->memory->fill(be, o->square.bias[i], 0));
-cleanup:
-	return status;
-}
-
 /* Zeros of weights stay, those of biases may not. Only matrices in the host's memory have lists of entries. */
-static fp_status find_kept(fp_fit_optimiser *o)
+static fp_status list_moving(fp_fit_optimiser *o)
 {
 	fp_backend *be = o->task->be;
 	fp_status status = FP_OK;
+	fp_addends_free(&o->moving);
 	fp_kept_entries_free(&o->kept);
-	if (fp_share_ranks(&o->share) == 1 || !be->memory->address)
-		return FP_OK;
-	for (int i = 0; i < o->weights.count; i++) {
+	for (int i = 0; i < o->weights.count && fp_share_ranks(&o->share) > 1; i++) {
 		fp_matrix weight = o->weights.weight[i], bias = o->weights.bias[i];
 		if (is_frozen(o, i))
 			continue;
-		if (!fp_matrix_is_absent(weight))
+		FP_TRY(fp_addends_matrix(&o->moving, be->ctx, weight));
+		FP_TRY(fp_addends_matrix(&o->moving, be->ctx, bias));
+		if (be->memory->address && !fp_matrix_is_absent(weight))
 			FP_TRY(fp_kept_entries_add(&o->kept, be->ctx, weight.rows, weight.cols, fp_matrix_on_host(be, weight)));
-		if (!fp_matrix_is_absent(bias))
+		if (be->memory->address && !fp_matrix_is_absent(bias))
 			FP_TRY(fp_kept_entries_add(&o->kept, be->ctx, 1, bias.cols, NULL));
 	}
 cleanup:
@@ -198,13 +214,53 @@ const fp_kept_entries *fp_fit_optimiser_kept(const fp_fit_optimiser *o)
 	return o->kept.count > 0 ? &o->kept : NULL;
 }
 
-fp_status fp_fit_optimiser_start(fp_fit_optimiser *o, double factor)
+fp_status fp_fit_optimiser_narrow(fp_fit_optimiser *o)
 {
+	fp_backend *be = o->task->be;
 	fp_status status = FP_OK;
 	for (int i = 0; i < o->weights.count; i++)
-		if (!fp_matrix_is_absent(o->weights.weight[i]))
-			FP_TRY(start_operator(o, i, factor));
-	FP_TRY(find_kept(o));
+		if (!fp_matrix_is_absent(o->narrow.weight[i]))
+			FP_TRY(be->memory->copy(be, o->narrow.weight[i], o->weights.weight[i]));
+cleanup:
+	return status;
+}
+
+fp_status fp_fit_optimiser_restart(fp_fit_optimiser *o, double factor)
+{
+	fp_backend *be = o->task->be;
+	fp_status status;
+	FP_TRY(fp_fit_optimiser_narrow(o));
+	for (int i = 0; i < o->weights.count; i++) {
+		fp_matrix weight = o->weights.weight[i];
+		if (fp_matrix_is_absent(weight))
+			continue;
+		FP_TRY(be->memory->fill(be, o->mean.weight[i], 0));
+		FP_TRY(be->memory->fill(be, o->square.weight[i], 0));
+		FP_TRY(root_mean_square(be, weight, &o->rate[i]));
+		o->rate[i] *= relative_rate(o->task->settings, weight);
+		o->rate[i] *= factor;
+		if (fp_matrix_is_absent(o->weights.bias[i]))
+			continue;
+		FP_TRY(be->memory->fill(be, o->mean.bias[i], 0));
+		FP_TRY(be->memory->fill(be, o->square.bias[i], 0));
+	}
+	FP_TRY(list_moving(o));
+cleanup:
+	return status;
+}
+
+fp_status fp_fit_optimiser_start(fp_fit_optimiser *o, double factor)
+{
+	fp_backend *be = o->task->be;
+	const fp_layer *layer = o->task->layer;
+	fp_status status = FP_OK;
+	for (int i = 0; i < o->weights.count; i++) {
+		if (!fp_matrix_is_absent(layer->weight[i]))
+			FP_TRY(be->memory->copy(be, o->weights.weight[i], layer->weight[i]));
+		if (!fp_matrix_is_absent(layer->bias[i]))
+			FP_TRY(be->memory->copy(be, o->weights.bias[i], layer->bias[i]));
+	}
+	FP_TRY(fp_fit_optimiser_restart(o, factor));
 cleanup:
 	return status;
 }
@@ -230,16 +286,13 @@ static fp_status step_rows(const fp_fit_optimiser *o, fp_adam rule, fp_matrix gr
 }
 
 /* Every rank ← the rows that others have moved */
-static fp_status collect(const fp_fit_optimiser *o)
+static fp_status collect(fp_fit_optimiser *o)
 {
-	fp_backend *be = o->task->be;
 	fp_status status = FP_OK;
 	if (fp_share_ranks(&o->share) == 1)
 		return FP_OK;
-	FP_TRY(fp_row_slices_collect(&o->moving, fp_fit_optimiser_kept(o), &o->share, be));
-	for (int i = 0; i < o->weights.count; i++)
-		if (!fp_matrix_is_absent(o->narrow.weight[i]))
-			FP_TRY(be->memory->copy(be, o->narrow.weight[i], o->weights.weight[i]));
+	FP_TRY(fp_row_slices_collect(&o->moving, fp_fit_optimiser_kept(o), &o->share, o->task->be));
+	FP_TRY(fp_fit_optimiser_narrow(o));
 cleanup:
 	return status;
 }
@@ -291,10 +344,10 @@ fp_status fp_fit_optimiser_round(fp_fit_optimiser *o)
 	const fp_layer *layer = o->task->layer;
 	fp_status status = FP_OK;
 	for (int i = 0; i < o->weights.count; i++) {
-		if (!fp_matrix_is_absent(layer->weight[i]) && !is_shared(o, i))
+		if (!fp_matrix_is_absent(o->weights.weight[i]) && !is_shared(o, i))
 			FP_TRY(round_matrix(be, fp_model_operator(layer->model, layer->index, i), o->weights.weight[i],
 								o->rounded.weight[i]));
-		if (!fp_matrix_is_absent(layer->bias[i]))
+		if (!fp_matrix_is_absent(o->weights.bias[i]))
 			FP_TRY(round_matrix(be, fp_model_operator_bias(layer->model, layer->index, i), o->weights.bias[i],
 								o->rounded.bias[i]));
 	}

@@ -48,7 +48,8 @@ int64_t fp_fit_batch(const fp_settings *settings, int64_t windows, int64_t lengt
 
 int64_t fp_fit_bytes(const fp_model *model, int64_t layer, int64_t tokens, bool metric, bool slope, int registers)
 {
-	return fp_fit_loss_bytes(model, tokens, metric, slope) + fp_fit_optimiser_bytes(model, layer, registers);
+	return fp_fit_loss_bytes(model, tokens, metric, slope) +
+		   fp_fit_optimiser_bytes(model, layer, FP_FIT_ALL, registers);
 }
 
 fp_status fp_fit_check(const fp_backend *be)
@@ -141,6 +142,7 @@ fp_status fp_fit_layer(const fp_fit_task *task, fp_fit_result *result)
 	if (!(loss.held_out_energy > 0)) /* the dense layer adds nothing to its input */
 		goto cleanup;
 	FP_TRY(fp_fit_optimiser_new(&optimiser, task));
+	FP_TRY(fp_fit_optimiser_allocate(&optimiser, FP_FIT_ALL));
 	FP_TRY(attempt_fits(task, &loss, &optimiser, result));
 cleanup:
 	fp_fit_optimiser_free(&optimiser);

@@ -12,7 +12,6 @@
 #include "base/memory.h"
 #include "base/mersenne.h"
 #include "base/numbers.h"
-#include "fitting/fit_optimiser.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,10 +25,10 @@ typedef struct model_fit {
 	fp_backend *be;
 	int64_t layers, length;
 	int64_t batch; /* windows in a step */
-	fp_layer **layer;
-	fp_fit_task *fit; /* of each layer, for its optimiser */
-	fp_fit_optimiser *optimiser;
-	fp_matrix dense_hidden; /* after the dense model's last layer: of all windows */
+	fp_fitted_layers fitted;
+	/* after the dense model's last layer: of all windows, on the device or in the host's memory */
+	fp_matrix dense_hidden;
+	float *dense_states;
 	/* of a batch */
 	fp_matrix *input; /* of each layer; then the hidden states after the last one */
 	fp_matrix dense_batch, gradient;
@@ -43,20 +42,15 @@ typedef struct model_fit {
 
 static void free_space(model_fit *m)
 {
-	for (int64_t i = 0; i < m->layers; i++) {
-		if (m->optimiser)
-			fp_fit_optimiser_free(&m->optimiser[i]);
-		if (m->layer)
-			fp_layer_free(m->layer[i]);
-	}
+	fp_fitted_layers_close(&m->fitted);
 	for (int64_t i = 0; m->input && i <= m->layers; i++)
 		fp_matrix_free(m->be, &m->input[i]);
 	fp_matrix *all[] = {&m->dense_hidden, &m->dense_batch, &m->gradient};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		fp_matrix_free(m->be, all[i]);
-	void *host[] = {m->layer,          m->fit,     m->optimiser,      m->input,          m->ids,
-					m->targets,        m->rows.kl, m->rows.losses[0], m->rows.losses[1], m->rows.argmax[0],
-					m->rows.argmax[1], m->order};
+	void *host[] = {
+		m->dense_states,   m->input,          m->ids,  m->targets, m->rows.kl, m->rows.losses[0], m->rows.losses[1],
+		m->rows.argmax[0], m->rows.argmax[1], m->order};
 	for (size_t i = 0; i < sizeof host / sizeof *host; i++)
 		fp_free(host[i]);
 	fp_tape_free(m->tape);
@@ -68,44 +62,39 @@ static int64_t batch_of(const fp_model_fit_task *task)
 	return fp_smaller(windows, task->windows->count - task->held_out);
 }
 
-int64_t fp_model_fit_bytes(const fp_model_fit_task *task)
+fp_status fp_model_fit_bytes(const fp_model_fit_task *task, int64_t *bytes)
 {
 	const fp_model_config *c = fp_model_get_config(task->pruned), *d = fp_model_get_config(task->dense);
 	const fp_backend *be = fp_model_backend(task->pruned);
 	int64_t tokens = batch_of(task) * task->windows->length;
-	int64_t states =
-		(c->layers + 2) * tokens * c->hidden + (task->windows->count * task->windows->length + tokens) * d->hidden;
+	int64_t dense_tokens = task->windows->count * task->windows->length;
+	if (task->offload == FP_OFFLOAD_STATES && !be->memory->address)
+		dense_tokens = 0;
+	int64_t states = (c->layers + 2) * tokens * c->hidden + (dense_tokens + tokens) * d->hidden;
 	fp_attention_shape shape = fp_model_attention_shape(task->pruned, batch_of(task), task->windows->length);
 	int64_t work = fp_larger(fp_attention_backward_bytes(be, &shape),
 							 fp_product_bytes(be, FP_USE_ACTIVATION, tokens * c->inner, c->inner * c->hidden));
-	int64_t bytes = states * (int64_t)sizeof(float) + fp_tape_bytes(task->pruned, tokens) + work +
-					fp_model_head_bytes(task->pruned) + fp_model_head_bytes(task->dense);
-	for (int64_t i = 0; i < c->layers; i++)
-		bytes += fp_layer_bytes(task->pruned, i) + fp_fit_optimiser_bytes(task->pruned, i, 1);
-	return bytes;
-}
-
-static fp_status load_layers(model_fit *m)
-{
-	const fp_model_fit_task *task = m->task;
-	fp_status status = FP_OK;
-	for (int64_t i = 0; i < m->layers; i++) {
-		FP_TRY(fp_check_interrupt(m->ctx));
-		FP_TRY(fp_layer_load(&m->layer[i], task->pruned, i));
-		m->fit[i] = (fp_fit_task){.be = m->be,
-								  .ctx = m->ctx,
-								  .settings = task->settings,
-								  .layer = m->layer[i],
-								  .windows = task->windows->count,
-								  .length = m->length,
-								  .batch = m->batch};
-		FP_TRY(fp_fit_optimiser_new(&m->optimiser[i], &m->fit[i]));
-	}
-cleanup:
+	fp_status status = fp_fitted_layers_bytes(task->pruned, task->offload != FP_OFFLOAD_NOTHING, bytes);
+	*bytes += states * (int64_t)sizeof(float) + fp_tape_bytes(task->pruned, tokens) + work +
+			  fp_model_head_bytes(task->pruned) + fp_model_head_bytes(task->dense);
 	return status;
 }
 
-/* dense_hidden ← of all windows */
+/* out ← the dense model's hidden states from window number `window` on; or the reverse. */
+static fp_status copy_dense(model_fit *m, int64_t window, fp_matrix states, bool stores)
+{
+	const fp_memory_operations *memory = m->be->memory;
+	if (!m->dense_states) {
+		fp_matrix stored = fp_matrix_rows(m->dense_hidden, window * m->length, states.rows);
+		return stores ? memory->copy(m->be, stored, states) : memory->copy(m->be, states, stored);
+	}
+	float *stored = m->dense_states + window * m->length * states.cols;
+	fp_status status = stores ? memory->download(m->be, stored, FP_F32, states.cols, states)
+							  : memory->upload(m->be, states, stored, FP_F32, states.cols);
+	return status == FP_OK && stores ? memory->synchronize(m->be) : status;
+}
+
+/* The dense model's hidden states ← of all windows. */
 static fp_status pass_dense(model_fit *m)
 {
 	const fp_windows *windows = m->task->windows;
@@ -119,12 +108,13 @@ static fp_status pass_dense(model_fit *m)
 		for (int64_t window = 0; window < windows->count; window += m->batch) {
 			int64_t count = fp_smaller(m->batch, windows->count - window);
 			fp_layer_state state = {.sequences = count, .length = m->length};
-			state.hidden = fp_matrix_rows(m->dense_hidden, window * m->length, count * m->length);
+			state.hidden = fp_matrix_rows(m->dense_batch, 0, count * m->length);
 			FP_TRY(fp_check_interrupt(m->ctx));
-			if (i == 0)
-				FP_TRY(
-					fp_model_embed(m->task->dense, windows->ids + window * m->length, count, m->length, state.hidden));
+			FP_TRY(i > 0 ? copy_dense(m, window, state.hidden, false)
+						 : fp_model_embed(m->task->dense, windows->ids + window * m->length, count, m->length,
+										  state.hidden));
 			FP_TRY(fp_layer_forward(layer, &state, workspace));
+			FP_TRY(copy_dense(m, window, state.hidden, true));
 		}
 		fp_layer_free(layer);
 		layer = NULL;
@@ -141,9 +131,6 @@ static fp_status allocate(model_fit *m)
 	int64_t tokens = m->batch * m->length, width = fp_model_get_config(m->task->pruned)->hidden;
 	int64_t dense_width = fp_model_get_config(m->task->dense)->hidden;
 	fp_status status;
-	FP_TRY(FP_NEW(m->ctx, &m->layer, m->layers));
-	FP_TRY(FP_NEW(m->ctx, &m->fit, m->layers));
-	FP_TRY(FP_NEW(m->ctx, &m->optimiser, m->layers));
 	FP_TRY(FP_NEW(m->ctx, &m->input, m->layers + 1));
 	FP_TRY(FP_NEW(m->ctx, &m->ids, tokens));
 	FP_TRY(FP_NEW(m->ctx, &m->targets, tokens));
@@ -161,7 +148,10 @@ static fp_status allocate(model_fit *m)
 		FP_TRY(fp_matrix_new(m->be, &m->input[i], tokens, width, FP_F32));
 	FP_TRY(fp_matrix_new(m->be, &m->gradient, tokens, width, FP_F32));
 	FP_TRY(fp_matrix_new(m->be, &m->dense_batch, tokens, dense_width, FP_F32));
-	FP_TRY(fp_matrix_new(m->be, &m->dense_hidden, m->task->windows->count * m->length, dense_width, FP_F32));
+	FP_TRY(m->task->offload == FP_OFFLOAD_STATES
+			   ? fp_allocate_undefined(m->ctx, (void **)&m->dense_states,
+									   m->task->windows->count * m->length * dense_width * (int64_t)sizeof(float))
+			   : fp_matrix_new(m->be, &m->dense_hidden, m->task->windows->count * m->length, dense_width, FP_F32));
 	FP_TRY(fp_tape_new(&m->tape, m->task->pruned, tokens));
 cleanup:
 	return status;
@@ -171,25 +161,27 @@ cleanup:
 static fp_status put_window(model_fit *m, int64_t window, int64_t place)
 {
 	memcpy(m->ids + place * m->length, m->task->windows->ids + window * m->length, (size_t)m->length * sizeof *m->ids);
-	return m->be->memory->copy(m->be, fp_matrix_rows(m->dense_batch, place * m->length, m->length),
-							   fp_matrix_rows(m->dense_hidden, window * m->length, m->length));
+	return copy_dense(m, window, fp_matrix_rows(m->dense_batch, place * m->length, m->length), false);
 }
 
-typedef fp_layer (*weights_of_layer)(const fp_fit_optimiser *o);
-
-/* input[0 … layers] ← of the first `count` windows of the batch, through these weights */
-static fp_status forward(model_fit *m, weights_of_layer weights, int64_t count)
+/* input[0 … layers] ← of the first `count` windows of the batch, through the weights, or as the checkpoint would hold them */
+static fp_status forward(model_fit *m, bool rounded, int64_t count)
 {
 	int64_t rows = count * m->length;
 	fp_status status;
 	FP_TRY(fp_model_embed(m->task->pruned, m->ids, count, m->length, fp_matrix_rows(m->input[0], 0, rows)));
 	for (int64_t i = 0; i < m->layers; i++) {
-		fp_layer layer = weights(&m->optimiser[i]);
+		fp_fit_optimiser *o = &m->fitted.optimiser[i];
 		fp_matrix output;
 		FP_TRY(fp_check_interrupt(m->ctx));
+		FP_TRY(fp_fitted_layers_enter(&m->fitted, i, rounded ? FP_FIT_WEIGHTS | FP_FIT_ROUNDED : FP_FIT_WEIGHTS));
+		if (rounded)
+			FP_TRY(fp_fit_optimiser_round(o));
+		fp_layer layer = rounded ? fp_fit_optimiser_rounded_layer(o) : fp_fit_optimiser_layer(o);
 		FP_TRY(
 			fp_layer_forward_taped(&layer, count, m->length, fp_matrix_rows(m->input[i], 0, rows), m->tape, &output));
 		FP_TRY(m->be->memory->copy(m->be, fp_matrix_rows(m->input[i + 1], 0, rows), output));
+		FP_TRY(fp_fitted_layers_leave(&m->fitted, i, 0));
 	}
 cleanup:
 	return status;
@@ -198,16 +190,20 @@ cleanup:
 /* Moves the weights of each layer. m->gradient is that of its output, at first of the last layer's. */
 static fp_status backward(model_fit *m, int64_t step, int64_t steps)
 {
+	const int moved = FP_FIT_WEIGHTS | FP_FIT_MOMENTS;
 	fp_status status = FP_OK;
 	fp_matrix output, below;
 	for (int64_t i = m->layers - 1; i >= 0; i--) {
-		fp_layer layer = fp_fit_optimiser_layer(&m->optimiser[i]);
+		fp_fit_optimiser *o = &m->fitted.optimiser[i];
 		FP_TRY(fp_check_interrupt(m->ctx));
+		FP_TRY(fp_fitted_layers_enter(&m->fitted, i, moved | FP_FIT_GRADIENTS));
+		fp_layer layer = fp_fit_optimiser_layer(o);
 		FP_TRY(fp_layer_forward_taped(&layer, m->batch, m->length, m->input[i], m->tape, &output));
 		FP_TRY(m->be->memory->copy(m->be, output, m->gradient));
-		FP_TRY(fp_layer_backward_through(&layer, m->tape, &m->optimiser[i].gradients, &below));
+		FP_TRY(fp_layer_backward_through(&layer, m->tape, &o->gradients, &below));
 		FP_TRY(m->be->memory->copy(m->be, m->gradient, below));
-		FP_TRY(fp_fit_optimiser_step(&m->optimiser[i], step, steps));
+		FP_TRY(fp_fit_optimiser_step(o, step, steps));
+		FP_TRY(fp_fitted_layers_leave(&m->fitted, i, moved));
 	}
 cleanup:
 	return status;
@@ -235,7 +231,7 @@ static fp_status take_step(model_fit *m, int64_t step, int64_t steps)
 {
 	fp_status status;
 	FP_TRY(draw(m));
-	FP_TRY(forward(m, fp_fit_optimiser_layer, m->batch));
+	FP_TRY(forward(m, false, m->batch));
 	FP_TRY(fp_model_divergence_gradient(m->task->dense, m->dense_batch, m->task->pruned, m->input[m->layers],
 										m->gradient));
 	FP_TRY(backward(m, step, steps));
@@ -248,13 +244,11 @@ static fp_status measure(model_fit *m, double *kl)
 {
 	double sum = 0;
 	fp_status status = FP_OK;
-	for (int64_t i = 0; i < m->layers; i++)
-		FP_TRY(fp_fit_optimiser_round(&m->optimiser[i]));
 	for (int64_t window = 0; window < m->task->held_out; window += m->batch) {
 		int64_t count = fp_smaller(m->batch, m->task->held_out - window), rows = count * m->length;
 		for (int64_t i = 0; i < count; i++)
 			FP_TRY(put_window(m, window + i, i));
-		FP_TRY(forward(m, fp_fit_optimiser_rounded_layer, count));
+		FP_TRY(forward(m, true, count));
 		FP_TRY(fp_model_divergence(m->task->dense, fp_matrix_rows(m->dense_batch, 0, rows), m->task->pruned,
 								   fp_matrix_rows(m->input[m->layers], 0, rows), m->targets, &m->rows));
 		for (int64_t i = 0; i < rows; i++)
@@ -268,9 +262,8 @@ cleanup:
 /* One attempt, whose rates are `factor` times those of a layer's fit. */
 static fp_status take_steps(model_fit *m, double factor, int64_t steps, fp_model_fit_result *result)
 {
-	fp_status status = FP_OK;
-	for (int64_t i = 0; i < m->layers; i++)
-		FP_TRY(fp_fit_optimiser_start(&m->optimiser[i], factor));
+	fp_status status;
+	FP_TRY(fp_fitted_layers_start(&m->fitted, factor));
 	for (int64_t step = 0; step < steps; step++) {
 		double now;
 		FP_TRY(take_step(m, step, steps));
@@ -284,8 +277,7 @@ static fp_status take_steps(model_fit *m, double factor, int64_t steps, fp_model
 			break; /* the rate is too high */
 		if (!(now < result->kl_after))
 			continue;
-		for (int64_t i = 0; i < m->layers; i++)
-			FP_TRY(fp_fit_optimiser_keep(&m->optimiser[i]));
+		FP_TRY(fp_fitted_layers_keep(&m->fitted));
 		result->kl_after = now;
 		result->steps = step + 1;
 	}
@@ -299,9 +291,8 @@ static fp_status attempt(model_fit *m, fp_model_fit_result *result)
 {
 	int64_t steps = result->most_steps;
 	double factor;
-	fp_status status = FP_OK;
-	for (int64_t i = 0; i < m->layers; i++)
-		FP_TRY(fp_fit_optimiser_start(&m->optimiser[i], 1));
+	fp_status status;
+	FP_TRY(fp_fitted_layers_start(&m->fitted, 1));
 	FP_TRY(measure(m, &result->kl_before));
 	result->kl_after = result->kl_before;
 	factor = 0.2 * sqrt(fmin(result->kl_before, 1));
@@ -327,10 +318,9 @@ fp_status fp_fit_model(const fp_model_fit_task *task, fp_take_layer take, void *
 	FP_REQUIRE(be, task->held_out > 0 && m.count > 0);
 	FP_TRY(allocate(&m));
 	FP_TRY(pass_dense(&m));
-	FP_TRY(load_layers(&m));
+	FP_TRY(fp_fitted_layers_open(&m.fitted, task->pruned, task->settings, task->offload != FP_OFFLOAD_NOTHING));
 	FP_TRY(attempt(&m, result));
-	for (int64_t i = 0; i < m.layers; i++)
-		FP_TRY(take(data, m.layer[i]));
+	FP_TRY(fp_fitted_layers_give(&m.fitted, take, data));
 cleanup:
 	free_space(&m);
 	fp_stage_enter(be->ctx, stage);

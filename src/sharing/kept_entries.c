@@ -61,6 +61,11 @@ void fp_kept_entries_free(fp_kept_entries *kept)
 	*kept = (fp_kept_entries){0};
 }
 
+int64_t fp_kept_bytes(const fp_kept_matrix *kept)
+{
+	return kept->rows * words_of(kept) * (int64_t)sizeof *kept->bits + (kept->rows + 1) * (int64_t)sizeof *kept->before;
+}
+
 /* One row. The compiler makes a copy of this for each size. */
 static inline void copy_row(const uint64_t *bits, int64_t words, char *row, char *packed, size_t size, bool packs)
 {

@@ -31,6 +31,9 @@ static inline int64_t fp_kept_count(const fp_kept_matrix *kept, int64_t first, i
 	return kept->before[first + rows] - kept->before[first];
 }
 
+/* Bytes of the lists themselves. */
+int64_t fp_kept_bytes(const fp_kept_matrix *kept);
+
 /* Copies between `count` rows of a matrix, from row `first` on, and `packed`, their kept entries, of `size` bytes each (2 or
  * 4): to the latter if `packs`, else to the rows, whose other entries become zero. */
 void fp_kept_copy(const fp_kept_matrix *kept, int64_t first, int64_t count, void *rows, void *packed, int64_t size,

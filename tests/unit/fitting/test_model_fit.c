@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gradient of the divergence is compared with differences of the divergence, and the backward pass that gives both
- * kinds of gradients with those that give one. A model pruned by size is fitted: it comes nearer to the dense one, and its
- * zeros stay. */
+ * kinds of gradients with those that give one. A model pruned by size is fitted: it comes nearer to the dense one, its
+ * zeros stay, what is offloaded changes no bit, and it takes the memory that is expected. */
+#include "counting_allocator.h"
 #include "model_fixture.h"
 
 #include "fitting/model_fit.h"
@@ -146,8 +147,20 @@ static void both_kinds_of_gradients_at_once(void **unused)
 typedef struct taken {
 	model_fixture *pruned;
 	int64_t layers;
-	double moved; /* Σ (change of a weight)² */
+	double moved;    /* Σ (change of a weight)² */
+	uint64_t digest; /* of all weights and biases */
 } taken;
+
+static void digest_matrix(taken *t, fp_matrix m)
+{
+	if (fp_matrix_is_absent(m))
+		return;
+	float *values = floats_of(t->pruned, m);
+	const unsigned char *bytes = (const unsigned char *)values;
+	for (int64_t i = 0; i < fp_matrix_size(m) * (int64_t)sizeof *values; i++)
+		t->digest = (t->digest ^ bytes[i]) * 0x100000001b3U;
+	free(values);
+}
 
 static fp_status take(void *data, const fp_layer *fitted)
 {
@@ -156,6 +169,8 @@ static fp_status take(void *data, const fp_layer *fitted)
 	assert_int_equal(fitted->index, t->layers++);
 	assert_ok(t->pruned->ctx, fp_layer_load(&before, t->pruned->model, fitted->index));
 	for (int i = 0; i < fp_model_operators(t->pruned->model); i++) {
+		digest_matrix(t, fitted->weight[i]);
+		digest_matrix(t, fitted->bias[i]);
 		if (fp_matrix_is_absent(before->weight[i]))
 			continue;
 		float *old = floats_of(t->pruned, before->weight[i]), *new = floats_of(t->pruned, fitted->weight[i]);
@@ -189,17 +204,54 @@ static void open_pruned(model_fixture *out, const char *name, const char *folder
 	assert_int_equal(open_directory(out, output), FP_OK);
 }
 
+/* What is offloaded, and whether the device has memory of its own. */
+typedef struct fit_place {
+	fp_offload offload;
+	bool apart;
+} fit_place;
+
+/* Fits the model; returns the digest of the result. */
+static uint64_t fit_in(fit_place place, const char *name, fp_model_fit_task task, model_fixture *pruned)
+{
+	fp_model_fit_result result;
+	taken t = {.pruned = pruned};
+	counting_allocator counter;
+	int64_t expected;
+	task.offload = place.offload;
+	fp_model_drop_head(task.pruned);
+	fp_model_drop_head(task.dense);
+	counting_allocator_begin(&counter, pruned->be);
+	if (place.apart)
+		counter.operations.address = NULL;
+	assert_ok(pruned->ctx, fp_model_fit_bytes(&task, &expected));
+	assert_ok(pruned->ctx, fp_fit_model(&task, take, &t, &result));
+	bool counted = place.apart || place.offload == FP_OFFLOAD_NOTHING;
+	double ratio = (double)expected / (double)counting_allocator_end(&counter);
+	if (counted && !(ratio >= 0.95 && ratio <= 1.25))
+		fail_msg("%s, offload %d: %.3f times the bytes expected that were taken", name, (int)place.offload, ratio);
+	assert_int_equal(t.layers, fp_model_get_config(pruned->model)->layers);
+	assert_true(result.steps > 0 && result.steps <= result.most_steps && t.moved > 0);
+	if (!(result.kl_after < 0.9 * result.kl_before))
+		fail_msg("%s: KL %g, and %g before", name, result.kl_after, result.kl_before);
+	return t.digest;
+}
+
 static void a_pruned_model_comes_nearer(void **unused)
 {
 	(void)unused;
 	static const char *const fitted[] = {"llama-gqa", "opt-plain", "mixtral-plain"};
+	static const fit_place places[] = {{FP_OFFLOAD_NOTHING, false},
+									   {FP_OFFLOAD_NOTHING, true},
+									   {FP_OFFLOAD_LAYERS, false},
+									   {FP_OFFLOAD_LAYERS, true},
+									   {FP_OFFLOAD_STATES, true}};
 	for (int i = 0; i < 3; i++) {
 		enum { LENGTH = 16, COUNT = 40, HELD_OUT = 8 };
 		model_fixture dense, pruned;
 		fp_settings *settings;
 		fp_model *teacher;
 		char *folder = temporary_folder();
-		double after[2];
+		uint64_t first = 0;
 		open_fixture(&dense, fitted[i]);
 		open_pruned(&pruned, fitted[i], folder);
 		assert_ok(pruned.ctx, fp_model_open(&teacher, pruned.be, dense.checkpoint));
@@ -213,17 +265,12 @@ static void a_pruned_model_comes_nearer(void **unused)
 		assert_ok(pruned.ctx, fp_settings_set(settings, pruned.ctx, "fit_tokens", "128"));
 		const fp_model_fit_task task = {
 			.pruned = pruned.model, .dense = teacher, .settings = settings, .windows = &windows, .held_out = HELD_OUT};
-		for (int run = 0; run < 2; run++) {
-			fp_model_fit_result result;
-			taken t = {.pruned = &pruned};
-			assert_ok(pruned.ctx, fp_fit_model(&task, take, &t, &result));
-			assert_int_equal(t.layers, fp_model_get_config(pruned.model)->layers);
-			assert_true(result.steps > 0 && result.steps <= result.most_steps && t.moved > 0);
-			if (!(result.kl_after < 0.9 * result.kl_before))
-				fail_msg("%s: KL %g, and %g before", fitted[i], result.kl_after, result.kl_before);
-			after[run] = result.kl_after;
+		for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
+			uint64_t digest = fit_in(places[place], fitted[i], task, &pruned);
+			if (place > 0 && digest != first)
+				fail_msg("%s: offload %d gives other bits", fitted[i], (int)places[place].offload);
+			first = digest;
 		}
-		assert_true(after[0] == after[1]);
 		fp_settings_free(settings);
 		fp_model_close(teacher);
 		free(windows.ids);
