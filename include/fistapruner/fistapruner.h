@@ -68,7 +68,7 @@ FP_API fp_status fp_prune(char **json, fp_context *ctx, const fp_prune_request *
 
 /*
  * Fits all remaining weights of the pruned checkpoint `model` to the predictions of `reference`, the dense model that it
- * was pruned from, on windows of the calibration text (none, or "self": `reference` writes it), and writes it as the
+ * was pruned from, on windows of the calibration text (none, or "self": `reference` writes it, also besides files), and writes it as the
  * directory `output`, which must not exist, or be empty. Zeros of weights stay zeros. Some windows are held out (the setting fit_holdout); the weights that are
  * written are those of the best point on these, which may be the start. The whole model must fit into memory.
  */

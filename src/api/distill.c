@@ -23,9 +23,11 @@ typedef struct distillation {
 	fp_backend *be;
 	fp_checkpoint *checkpoint, *reference;
 	fp_model *pruned, *dense;
+	const char **files; /* the text */
+	int file_count;
 	fp_own_calibration own;
-	fp_windows windows; /* the first ones are held out */
-	int64_t held_out;
+	fp_windows windows; /* the first ones are held out; the last ones are own text */
+	int64_t held_out, own_count;
 	fp_writer *writer;
 	fp_tensor_joiner *joiner;
 	fp_model_fit_result result;
@@ -36,6 +38,7 @@ static void close_all(distillation *d)
 	fp_tensor_joiner_free(d->joiner);
 	fp_writer_close(d->writer);
 	fp_windows_free(&d->windows);
+	fp_free(d->files);
 	fp_model_close(d->dense);
 	fp_model_close(d->pruned);
 	fp_backend_close(d->be);
@@ -50,8 +53,25 @@ static fp_status check_request(distillation *d)
 		return fp_fail(d->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
 	if (!request->reference)
 		return fp_fail(d->ctx, FP_ERROR_USAGE, "the dense model that was pruned is needed: --reference DENSE");
-	return fp_own_calibration_choose(&d->own, d->ctx, request->calibration, request->calibration_count, true,
-									 &d->settings);
+	return FP_OK;
+}
+
+/* Files, the dense model's own text (the word self, or nothing), or both. */
+static fp_status choose_text(distillation *d)
+{
+	const fp_distill_request *request = d->request;
+	int count = request->calibration_count;
+	fp_status status;
+	d->own.by_default = count == 0;
+	d->own.wanted = d->own.by_default || fp_own_calibration_named(request->calibration, count);
+	if (d->own.wanted)
+		FP_TRY(fp_own_text_check_count(d->ctx, d->settings.samples));
+	FP_TRY(FP_NEW(d->ctx, &d->files, count));
+	for (int i = 0; i < count; i++)
+		if (strcmp(request->calibration[i], "self") != 0)
+			d->files[d->file_count++] = request->calibration[i];
+cleanup:
+	return status;
 }
 
 /* Of the most windows of this length, how many judge the fit. */
@@ -61,39 +81,34 @@ static int64_t most_judges(int64_t length)
 	return fp_smaller(fp_larger(TOKENS / length, 2), MOST);
 }
 
-/* *out ← the first windows of `judges`, then those of `learned` */
-static fp_status join(fp_windows *out, fp_context *ctx, const int32_t *judges, int64_t held_out, const int32_t *learned,
-					  int64_t rest, int64_t length)
-{
-	fp_status status;
-	*out = (fp_windows){.count = held_out + rest, .length = length};
-	FP_TRY(FP_NEW(ctx, &out->ids, out->count * length));
-	memcpy(out->ids, judges, (size_t)(held_out * length) * sizeof *judges);
-	memcpy(out->ids + held_out * length, learned, (size_t)(rest * length) * sizeof *learned);
-cleanup:
-	return status;
-}
-
 /* *out ← the windows that judge the fit, of the text that prune has not seen with the same flags; then those that the
- * fit learns from. Where the text has no others, the last ones of the latter judge: prune may have seen fewer. */
+ * fit learns from. Where the text has no others, the last ones of the latter judge: prune may have seen fewer. With own
+ * text besides, all of the text is used. */
 static fp_status read_windows(const distillation *d, const fp_checkpoint *checkpoint, int64_t length, fp_windows *out,
 							  int64_t *held_out)
 {
 	const fp_settings *s = &d->settings;
-	const char *const *files = d->request->calibration;
-	int count = d->request->calibration_count;
+	const char *const *files = d->files;
+	int count = d->file_count;
+	int64_t samples = d->own.wanted ? 0 : s->samples;
 	fp_tokenizer *tokenizer = NULL;
 	fp_windows learned = {0}, judged = {0};
 	fp_status status;
 	FP_TRY(fp_tokenizer_open(&tokenizer, d->ctx, fp_checkpoint_directory(checkpoint)));
-	FP_TRY(fp_windows_calibration(&learned, d->ctx, tokenizer, files, count, s->sampler, s->samples, length,
+	FP_TRY(fp_windows_calibration(&learned, d->ctx, tokenizer, files, count, s->sampler, samples, length,
 								  (uint64_t)s->seed));
-	FP_TRY(fp_windows_held_out(&judged, d->ctx, tokenizer, files, count, s->sampler, s->samples, length,
-							   (uint64_t)s->seed, most_judges(length)));
+	FP_TRY(fp_windows_held_out(&judged, d->ctx, tokenizer, files, count, s->sampler, samples, length, (uint64_t)s->seed,
+							   most_judges(length)));
 	*held_out = judged.count > 0 ? judged.count : fp_fit_held_out(s, learned.count);
 	const fp_windows *judges = judged.count > 0 ? &judged : &learned;
 	int64_t rest = judged.count > 0 ? learned.count : learned.count - *held_out;
-	FP_TRY(join(out, d->ctx, judges->ids + (judges->count - *held_out) * length, *held_out, learned.ids, rest, length));
+	if (d->own.wanted)
+		rest = fp_smaller(rest, s->samples);
+	*out = (fp_windows){.count = *held_out + rest, .length = length};
+	FP_TRY(FP_NEW(d->ctx, &out->ids, out->count * length));
+	memcpy(out->ids, judges->ids + (judges->count - *held_out) * length,
+		   (size_t)(*held_out * length) * sizeof *out->ids);
+	memcpy(out->ids + *held_out * length, learned.ids, (size_t)(rest * length) * sizeof *out->ids);
 cleanup:
 	fp_windows_free(&judged);
 	fp_windows_free(&learned);
@@ -120,9 +135,10 @@ static fp_status read_text(distillation *d)
 	FP_TRY(fp_model_check_length(d->dense, length));
 	if (fp_model_get_config(d->pruned)->vocabulary != fp_model_get_config(d->dense)->vocabulary)
 		FP_TRY(tokenizers_differ(d));
-	if (d->own.wanted) {
+	if (d->file_count == 0) {
 		d->held_out = most_judges(length);
-		d->windows = (fp_windows){.count = d->settings.samples + d->held_out, .length = length};
+		d->own_count = d->settings.samples + d->held_out;
+		d->windows = (fp_windows){.count = d->own_count, .length = length};
 		goto cleanup;
 	}
 	FP_TRY(read_windows(d, d->checkpoint, length, &d->windows, &d->held_out));
@@ -134,21 +150,37 @@ static fp_status read_text(distillation *d)
 		FP_TRY(fp_fail(d->ctx, FP_ERROR_USAGE,
 					   "--samples %lld: a window to learn from and one to judge by are needed: 2 at least, such as 128",
 					   (long long)d->settings.samples));
+	if (d->own.wanted) {
+		d->own_count = d->settings.samples - (d->windows.count - d->held_out);
+		d->windows.count += d->own_count;
+	}
 cleanup:
 	fp_windows_free(&other);
 	return status;
 }
 
-/* The windows that prune drew with the same flags are learned from, and further ones judge. */
+/* The windows that prune drew with the same flags are learned from, and, if there is no other text, further ones judge. */
 static fp_status draw_own_text(distillation *d)
 {
-	int64_t length = d->windows.length, count = d->windows.count - d->held_out;
-	fp_windows learned = {.count = count, .length = length}, judges = {.count = d->held_out, .length = length};
+	int64_t length = d->windows.length, others = d->windows.count - d->own_count;
+	int64_t judging = d->file_count == 0 ? d->held_out : 0;
+	fp_windows learned = {.count = d->own_count - judging, .length = length};
+	fp_windows judges = {.count = judging, .length = length};
+	int32_t *ids = NULL;
 	fp_status status = FP_OK;
-	if (!d->own.wanted)
+	if (d->own_count == 0)
 		return FP_OK;
 	FP_TRY(fp_own_calibration_make(&d->own, &learned, &judges, d->dense, NULL, &d->settings));
-	FP_TRY(join(&d->windows, d->ctx, judges.ids, judges.count, learned.ids, learned.count, length));
+	FP_TRY(FP_NEW(d->ctx, &ids, d->windows.count * length));
+	const fp_windows parts[] = {{.ids = d->windows.ids, .count = others}, judges, learned};
+	int32_t *end = ids;
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		if (parts[i].count > 0)
+			memcpy(end, parts[i].ids, (size_t)(parts[i].count * length) * sizeof *ids);
+		end += parts[i].count * length;
+	}
+	fp_free(d->windows.ids);
+	d->windows.ids = ids;
 cleanup:
 	fp_windows_free(&judges);
 	fp_windows_free(&learned);
@@ -189,6 +221,7 @@ static fp_status open_all(distillation *d)
 	fp_context *ctx = d->ctx;
 	fp_status status;
 	FP_TRY(check_request(d));
+	FP_TRY(choose_text(d));
 	FP_TRY(fp_checkpoint_open(&d->checkpoint, ctx, d->request->model));
 	FP_TRY(fp_checkpoint_open(&d->reference, ctx, d->request->reference));
 	FP_TRY(fp_writer_check(ctx, d->checkpoint, d->request->output));
@@ -241,7 +274,7 @@ static json_t *document_of(const distillation *d, bool with_times)
 		"held_out_windows", (json_int_t)d->held_out, "sequence_length", (json_int_t)d->windows.length, "seed",
 		(json_int_t)s->seed, "steps", (json_int_t)d->result.most_steps, "kept_steps", (json_int_t)d->result.steps,
 		"fit_rate", s->fit_rate, "kl_before", d->result.kl_before, "kl_after", d->result.kl_after);
-	if (document && d->own.wanted)
+	if (document && d->own_count > 0)
 		json_object_set_new(document, "own_text", fp_own_calibration_document(&d->own, with_times));
 	return document;
 }

@@ -21,11 +21,17 @@ typedef struct kept_head {
 
 static const char magic[8] = "FPTEXT01";
 
+bool fp_own_calibration_named(const char *const *calibration, int count)
+{
+	bool named = false;
+	for (int i = 0; i < count; i++)
+		named |= fp_is(calibration[i], "self");
+	return named;
+}
+
 fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const *calibration, int count)
 {
-	*out = false;
-	for (int i = 0; i < count; i++)
-		*out |= fp_is(calibration[i], "self");
+	*out = fp_own_calibration_named(calibration, count);
 	if (*out && count > 1)
 		return fp_fail(
 			ctx, FP_ERROR_USAGE,

@@ -16,6 +16,8 @@ typedef struct fp_own_calibration {
 	fp_own_text_statistics statistics;
 } fp_own_calibration;
 
+/* Whether the word `self` is among them. */
+bool fp_own_calibration_named(const char *const *calibration, int count);
 /* *out: the calibration is the word `self`. Fails if there are files besides the word. */
 fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const *calibration, int count);
 /* Whether it is asked for: by the word, or since there is no text and one is needed. Fails if there are files besides the

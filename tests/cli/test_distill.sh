@@ -37,7 +37,9 @@ done
 	# the dense model's own text: what prune draws with the same flags, and further windows that judge
 	expect_json "d['kl_after'] < d['kl_before'] and d['own_text']['texts'] > 0 and d['windows'] == 8 and d['held_out_windows'] == 32" \
 		distill llama-demo-half --reference "$models/llama-demo" -o llama-demo-own --samples 8 --sequence-length 64 --threads 1 --device cpu --set fit_steps=12 --set fit_tokens=256
-	expect 2 "cannot be mixed" distill good-half --reference good -o out --calibration self --calibration documents.jsonl
+	# and besides a text, whose last windows judge
+	expect_json "d['kl_after'] < d['kl_before'] and d['own_text']['texts'] > 0 and d['windows'] == 40 and d['held_out_windows'] < 32" \
+		distill llama-demo-half --reference "$models/llama-demo" -o llama-demo-both --calibration held-out.jsonl --calibration self --samples 40 --sequence-length 256 --threads 1 --device cpu --set fit_steps=12 --set fit_tokens=512
 	expect 2 "--samples 0" distill good-half --reference good -o out --samples 0
 	expect 3 "different tokenizers" distill good-half --reference "$models/llama-demo" -o out
 	expect 3 "no-such" distill good-half --reference no-such -o out --calibration documents.jsonl
