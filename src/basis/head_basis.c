@@ -85,11 +85,11 @@ static fp_status learner_new(learner *l, fp_layer_inputs *inputs)
 	FP_TRY(fp_matrix_new(be, &l->h, 1, q, FP_F32));
 	FP_TRY(fp_matrix_new(be, &l->g, 1, q, FP_F32));
 	FP_TRY(fp_mass_space_new(&l->space, be, entries, fp_larger(q, c->hidden)));
-	FP_TRY(fp_input_cost_inverse(be, l->layer, inputs->H[0]));
-	FP_TRY(be->linear->diagonal(be, inputs->H[0], l->inputs_h));
+	FP_TRY(fp_input_cost_inverse(be, l->layer, inputs->H[FP_GROUP_ATTENTION]));
+	FP_TRY(be->linear->diagonal(be, inputs->H[FP_GROUP_ATTENTION], l->inputs_h));
 	FP_TRY(fp_input_cost_reciprocal(be, l->inputs_h));
-	FP_TRY(fp_input_cost_inverse(be, l->layer, inputs->H[1]));
-	FP_TRY(factor_blocks(l, inputs->H[1]));
+	FP_TRY(fp_input_cost_inverse(be, l->layer, inputs->H[FP_GROUP_OUTPUT]));
+	FP_TRY(factor_blocks(l, inputs->H[FP_GROUP_OUTPUT]));
 cleanup:
 	return status;
 }
@@ -247,6 +247,8 @@ fp_status fp_learn_heads(const fp_basis_task *task, const fp_layer *layer, const
 				 .heads = c->heads,
 				 .shared = c->heads / c->kv_heads};
 	fp_status status;
+	if (fp_matrix_is_absent(own->value) && fp_matrix_is_absent(own->query))
+		return FP_OK;
 	FP_TRY(learner_new(&l, inputs));
 	for (int values = 0; values < 2; values++) {
 		fp_matrix M = values ? own->value : own->query;

@@ -32,9 +32,15 @@ int64_t fp_text_stream_bytes(const fp_model *model, const fp_windows *windows);
  * scaled as their statistics are; the mean is over the rows of all or of each. */
 typedef struct fp_layer_inputs { /* freed with fp_layer_inputs_free() */
 	fp_matrix H[FP_GROUP_COUNT]; /* absent: not asked for */
-	fp_matrix experts;           /* H of the rows that gate and up of all experts read together; with group 2 */
+	fp_matrix experts;           /* H of the rows that gate and up of all experts read together; with FP_GROUP_FEED */
 	fp_matrix inner;             /* 1 × fp_layer_channels(): E[x²] of the last group, always computed */
 } fp_layer_inputs;
+
+/* For `groups`: those of the operators at both ends of attention, and those of all that read or write the stream. */
+enum {
+	FP_ATTENTION_INPUTS = 1 << FP_GROUP_ATTENTION | 1 << FP_GROUP_OUTPUT,
+	FP_STREAM_INPUTS = FP_ATTENTION_INPUTS | 1 << FP_GROUP_FEED | 1 << FP_GROUP_DOWN
+};
 
 /* Moves the stream past the layer and computes H of the groups whose bit is set in `groups`. */
 fp_status fp_layer_inputs_measure(fp_layer_inputs *out, fp_text_stream *stream, const fp_layer *layer, unsigned groups);

@@ -100,7 +100,6 @@ cleanup:
 static fp_status learn_layers(const fp_basis_task *task, fp_basis *basis, const double *sensitivities,
 							  fp_basis_gain *gain)
 {
-	enum { ATTENTION_GROUPS = 3 };
 	int64_t layers = basis->layer_count, ranks = fp_share_ranks(&task->share);
 	int me = fp_share_rank(&task->share);
 	fp_text_stream stream = {0};
@@ -114,7 +113,7 @@ static fp_status learn_layers(const fp_basis_task *task, fp_basis *basis, const 
 			own_layer *measured = i - first == me ? &own : &other;
 			fp_report_progress(task->ctx, "basis: heads", i, layers);
 			FP_TRY(fp_layer_load(&measured->layer, task->model, i));
-			FP_TRY(fp_layer_inputs_measure(&measured->inputs, &stream, measured->layer, ATTENTION_GROUPS));
+			FP_TRY(fp_layer_inputs_measure(&measured->inputs, &stream, measured->layer, FP_ATTENTION_INPUTS));
 			own_layer_free(task->be, &other);
 		}
 		fp_mass own_masses[2] = {{0, 0}, {0, 0}};

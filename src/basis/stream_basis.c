@@ -212,12 +212,13 @@ static bool has_unit(const fp_pooled_layer *pooled, int unit)
 
 static fp_status add_unit(learner *l, const fp_pooled_layer *pooled, int unit, fp_mass *mass)
 {
-	static const fp_role attention[] = {FP_QUERY, FP_KEY, FP_VALUE}, gate[] = {FP_GATE}, up[] = {FP_UP};
+	static const fp_role attention[] = {FP_QUERY, FP_KEY, FP_VALUE, FP_QUERY_A, FP_KEY_VALUE_A};
+	static const fp_role gate[] = {FP_GATE}, up[] = {FP_UP};
 	const fp_role *feed = unit == UNIT_GATE ? gate : up;
 	FP_PRODUCTS_FOR(l->be, FP_USE_ACTIVATION);
 	fp_status status;
 	if (unit == UNIT_ATTENTION)
-		return add_readers(l, pooled, FP_READ_ATTENTION, attention, 3, mass);
+		return add_readers(l, pooled, FP_READ_ATTENTION, attention, sizeof attention / sizeof *attention, mass);
 	if (unit == UNIT_WRITERS)
 		return add_writers(l, pooled, mass);
 	FP_TRY(add_readers(l, pooled, FP_READ_FEED, feed, 1, mass));

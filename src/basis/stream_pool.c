@@ -49,10 +49,10 @@ static fp_status take_costs(fp_backend *be, fp_pooled_layer *pooled, fp_layer_in
 		FP_TRY(be->memory->copy(be, pooled->expert_h, inputs->inner));
 	}
 	for (int k = 0; k < 2; k++) {
-		fp_matrix K = inputs->H[2 * k + 1];
+		fp_matrix K = inputs->H[k == 0 ? FP_GROUP_OUTPUT : FP_GROUP_DOWN];
 		if (fp_matrix_is_absent(K)) /* only experts */
 			continue;
-		FP_TRY(take_factor(be, pooled, k, inputs->H[2 * k]));
+		FP_TRY(take_factor(be, pooled, k, inputs->H[k == 0 ? FP_GROUP_ATTENTION : FP_GROUP_FEED]));
 		FP_TRY(fp_input_cost_inverse(be, pooled->layer, K));
 		FP_TRY(fp_matrix_new(be, &pooled->h[k], 1, K.rows, FP_F32));
 		FP_TRY(be->linear->diagonal(be, K, pooled->h[k]));
@@ -64,7 +64,6 @@ cleanup:
 
 fp_status fp_fill_pool(const fp_basis_task *task, fp_pooled_layer *pool, int64_t count, const double *sensitivities)
 {
-	enum { ALL_GROUPS = 15 };
 	fp_model *model = task->model;
 	int64_t layers = fp_model_get_config(model)->layers, next = 0;
 	int operators = fp_model_operators(model);
@@ -77,7 +76,7 @@ fp_status fp_fill_pool(const fp_basis_task *task, fp_pooled_layer *pool, int64_t
 		bool kept = pool_index(next, count, layers) == i;
 		fp_report_progress(task->ctx, "basis: inputs", i, layers);
 		FP_TRY(fp_layer_load(&layer, model, i));
-		FP_TRY(fp_layer_inputs_measure(&inputs, &stream, layer, kept ? ALL_GROUPS : 0));
+		FP_TRY(fp_layer_inputs_measure(&inputs, &stream, layer, kept ? FP_STREAM_INPUTS : 0));
 		if (kept) {
 			fp_pooled_layer *pooled = &pool[next++];
 			pooled->layer = layer;

@@ -125,6 +125,10 @@ static void print_basis(const json_t *basis)
 		removed = json_object_get(basis, "removed_of_heads");
 	if (json_array_size(removed) != 2)
 		return;
+	if (!stream && json_number_value(json_array_get(removed, 0)) == 0) { /* heads are made of latents */
+		printf("basis           %s: inner channels in another order\n", fp_cli_text_at(basis, "kind"));
+		return;
+	}
 	printf("basis           %s: the pattern removes %.1f%% → %.1f%% of %s squared weights",
 		   fp_cli_text_at(basis, "kind"), 100 * json_number_value(json_array_get(removed, 0)),
 		   100 * json_number_value(json_array_get(removed, 1)), stream ? "the" : "attention's");

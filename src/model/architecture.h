@@ -31,6 +31,7 @@ typedef struct fp_architecture {
 	const char *norms[FP_NORM_COUNT];     /* before attention, before the feed-forward part, behind each */
 	const char *embedding_norm;           /* outside the layers, as `embedding` */
 	const char *query_norm, *key_norm;
+	const char *query_latent_norm, *latent_norm; /* of u and c (fp_latent_config) */
 	/* Of layers with experts: the router, the experts (each: experts + "." + index + "." + name), and the expert that
 	 * reads every token (shared + "." + name) with its gate; what is added to scores (correction +
 	 * ".e_score_correction_bias"), a vector, or a matrix with this many rows. */
@@ -47,6 +48,8 @@ fp_status fp_architecture_find(const fp_architecture **out, const fp_config_read
 
 /* Reads rope_theta and rope_scaling, or rope_parameters (transformers 5). head_dim and positions are set already. */
 fp_status fp_config_rope(const fp_config_reader *reader, double default_theta, fp_model_config *config);
+/* *out ← the factor of the scores that DeepSeek's models have if their positions are scaled: 1 if they are not. */
+fp_status fp_config_rope_score_scale(const fp_config_reader *reader, double *out);
 /* The same where a part of each head may turn if `partial_rotary_factor` is absent. */
 fp_status fp_config_partial_rope(const fp_config_reader *reader, double default_theta, double default_part,
 								 fp_model_config *config);
@@ -55,20 +58,34 @@ fp_status fp_config_rope_section(const fp_config_reader *section, double theta, 
 								 const fp_model_config *config, fp_rope *out);
 /* Reads layer_types, a list of full_attention and sliding_attention, into config->full. */
 fp_status fp_config_layer_types(const fp_config_reader *reader, fp_model_config *config);
+/* What families with latents have if their config does not say it (fp_latent_config). */
+typedef struct fp_latent_defaults {
+	int64_t rank, query_rank;
+	int64_t plain; /* entries of a head of q that do not turn */
+	int64_t value; /* 0: hidden_size / heads */
+} fp_latent_defaults;
+/* Reads the sizes of latents, after fp_config_llama_like(), which has read a head's entries that turn in place of its
+ * size. */
+fp_status fp_config_latents(const fp_config_reader *reader, const fp_latent_defaults *defaults,
+							fp_model_config *config);
 /* Marks a layer as one with full attention, or as one whose heads do not turn. */
 void fp_config_set_full(fp_model_config *config, int64_t layer);
 void fp_config_set_unrotated(fp_model_config *config, int64_t layer);
 /* Reads the number of experts, and how many of them read a token. Without a default, 0, the config must have them. */
 fp_status fp_config_experts(const fp_config_reader *reader, const char *count_key, int64_t count,
 							const char *active_key, int64_t active, fp_model_config *config);
-/* What families of the form of DeepSeek V3 call their experts' switches: sigmoid scores with a correction, in groups, with
- * a factor, behind a few layers without experts. What is not given here is read from the config. */
-typedef struct fp_sigmoid_defaults {
+/* What families of the form of DeepSeek V3 have if their config does not say it: sigmoid scores with a correction, in
+ * groups, with a factor, behind a few layers without experts. 0: count and active must be in the config, the others have a
+ * default of their own. */
+typedef struct fp_deepseek_defaults {
 	int64_t count, active, first; /* first: layers without experts */
+	int64_t inner, shared;        /* 0: 1408, 1 */
+	int64_t groups, active_groups;
+	double scale;
 	bool normalised;
-} fp_sigmoid_defaults;
-fp_status fp_config_sigmoid_experts(const fp_config_reader *reader, const fp_sigmoid_defaults *defaults,
-									fp_model_config *config);
+} fp_deepseek_defaults;
+fp_status fp_config_deepseek_experts(const fp_config_reader *reader, const fp_deepseek_defaults *defaults,
+									 fp_model_config *config);
 /* transformers adds this to the sum of sigmoid scores, which changes nothing but a sum of 0. */
 #define FP_LEAST_SCORES 1e-20F
 /* Marks a layer as one without experts. */
@@ -128,6 +145,10 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	X(granitemoehybrid)                                                                                                \
 	X(dots1)                                                                                                           \
 	X(minimax_m2)                                                                                                      \
+	X(deepseek_v2)                                                                                                     \
+	X(deepseek_v3)                                                                                                     \
+	X(glm4_moe_lite)                                                                                                   \
+	X(minicpm3)                                                                                                        \
 	X(qwen3_vl_moe)
 
 #define FP_DECLARE_ARCHITECTURE(name) extern const fp_architecture fp_architecture_##name;

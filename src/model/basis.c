@@ -78,7 +78,7 @@ fp_status fp_basis_freedom_of(fp_basis_freedom *out, fp_model *model)
 	bool zero_weight;
 	fp_status status = divides_by_zero(model, &zero_weight);
 	*out = (fp_basis_freedom){.stream = why_not_stream(model, zero_weight),
-							  .value = true,
+							  .value = c->latent.rank == 0,
 							  .query = c->head_norm == FP_HEADS_PLAIN && !c->rotary};
 	return status;
 }

@@ -22,11 +22,11 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 {
 	fp_status status;
 	static const fp_llama_defaults defaults = {.activation = FP_SILU, .positions = 2048, .kv_heads = 32};
-	static const fp_sigmoid_defaults experts = {0}; /* the config must have the numbers */
+	static const fp_deepseek_defaults experts = {0}; /* the config must have the numbers */
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(read_window(reader, config));
-	FP_TRY(fp_config_sigmoid_experts(reader, &experts, config));
+	FP_TRY(fp_config_deepseek_experts(reader, &experts, config));
 	config->output_bias = config->qkv_bias;
 	config->head_norm = FP_HEADS_NORM_EACH;
 cleanup:

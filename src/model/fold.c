@@ -153,7 +153,8 @@ static fp_status fold_operator(fp_layer *layer, const fp_basis *basis, int numbe
 	const fp_model_config *c = &layer->model->config;
 	const fp_layer_basis *own = &basis->layers[layer->index];
 	fp_matrix held = layer->weight[number], space[2] = {{0}, {0}};
-	bool stream = !fp_matrix_is_absent(basis->R), writes = role == FP_OUTPUT || role == FP_DOWN;
+	bool inside = role == FP_QUERY_B || role == FP_KEY_VALUE_B; /* what reads latents */
+	bool stream = !fp_matrix_is_absent(basis->R) && !inside, writes = role == FP_OUTPUT || role == FP_DOWN;
 	fp_matrix M = role == FP_VALUE || role == FP_OUTPUT ? own->value : own->query;
 	bool heads = fp_role_group(role) <= fp_role_group(FP_OUTPUT) && !fp_matrix_is_absent(M);
 	bool orders = fp_role_group(role) > fp_role_group(FP_OUTPUT) && own->inner;

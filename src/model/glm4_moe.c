@@ -11,11 +11,11 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	bool norm;
 	static const fp_llama_defaults defaults = {
 		.activation = FP_SILU, .positions = 131072, .kv_heads = 8, .epsilon = 1e-5, .part = 0.5};
-	static const fp_sigmoid_defaults experts = {.count = 128, .active = 8, .first = 1, .normalised = true};
+	static const fp_deepseek_defaults experts = {.count = 128, .active = 8, .first = 1, .normalised = true};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_flag_or(reader, "use_qk_norm", false, &norm));
-	FP_TRY(fp_config_sigmoid_experts(reader, &experts, config));
+	FP_TRY(fp_config_deepseek_experts(reader, &experts, config));
 	config->head_norm = norm ? FP_HEADS_NORM_EACH : FP_HEADS_PLAIN;
 cleanup:
 	return status;

@@ -12,7 +12,7 @@
  *     z       = φ(y Wgateᵀ) ∘ y Wupᵀ, or φ(y Wupᵀ)     [T × f]
  *     hidden ← hidden + z Wdownᵀ                       [T × h]
  *
- * Biases are added if the model has them. Some models apply an RMSNorm to the heads of Q and K and rotate Q and K by
+ * Some models make Q, K and V of latents (fp_latent_config, latent_attention.h). Biases are added if the model has them. Some models apply an RMSNorm to the heads of Q and K and rotate Q and K by
  * position before attention. fp_model_config says where norms stand:
  *
  *     pre_norm       x = norm₀(hidden), y = norm₁(hidden); without it x = y = hidden
@@ -113,122 +113,64 @@ cleanup:
 	return status;
 }
 
-fp_status fp_layer_normalise_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, fp_matrix X, fp_matrix Y)
+/* The input of the operators that attention begins with, as their products read it. */
+static fp_status attention_input(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace,
+								 fp_matrix *input)
 {
-	fp_backend *be = fp_model_backend(layer->model);
+	fp_status status;
+	FP_TRY(block_input(layer, FP_NORM_ATTENTION, state, workspace, input));
+	FP_TRY(round_once(workspace, *input, input));
+cleanup:
+	return status;
+}
+
+/* Inputs of the groups that read latents; absent if the layer has no such group. */
+static fp_status latents_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
+							   fp_matrix *input)
+{
+	fp_status status;
+	fp_latent_space *space = &workspace->latents;
+	fp_matrix x;
+	*input = (fp_matrix){0};
+	if (!fp_model_has_group(layer->model, group))
+		return FP_OK;
+	FP_TRY(attention_input(layer, state, workspace, &x));
+	FP_TRY(fp_latents_make(layer, space, x));
+	*input = fp_matrix_rows(group == FP_GROUP_QUERY ? space->query : space->latent, 0, x.rows);
+cleanup:
+	return status;
+}
+
+/* The input of the output operator. */
+static fp_status output_input(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace,
+							  fp_matrix *input)
+{
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	if (c->head_norm == FP_HEADS_NORM_EACH) {
-		X = fp_matrix_reshape(X, X.rows * heads, c->head_dim);
-		Y = fp_matrix_reshape(Y, Y.rows * heads, c->head_dim);
-	}
-	return be->transformer->norm(be, FP_RMS_NORM, X, norm, (fp_matrix){0}, c->norm_epsilon, Y);
+	*input = state->context;
+	if (c->latent.rank == 0)
+		return FP_OK;
+	*input = fp_matrix_reshape(workspace->latents.wide, state->context.rows, c->heads * c->latent.value);
+	return fp_latent_context(workspace->be, c, false, state->context, *input);
 }
 
-fp_status fp_layer_prepare_heads(const fp_layer *layer, fp_matrix norm, int64_t heads, fp_token_range tokens,
-								 fp_workspace *workspace, fp_matrix X)
-{
-	fp_status status = FP_OK;
-	if (!fp_matrix_is_absent(norm))
-		FP_TRY(fp_layer_normalise_heads(layer, norm, heads, X, X));
-	FP_TRY(fp_rotate_heads(workspace->be, fp_model_get_config(layer->model), &workspace->positions, layer->index,
-						   tokens, false, heads, X));
-cleanup:
-	return status;
-}
-
-fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t sequences, int64_t length)
-{
-	fp_attention_shape shape = fp_model_attention_shape(layer->model, sequences, length);
-	shape.window = fp_config_window(fp_model_get_config(layer->model), layer->index);
-	return shape;
-}
-
-int64_t fp_packing_width(const fp_model *model)
-{
-	const fp_model_config *c = fp_model_get_config(model);
-	return 2 * (c->heads + c->kv_heads) * c->head_dim;
-}
-
-/* Copies rows from packed to unpacked, or with `pack` the other way. */
-static fp_status copy_rows(fp_backend *be, const fp_packing *packing, fp_matrix packed, fp_matrix unpacked, bool pack)
-{
-	fp_status status = FP_OK;
-	for (int64_t i = 0; i < packing->span_count; i++) {
-		const fp_row_span *span = &packing->spans[i];
-		fp_matrix packed_rows = fp_matrix_rows(packed, span->packed, span->rows);
-		fp_matrix unpacked_rows = fp_matrix_rows(unpacked, span->unpacked, span->rows);
-		if (pack && span->copy)
-			continue;
-		FP_TRY(pack ? be->memory->copy(be, packed_rows, unpacked_rows)
-					: be->memory->copy(be, unpacked_rows, packed_rows));
-	}
-cleanup:
-	return status;
-}
-
-/* context ← attention(Q, K, V), each with sequences · length rows. */
-static fp_status attention(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace, fp_matrix Q,
-						   fp_matrix K, fp_matrix V, fp_matrix context)
+/* state->context ← attention's output; of a model with latents after latents_input() for the group that makes keys */
+static fp_status attend(const fp_layer *layer, fp_layer_state *state, fp_workspace *workspace)
 {
 	fp_status status;
 	const fp_model_config *c = fp_model_get_config(layer->model);
-	const fp_token_range tokens = {.length = state->length, .whole = state->length};
-	fp_attention_shape shape = fp_layer_attention_shape(layer, state->sequences, state->length);
-	shape.key_bias = workspace->positions.key_bias;
-	if (state->past)
-		return fp_layer_past_attention(layer, state, workspace, Q, K, V, context);
-	FP_TRY(fp_layer_prepare_heads(layer, layer->query_norm, c->heads, tokens, workspace, Q));
-	FP_TRY(fp_layer_prepare_heads(layer, layer->key_norm, c->kv_heads, tokens, workspace, K));
-	FP_TRY(workspace->be->transformer->attention(workspace->be, &shape, Q, K, V, context));
-cleanup:
-	return status;
-}
-
-/* A contiguous matrix of `cols` columns that starts rows·skipped elements into the packing's workspace. */
-static fp_matrix unpacked_part(const fp_layer_state *state, int64_t skipped, int64_t cols)
-{
-	fp_matrix part = state->packing->workspace;
-	part.rows = state->sequences * state->length;
-	part.offset += part.rows * skipped;
-	part.cols = part.stride = cols;
-	return part;
-}
-
-/* The same for packed Q, K, V and state->context. */
-static fp_status packed_attention(const fp_layer *layer, const fp_layer_state *state, fp_workspace *workspace,
-								  fp_matrix Q, fp_matrix K, fp_matrix V)
-{
-	fp_status status;
-	const fp_packing *packing = state->packing;
-	fp_matrix unpacked_Q = unpacked_part(state, 0, Q.cols);
-	fp_matrix unpacked_K = unpacked_part(state, Q.cols, K.cols);
-	fp_matrix unpacked_V = unpacked_part(state, Q.cols + K.cols, V.cols);
-	fp_matrix unpacked_context = unpacked_part(state, Q.cols + K.cols + V.cols, state->context.cols);
-	/* No token attends to the padding, which comes last, but uninitialised memory may hold NaN. */
-	FP_TRY(workspace->be->memory->fill(workspace->be, unpacked_part(state, 0, Q.cols + K.cols + V.cols), 0));
-	FP_TRY(copy_rows(workspace->be, packing, Q, unpacked_Q, false));
-	FP_TRY(copy_rows(workspace->be, packing, K, unpacked_K, false));
-	FP_TRY(copy_rows(workspace->be, packing, V, unpacked_V, false));
-	FP_TRY(attention(layer, state, workspace, unpacked_Q, unpacked_K, unpacked_V, unpacked_context));
-	FP_TRY(copy_rows(workspace->be, packing, state->context, unpacked_context, true));
-cleanup:
-	return status;
-}
-
-static fp_status attend(const fp_layer *layer, fp_matrix input, fp_layer_state *state, fp_workspace *workspace)
-{
-	fp_status status;
-	const fp_model_config *c = fp_model_get_config(layer->model);
-	int64_t query_width = c->heads * c->head_dim;
-	int64_t key_width = c->kv_heads * c->head_dim;
-	fp_matrix Q = scratch_part(workspace, input.rows, 0, query_width);
-	fp_matrix K = scratch_part(workspace, input.rows, query_width, key_width);
-	fp_matrix V = scratch_part(workspace, input.rows, query_width + key_width, key_width);
-	FP_TRY(round_once(workspace, input, &input));
+	int64_t rows = state->hidden.rows, query_width = c->heads * c->head_dim, key_width = c->kv_heads * c->head_dim;
+	fp_matrix Q = scratch_part(workspace, rows, 0, query_width);
+	fp_matrix K = scratch_part(workspace, rows, query_width, key_width);
+	fp_matrix V = scratch_part(workspace, rows, query_width + key_width, key_width);
+	fp_matrix x;
 	static const fp_role roles[] = {FP_QUERY, FP_KEY, FP_VALUE};
-	FP_TRY(fp_layer_apply_all(layer, 3, roles, input, (const fp_matrix[]){Q, K, V}));
-	FP_TRY(state->packing ? packed_attention(layer, state, workspace, Q, K, V)
-						  : attention(layer, state, workspace, Q, K, V, state->context));
+	if (c->latent.rank > 0) {
+		FP_TRY(fp_latents_expand(layer, &workspace->latents, Q, K, V));
+	} else {
+		FP_TRY(attention_input(layer, state, workspace, &x));
+		FP_TRY(fp_layer_apply_all(layer, 3, roles, x, (const fp_matrix[]){Q, K, V}));
+	}
+	FP_TRY(fp_layer_attention(layer, state, workspace, Q, K, V));
 cleanup:
 	return status;
 }
@@ -282,7 +224,7 @@ cleanup:
 	return status;
 }
 
-/* Inputs of group 2 or 3 of a layer with experts. */
+/* Inputs of the last two groups of a layer with experts. */
 static fp_status experts_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
 							   fp_matrix *input)
 {
@@ -342,13 +284,17 @@ fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state 
 		goto cleanup;
 	}
 	switch (group) {
-	case 0:
+	case FP_GROUP_ATTENTION:
 		FP_TRY(block_input(layer, FP_NORM_ATTENTION, state, workspace, input));
 		break;
-	case 1:
-		*input = state->context;
+	case FP_GROUP_QUERY:
+	case FP_GROUP_KEY_VALUE:
+		FP_TRY(latents_input(layer, group, state, workspace, input));
 		break;
-	case 2:
+	case FP_GROUP_OUTPUT:
+		FP_TRY(output_input(layer, state, workspace, input));
+		break;
+	case FP_GROUP_FEED:
 		FP_TRY(block_input(layer, FP_NORM_FEED, state, workspace, input));
 		break;
 	default:
@@ -366,25 +312,25 @@ fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp
 	fp_status status;
 	FP_REQUIRE(workspace->be, group >= 0 && group < FP_GROUP_COUNT);
 	bool parallel = fp_model_get_config(layer->model)->parallel;
-	FP_REQUIRE(workspace->be, (group > 1 && !parallel) || state->context.rows == state->hidden.rows);
+	FP_REQUIRE(workspace->be, (group > FP_GROUP_OUTPUT && !parallel) || state->context.rows == state->hidden.rows);
 	FP_TRY(check_state(layer, state, workspace));
 	switch (group) {
-	case 0:
-		FP_TRY(attend(layer, input, state, workspace));
+	case FP_GROUP_KEY_VALUE:
+		FP_TRY(attend(layer, state, workspace));
 		break;
-	case 1:
+	case FP_GROUP_OUTPUT:
 		if (!parallel)
 			FP_TRY(add_to_residual(layer, FP_OUTPUT, input, state, workspace));
 		break;
-	case 2: /* fp_layer_input() computes the inner activations for group 3 */
-		break;
-	default:
+	case FP_GROUP_DOWN:
 		if (parallel)
 			FP_TRY(add_to_residual(layer, FP_OUTPUT, state->context, state, workspace));
 		FP_TRY(fp_layer_has_experts(layer) ? add_experts(layer, input, state, workspace)
 										   : add_to_residual(layer, FP_DOWN, input, state, workspace));
 		if (!state->past) /* a wait in every layer for one token's worth of work; its logits are checked */
 			FP_TRY(check_finite(layer, state->hidden));
+		break;
+	default: /* what these groups make, fp_layer_input() or attend() computes for the next */
 		break;
 	}
 cleanup:
@@ -399,7 +345,7 @@ fp_status fp_layer_forward(const fp_layer *layer, fp_layer_state *state, fp_work
 		own.context = fp_matrix_rows(workspace->context, 0, own.hidden.rows <= workspace->tokens ? own.hidden.rows : 0);
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
 		fp_matrix input;
-		if (group == 2) /* advancing does nothing, and nobody observes the input */
+		if (!fp_group_advances(group)) /* and nobody observes the input */
 			continue;
 		FP_TRY(fp_layer_input(layer, group, &own, workspace, &input));
 		FP_TRY(fp_layer_advance(layer, group, input, &own, workspace));

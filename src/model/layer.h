@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * layer.h: the weights and the forward pass of one decoder layer. The pass runs in four steps, one
+ * layer.h: the weights and the forward pass of one decoder layer. The pass runs in six steps, one
  * per group of operators, so that the caller can observe each group's input.
  *
  * Between two steps the state of a batch of tokens is
  *     hidden   [tokens × hidden]           the residual stream
- *     context  [tokens × heads·head_dim]   attention's output; valid between groups 0 and 1 only, see below
+ *     context  [tokens × heads·head_dim]   attention's output; valid behind FP_GROUP_KEY_VALUE up to FP_GROUP_OUTPUT
+ *                                          only, see below
  * The groups are
- *     0  q, k, v    input: norm(hidden)       advance: context ← attention(q, k, v)
- *     1  o          input: context            advance: hidden ← hidden + o(context)
- *     2  gate, up   input: norm(hidden)       advance: nothing
- *     3  down       input: φ(gate) ∘ up       advance: hidden ← hidden + down(φ(gate) ∘ up)
+ *     attention   q, k, v      input: norm(hidden)       advance: nothing
+ *     query       q_b          input: u                  advance: nothing
+ *     key_value   kv_b         input: norm(c)            advance: context ← attention(q, k, v)
+ *     output      o            input: context            advance: hidden ← hidden + o(context)
+ *     feed        gate, up     input: norm(hidden)       advance: nothing
+ *     down        down         input: φ(gate) ∘ up       advance: hidden ← hidden + down(φ(gate) ∘ up)
  *
- * Group 2 stores nothing because the inner activations are wide; group 3 recomputes them. If both blocks read the
- * layer's input (`parallel`), group 1 adds nothing, `context` must be valid until group 3, and that adds both: until
- * then `hidden` is the layer's input, from which everything can be computed again.
+ * Groups that store nothing leave it to the next that does, which computes again: queries, keys, values and inner
+ * activations are wide. Of a model without latents the second and third group have no operators and an absent input, but
+ * the third advances like that of any model. If both blocks read the layer's input (`parallel`), the output group adds
+ * nothing, `context` must be valid until the last group, and that adds both: until then `hidden` is the layer's input,
+ * from which everything can be computed again.
  *
- * In a layer with experts, groups 2 and 3 are those of the expert that reads every token, whose rows are scaled by its
+ * In a layer with experts, the last two groups are those of the expert that reads every token, whose rows are scaled by its
  * weight, if there is one; fp_layer_expert_rows() has the inputs of the others.
  */
 #ifndef FP_MODEL_LAYER_H
@@ -34,7 +39,8 @@ typedef struct fp_layer {
 	/* By the same numbers, after fp_layer_hold(), instead of the weights, of which only the shapes are left; else NULL. */
 	fp_held *held;
 	fp_matrix norm_weight[FP_NORM_COUNT], norm_bias[FP_NORM_COUNT];
-	fp_matrix query_norm, key_norm; /* 1 × head_dim, or 1 × the width of all heads, or absent */
+	fp_matrix query_norm, key_norm;           /* 1 × head_dim, or 1 × the width of all heads, or absent */
+	fp_matrix query_latent_norm, latent_norm; /* of u and c (fp_latent_config), or absent */
 	/* F32: experts × hidden, 1 × experts, 1 × hidden; absent without experts, correction, gate of a shared expert */
 	fp_matrix router, correction, shared_gate;
 } fp_layer;
@@ -115,7 +121,7 @@ int64_t fp_workspace_bytes_past(const fp_model *model, int64_t tokens, int64_t p
 fp_attention_shape fp_layer_attention_shape(const fp_layer *layer, int64_t sequences, int64_t length);
 
 /* *input ← the group's input (tokens × inputs), a view into the workspace or the state that is valid
- * until the next call. */
+ * until the next call; absent if no operator reads it. */
 fp_status fp_layer_input(const fp_layer *layer, int group, const fp_layer_state *state, fp_workspace *workspace,
 						 fp_matrix *input);
 static inline bool fp_layer_has_experts(const fp_layer *layer)
@@ -137,10 +143,16 @@ fp_expert_rows fp_layer_expert_rows(const fp_layer *layer, const fp_workspace *w
  * output overwrites. E: tokens × hidden. */
 fp_status fp_layer_expert_errors(const fp_layer *layer, fp_workspace *workspace, fp_matrix E, fp_matrix *out);
 
-/* Applies the group's operators to the input from fp_layer_input() and updates the state. */
+/* Whether the group's operators change the state, or leave that to a later group. */
+static inline bool fp_group_advances(int group)
+{
+	return group == FP_GROUP_KEY_VALUE || group == FP_GROUP_OUTPUT || group == FP_GROUP_DOWN;
+}
+/* Applies the group's operators to the input from fp_layer_input(), the last call with this workspace, and updates the
+ * state. */
 fp_status fp_layer_advance(const fp_layer *layer, int group, fp_matrix input, fp_layer_state *state,
 						   fp_workspace *workspace);
-/* All four groups: hidden ← layer(hidden). */
+/* All groups: hidden ← layer(hidden). */
 fp_status fp_layer_forward(const fp_layer *layer, fp_layer_state *state, fp_workspace *workspace);
 
 #endif

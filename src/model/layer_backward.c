@@ -33,6 +33,7 @@
  * first. In parallel blocks dhidden₁ = dhidden₂, and norm₁'(dy) is added to dhidden. Fitting a layer needs the gradients
  * of its weights, a pass through the whole model needs dhidden; each computes nothing else.
  */
+#include "model/latent_attention.h"
 #include "model/layer_tape.h"
 #include "model/model_parts.h"
 
@@ -132,6 +133,18 @@ cleanup:
 	return status;
 }
 
+/* Q, K and V ← the operators of x */
+static fp_status make_heads(const fp_layer *layer, fp_matrix x, fp_matrix Q, fp_matrix K, fp_matrix V)
+{
+	fp_status status;
+	fp_backend *be = fp_model_backend(layer->model);
+	FP_TRY(fp_linear(be, x, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
+	FP_TRY(fp_linear(be, x, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
+	FP_TRY(fp_linear(be, x, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
+cleanup:
+	return status;
+}
+
 static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 {
 	fp_status status;
@@ -145,13 +158,15 @@ static fp_status forward_attention(const fp_layer *layer, fp_tape *tape)
 	if (c->pre_norm)
 		FP_TRY(fp_layer_normalise(layer, FP_NORM_ATTENTION, tape->input, x));
 	FP_TRY(round_once(tape, x, tape->rounded_x, &x));
-	FP_TRY(fp_linear(be, x, layer->weight[FP_QUERY], layer->bias[FP_QUERY], false, Q));
-	FP_TRY(fp_linear(be, x, layer->weight[FP_KEY], layer->bias[FP_KEY], false, K));
-	FP_TRY(fp_linear(be, x, layer->weight[FP_VALUE], layer->bias[FP_VALUE], false, V));
+	FP_TRY(c->latent.rank > 0 ? fp_latents_forward_taped(layer, tape, x) : make_heads(layer, x, Q, K, V));
 	FP_TRY(prepare_heads(layer, tape, layer->query_norm, c->heads, raw_heads(tape, tape->raw_Q, Q), Q));
 	FP_TRY(prepare_heads(layer, tape, layer->key_norm, c->kv_heads, raw_heads(tape, tape->raw_K, K), K));
 	FP_TRY(be->transformer->attention(be, &shape, Q, K, V, context));
 	FP_TRY(be->memory->copy(be, hidden1, tape->input));
+	if (c->latent.rank > 0) {
+		FP_TRY(fp_latent_context(be, c, false, context, fp_tape_used(tape, tape->latents.context)));
+		context = fp_tape_used(tape, tape->latents.context);
+	}
 	FP_TRY(add_block(layer, tape, 0, context, hidden1));
 cleanup:
 	return status;
@@ -301,6 +316,40 @@ cleanup:
 	return status;
 }
 
+/* From dQ, dK and dV, the gradients by what operators of x give. dx is computed unless absent. */
+static fp_status heads_backward(const fp_layer *layer, fp_tape *tape, fp_matrix x, const fp_wanted *want, fp_matrix dx)
+{
+	fp_status status;
+	fp_backend *be = tape->be;
+	fp_matrix dQ = fp_tape_used(tape, tape->dQ), dK = fp_tape_used(tape, tape->dK), dV = fp_tape_used(tape, tape->dV);
+	FP_TRY(fp_operator_gradients(layer, FP_QUERY, dQ, x, want));
+	FP_TRY(fp_operator_gradients(layer, FP_KEY, dK, x, want));
+	FP_TRY(fp_operator_gradients(layer, FP_VALUE, dV, x, want));
+	if (fp_matrix_is_absent(dx))
+		goto cleanup;
+	FP_TRY(be->linear->gemm(be, 1, dQ, FP_PLAIN, layer->weight[FP_QUERY], FP_PLAIN, 0, dx));
+	FP_TRY(be->linear->gemm(be, 1, dK, FP_PLAIN, layer->weight[FP_KEY], FP_PLAIN, 1, dx));
+	FP_TRY(be->linear->gemm(be, 1, dV, FP_PLAIN, layer->weight[FP_VALUE], FP_PLAIN, 1, dx));
+cleanup:
+	return status;
+}
+
+/* dcontext ← the gradient of attention's output, from that of what is added; and the gradients of the operator between */
+static fp_status output_backward(const fp_layer *layer, fp_tape *tape, fp_matrix d, const fp_wanted *want,
+								 fp_matrix dcontext)
+{
+	fp_status status;
+	const fp_model_config *c = fp_model_get_config(layer->model);
+	if (c->latent.rank == 0)
+		return fp_operator_backward(layer, FP_OUTPUT, d, fp_tape_used(tape, tape->context), want, 0, dcontext);
+	fp_matrix input = fp_tape_used(tape, tape->latents.context),
+			  dinput = fp_tape_inner(tape, tape->latents.wide, input.cols);
+	FP_TRY(fp_operator_backward(layer, FP_OUTPUT, d, input, want, 0, dinput));
+	FP_TRY(fp_latent_context(tape->be, c, true, dcontext, dinput));
+cleanup:
+	return status;
+}
+
 /* From d = dhidden₁. dx is computed unless absent. */
 static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_matrix d, const fp_wanted *want,
 									fp_matrix dx)
@@ -314,19 +363,13 @@ static fp_status backward_attention(const fp_layer *layer, fp_tape *tape, fp_mat
 	fp_matrix x = rounded_or(tape, tape->rounded_x, attention_input(layer, tape));
 	shape.key_bias = tape->positions.key_bias;
 	FP_TRY(block_gradient(layer, tape, 0, d, &d));
-	FP_TRY(fp_operator_backward(layer, FP_OUTPUT, d, context, want, 0, dcontext));
+	FP_TRY(output_backward(layer, tape, d, want, dcontext));
 	FP_TRY(be->gradients->attention_backward(be, &shape, fp_tape_used(tape, tape->Q), fp_tape_used(tape, tape->K),
 											 fp_tape_used(tape, tape->V), context, dcontext, dQ, dK, dV));
 	FP_TRY(prepare_heads_backward(layer, tape, layer->query_norm, c->heads, raw_heads(tape, tape->raw_Q, dQ), dQ));
 	FP_TRY(prepare_heads_backward(layer, tape, layer->key_norm, c->kv_heads, raw_heads(tape, tape->raw_K, dK), dK));
-	FP_TRY(fp_operator_gradients(layer, FP_QUERY, dQ, x, want));
-	FP_TRY(fp_operator_gradients(layer, FP_KEY, dK, x, want));
-	FP_TRY(fp_operator_gradients(layer, FP_VALUE, dV, x, want));
-	if (fp_matrix_is_absent(dx))
-		goto cleanup;
-	FP_TRY(be->linear->gemm(be, 1, dQ, FP_PLAIN, layer->weight[FP_QUERY], FP_PLAIN, 0, dx));
-	FP_TRY(be->linear->gemm(be, 1, dK, FP_PLAIN, layer->weight[FP_KEY], FP_PLAIN, 1, dx));
-	FP_TRY(be->linear->gemm(be, 1, dV, FP_PLAIN, layer->weight[FP_VALUE], FP_PLAIN, 1, dx));
+	FP_TRY(c->latent.rank > 0 ? fp_latents_backward(layer, tape, x, want, dx)
+							  : heads_backward(layer, tape, x, want, dx));
 cleanup:
 	return status;
 }

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "base/numbers.h"
+#include "model/latent_attention.h"
 
 /* A matrix of the tape and how to allocate it. */
 typedef struct tape_part {
@@ -12,16 +13,17 @@ typedef struct tape_part {
 	bool needed;
 	fp_dtype dtype;
 } tape_part;
-enum { PART_COUNT = 29, EXPERT_PART_COUNT = 14 };
+enum { PART_COUNT = 38, EXPERT_PART_COUNT = 14 };
 
 static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_COUNT])
 {
 	const fp_model_config *c = fp_model_get_config(model);
 	int64_t query = c->heads * c->head_dim, key = c->kv_heads * c->head_dim;
 	bool rounds = fp_backend_rounds(fp_model_backend(model), FP_USE_ACTIVATION);
-	bool plain = c->head_norm == FP_HEADS_PLAIN;
+	const fp_latent_config *latent = &c->latent;
+	bool plain = c->head_norm == FP_HEADS_PLAIN, latents = latent->rank > 0, latent_queries = latent->query_rank > 0;
 	fp_dtype rounded = rounds ? FP_BF16 : FP_F32, block = c->pre_norm ? rounded : FP_F32,
-			 dheads = plain ? rounded : FP_F32;
+			 dheads = plain && !latents ? rounded : FP_F32;
 	int64_t inner = fp_larger(c->inner, c->experts.shared); /* 0: only experts that some tokens read */
 	const tape_part all[PART_COUNT] = {
 		{&t->x, c->hidden, c->pre_norm, block},
@@ -53,6 +55,15 @@ static void list_parts(fp_tape *t, const fp_model *model, tape_part parts[PART_C
 		{&t->rounded_d, c->hidden, rounds, FP_BF16},
 		{&t->dup, inner, inner > 0 && rounds, FP_BF16},
 		{&t->dgate, inner, inner > 0 && rounds && c->gated, FP_BF16},
+		{&t->latents.raw_query, latent->query_rank, latent_queries, FP_F32},
+		{&t->latents.query, latent->query_rank, latent_queries, rounded},
+		{&t->latents.dquery, latent->query_rank, latent_queries, FP_F32},
+		{&t->latents.joint, latent->rank + latent->turned, latents, FP_F32},
+		{&t->latents.djoint, latent->rank + latent->turned, latents, FP_F32},
+		{&t->latents.latent, latent->rank, latents, rounded},
+		{&t->latents.dlatent, latent->rank, latents, FP_F32},
+		{&t->latents.wide, fp_latent_width(c), latents, rounded},
+		{&t->latents.context, c->heads * latent->value, latents, rounded},
 	};
 	for (int i = 0; i < PART_COUNT; i++)
 		parts[i] = all[i];

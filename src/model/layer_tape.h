@@ -22,6 +22,15 @@ typedef struct fp_expert_tape {
 	fp_matrix dshared;  /* 1 × tokens */
 } fp_expert_tape;
 
+/* Of latents (latent_backward.c); all absent for a model without them. */
+typedef struct fp_latent_tape {
+	fp_matrix raw_query, query; /* u before and after its norm; absent if queries are made of x */
+	fp_matrix joint, latent;    /* c ‖ r, and norm(c) */
+	fp_matrix wide;             /* q, then k' ‖ v, then the gradients of the context, of q, and of k' ‖ v */
+	fp_matrix context;          /* attention's output without zeros */
+	fp_matrix dquery, dlatent, djoint;
+} fp_latent_tape;
+
 /* The names are those of the formulas in layer_backward.c. */
 struct fp_tape {
 	const fp_model *model; /* borrowed */
@@ -45,6 +54,7 @@ struct fp_tape {
 	 * what passes through a norm. These are BF16 copies of what remains in F32, and BF16 gradients. */
 	fp_matrix rounded_x, rounded_y, rounded_d, dup, dgate;
 	fp_position_tables positions;
+	fp_latent_tape latents;
 	fp_expert_tape experts;
 };
 
@@ -73,6 +83,13 @@ fp_status fp_operator_gradients(const fp_layer *layer, int number, fp_matrix gra
 /* The same, and the gradient of its input: dinput ← gradient·weight + β·dinput. */
 fp_status fp_operator_backward(const fp_layer *layer, int number, fp_matrix gradient, fp_matrix input,
 							   const fp_wanted *want, float beta, fp_matrix dinput);
+
+/* --- latent_backward.c -------------------------------------------------------------------------------------------- */
+
+/* The tape's Q, K and V ← those of latents of x, before they turn. */
+fp_status fp_latents_forward_taped(const fp_layer *layer, fp_tape *tape, fp_matrix x);
+/* From dQ, dK and dV, turned back: dx ← its gradient, unless absent. */
+fp_status fp_latents_backward(const fp_layer *layer, fp_tape *tape, fp_matrix x, const fp_wanted *want, fp_matrix dx);
 
 /* --- experts_backward.c ------------------------------------------------------------------------------------------- */
 

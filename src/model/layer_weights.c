@@ -4,7 +4,7 @@
 #include "model/layer.h"
 #include "model/model_parts.h"
 
-enum { OTHER_PARTS = 2 * FP_NORM_COUNT + 5 };
+enum { OTHER_PARTS = 2 * FP_NORM_COUNT + 7 };
 
 int fp_layer_part_count(const fp_model *model)
 {
@@ -21,6 +21,8 @@ static fp_layer_part other_part(fp_layer *layer, const fp_layer_tensors *tensors
 		return (fp_layer_part){tensors->norm_bias[number], &layer->norm_bias[number], false, false};
 	const fp_layer_part parts[] = {{tensors->query_norm, &layer->query_norm, false, true},
 								   {tensors->key_norm, &layer->key_norm, false, true},
+								   {tensors->query_latent_norm, &layer->query_latent_norm, false, true},
+								   {tensors->latent_norm, &layer->latent_norm, false, true},
 								   {tensors->router, &layer->router, false, false},
 								   {tensors->correction, &layer->correction, false, false},
 								   {tensors->shared_gate, &layer->shared_gate, false, false}};

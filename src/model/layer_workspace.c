@@ -34,8 +34,8 @@ int64_t fp_workspace_bytes_past(const fp_model *model, int64_t tokens, int64_t p
 	int64_t row = (c->pre_norm ? c->hidden : 0) + scratch_width(c) + c->heads * c->head_dim;
 	int64_t rounded = needs_rounded(model, type) ? tokens * c->hidden * 2 : 0;
 	int64_t branch = fp_config_has_branches(c) ? tokens * c->hidden * (int64_t)sizeof(float) : 0;
-	return tokens * row * fp_dtype_size(type) + rounded + branch + fp_expert_space_bytes(model, tokens, type) +
-		   fp_position_tables_bytes(c, positions, false);
+	return tokens * row * fp_dtype_size(type) + rounded + branch + fp_latent_space_bytes(model, tokens, type) +
+		   fp_expert_space_bytes(model, tokens, type) + fp_position_tables_bytes(c, positions, false);
 }
 
 fp_status fp_workspace_new(fp_workspace **out, const fp_model *model, int64_t tokens)
@@ -69,6 +69,7 @@ fp_status fp_workspace_new_past(fp_workspace **out, const fp_model *model, int64
 		FP_TRY(fp_matrix_new(be, &workspace->rounded, tokens, c->hidden, FP_BF16));
 	if (fp_config_has_branches(c))
 		FP_TRY(fp_matrix_new(be, &workspace->branch, tokens, c->hidden, FP_F32));
+	FP_TRY(fp_latent_space_new(&workspace->latents, model, tokens, type));
 	FP_TRY(fp_expert_space_new(&workspace->experts, model, tokens, type));
 	FP_TRY(fp_position_tables_new(&workspace->positions, be, c, positions, false));
 	*out = workspace;
@@ -87,6 +88,7 @@ void fp_workspace_free(fp_workspace *workspace)
 	fp_matrix_free(workspace->be, &workspace->context);
 	fp_matrix_free(workspace->be, &workspace->rounded);
 	fp_matrix_free(workspace->be, &workspace->branch);
+	fp_latent_space_free(workspace->be, &workspace->latents);
 	fp_expert_space_free(workspace->be, &workspace->experts);
 	fp_position_tables_free(workspace->be, &workspace->positions);
 	fp_free(workspace);

@@ -13,9 +13,11 @@ fp_status fp_config_divide_heads(const fp_config_reader *reader, const char *key
 	return FP_OK;
 }
 
-static fp_status read_head_dim(const fp_config_reader *reader, int64_t fallback, fp_model_config *config)
+static fp_status read_head_dim(const fp_config_reader *reader, const fp_llama_defaults *defaults,
+							   fp_model_config *config)
 {
-	fp_status status = fp_config_integer_or(reader, "head_dim", 1, FP_MAX_DIMENSION, fallback, &config->head_dim);
+	const char *key = defaults->head_dim_key ? defaults->head_dim_key : "head_dim";
+	fp_status status = fp_config_integer_or(reader, key, 1, FP_MAX_DIMENSION, defaults->head_dim, &config->head_dim);
 	if (status != FP_OK || config->head_dim > 0)
 		return status;
 	return fp_config_divide_heads(reader, "num_attention_heads", config);
@@ -42,7 +44,7 @@ fp_status fp_config_llama_like(const fp_config_reader *reader, const fp_llama_de
 	int64_t kv_heads = defaults->kv_heads > 0 && !fp_config_is_null(reader, "num_key_value_heads") ? defaults->kv_heads
 																								   : config->heads;
 	FP_TRY(fp_config_integer_or(reader, "num_key_value_heads", 1, FP_MAX_DIMENSION, kv_heads, &config->kv_heads));
-	FP_TRY(read_head_dim(reader, defaults->head_dim, config));
+	FP_TRY(read_head_dim(reader, defaults, config));
 	FP_TRY(fp_config_activation_or(reader, defaults->activation_key ? defaults->activation_key : "hidden_act",
 								   defaults->activation, &config->activation));
 	FP_TRY(fp_config_flag_or(reader, "tie_word_embeddings", defaults->tied, &config->tied));

@@ -17,6 +17,7 @@ typedef struct fp_llama_defaults {
 	double part;               /* of a head that turns; 0: all of it, and the config cannot say otherwise */
 	fp_activation activation;
 	const char *activation_key; /* NULL: "hidden_act" */
+	const char *head_dim_key;   /* NULL: "head_dim" */
 	const char *epsilon_key;    /* NULL: "rms_norm_eps", or "layer_norm_eps" */
 	bool tied;
 	bool layer_norm; /* LayerNorm with biases, else RMSNorm */
@@ -50,6 +51,10 @@ fp_status fp_config_images(const fp_config_reader *reader,
 
 /* For a row of the architecture table. */
 #define FP_LLAMA_NORM_NAMES .norms = {"input_layernorm", "post_attention_layernorm"}
+#define FP_LATENT_TENSOR_NAMES                                                                                         \
+	.operators[FP_QUERY_A] = "self_attn.q_a_proj", .operators[FP_KEY_VALUE_A] = "self_attn.kv_a_proj_with_mqa",        \
+	.operators[FP_QUERY_B] = "self_attn.q_b_proj", .operators[FP_KEY_VALUE_B] = "self_attn.kv_b_proj",                 \
+	.query_latent_norm = "self_attn.q_a_layernorm", .latent_norm = "self_attn.kv_a_layernorm"
 #define FP_LLAMA_TENSOR_NAMES .prefixes = {"model.", ""}, .head = "lm_head", FP_LLAMA_LAYER_NAMES
 #define FP_LLAMA_LAYER_NAMES                                                                                           \
 	.embedding = "embed_tokens", .final_norm = "norm", .layers = "layers",                                             \

@@ -139,7 +139,17 @@ fp_attention_shape fp_model_attention_shape(const fp_model *model, int64_t seque
 int fp_role_group(int number)
 {
 	static const int groups[FP_ROLE_COUNT] = {
-		[FP_QUERY] = 0, [FP_KEY] = 0, [FP_VALUE] = 0, [FP_OUTPUT] = 1, [FP_GATE] = 2, [FP_UP] = 2, [FP_DOWN] = 3,
+		[FP_QUERY] = FP_GROUP_ATTENTION,
+		[FP_KEY] = FP_GROUP_ATTENTION,
+		[FP_VALUE] = FP_GROUP_ATTENTION,
+		[FP_QUERY_A] = FP_GROUP_ATTENTION,
+		[FP_KEY_VALUE_A] = FP_GROUP_ATTENTION,
+		[FP_QUERY_B] = FP_GROUP_QUERY,
+		[FP_KEY_VALUE_B] = FP_GROUP_KEY_VALUE,
+		[FP_OUTPUT] = FP_GROUP_OUTPUT,
+		[FP_GATE] = FP_GROUP_FEED,
+		[FP_UP] = FP_GROUP_FEED,
+		[FP_DOWN] = FP_GROUP_DOWN,
 	};
 	return groups[fp_operator_role(number)];
 }
@@ -147,10 +157,17 @@ int fp_role_group(int number)
 const char *fp_role_name(int number)
 {
 	static const char *const names[FP_ROLE_COUNT] = {
-		[FP_QUERY] = "q",   [FP_KEY] = "k", [FP_VALUE] = "v",   [FP_OUTPUT] = "o",
-		[FP_GATE] = "gate", [FP_UP] = "up", [FP_DOWN] = "down",
+		[FP_QUERY] = "q",          [FP_KEY] = "k",       [FP_VALUE] = "v",          [FP_QUERY_A] = "q_a",
+		[FP_KEY_VALUE_A] = "kv_a", [FP_QUERY_B] = "q_b", [FP_KEY_VALUE_B] = "kv_b", [FP_OUTPUT] = "o",
+		[FP_GATE] = "gate",        [FP_UP] = "up",       [FP_DOWN] = "down",
 	};
 	return names[fp_operator_role(number)];
+}
+
+bool fp_model_has_group(const fp_model *model, int group)
+{
+	const fp_latent_config *latent = &model->config.latent;
+	return group == FP_GROUP_QUERY ? latent->query_rank > 0 : group != FP_GROUP_KEY_VALUE || latent->rank > 0;
 }
 
 int64_t fp_model_default_length(const fp_model *model)

@@ -34,6 +34,21 @@ typedef enum fp_qkv_layout {
 	FP_QKV_BY_HEAD  /* one tensor: for each head of k, its heads of q, then k, then v (GPT-NeoX, BLOOM, Falcon) */
 } fp_qkv_layout;
 
+/* Multi-head latent attention (DeepSeek V2): queries, keys and values are made of narrow vectors, the latents. With x the
+ * input of the attention part and, for each head, ‖ for entries one behind the other:
+ *
+ *     u       = norm(x Wq_aᵀ)
+ *     q       = u Wq_bᵀ, or x Wqᵀ                    head_dim entries for each head, of which the last `turned` turn
+ *     c ‖ r   = x Wkv_aᵀ                             rank ‖ turned
+ *     k' ‖ v  = norm(c) Wkv_bᵀ                       head_dim − turned ‖ value entries for each head
+ *     k       = k' ‖ r                               r is the same for all heads, and turns
+ */
+typedef struct fp_latent_config {
+	int64_t rank;       /* of c; 0: the model has no latents, and all the others are 0 */
+	int64_t query_rank; /* of u; 0: queries are made of x */
+	int64_t turned, value;
+} fp_latent_config;
+
 #define FP_MAX_LAYERS ((int64_t)1 << 16)
 
 /* A feed-forward part of which a router chooses a few gated blocks, the experts, for each token:
@@ -42,7 +57,7 @@ typedef enum fp_qkv_layout {
  *     what is added = Σ w_e expert_e(y) + shared(y), or + σ(y·g) shared(y)    over the `active` experts of largest p + b
  *
  * with w_e = s p_e, or s p_e / max(Σ p_e, least). With groups, experts are chosen from those groups only whose two largest
- * p + b have the largest sums. */
+ * p + b have the largest sums, or whose largest p + b are the largest. */
 enum { FP_MAX_EXPERTS = 4096, FP_MAX_EXPERT_GROUPS = 256 };
 typedef struct fp_experts_config {
 	int64_t count, active;            /* count 0: no layer has experts */
@@ -56,6 +71,7 @@ typedef struct fp_experts_config {
 	float least;                      /* of the sum */
 	float scale;                      /* s; 0: 1 */
 	int64_t groups, active_groups;    /* of count/groups experts each; 0: experts are chosen from all */
+	bool groups_by_largest;           /* groups are compared by their largest p + b alone */
 	uint8_t dense[FP_MAX_LAYERS / 8]; /* bit by layer: one block of fp_model_config.inner in place of experts */
 } fp_experts_config;
 
@@ -99,6 +115,7 @@ typedef struct fp_model_config {
 	float attention_scale;                              /* on the scores; 0: 1/√head_dim */
 	float score_cap, logit_cap;                         /* c·tanh(x/c) on scores and logits; 0: none */
 	float embedding_scale, residual_scale, logit_scale; /* multipliers; 0: 1 */
+	fp_latent_config latent;
 	fp_experts_config experts;
 	const char *norm_names[2]; /* in place of the architecture's, if not NULL; borrowed */
 } fp_model_config;
@@ -129,9 +146,29 @@ static inline bool fp_config_has_branches(const fp_model_config *config)
 	return config->branch_norm || fp_config_residual_scale(config) != 1.0F;
 }
 
-/* The operators of a layer in pruning order. Only gated models have FP_GATE. In a layer with experts, FP_GATE, FP_UP and
- * FP_DOWN are those of the expert that reads every token. */
-typedef enum fp_role { FP_QUERY, FP_KEY, FP_VALUE, FP_OUTPUT, FP_GATE, FP_UP, FP_DOWN, FP_ROLE_COUNT } fp_role;
+/* Entries of a head in attention's output, of which the output operator reads the first. */
+static inline int64_t fp_config_value_dim(const fp_model_config *config)
+{
+	return config->latent.rank > 0 ? config->latent.value : config->head_dim;
+}
+
+/* The operators of a layer in pruning order. Only gated models have FP_GATE. Those that make latents, and those that read
+ * them, are in place of FP_KEY, FP_VALUE and perhaps FP_QUERY (fp_latent_config). In a layer with experts, FP_GATE, FP_UP
+ * and FP_DOWN are those of the expert that reads every token. */
+typedef enum fp_role {
+	FP_QUERY,
+	FP_KEY,
+	FP_VALUE,
+	FP_QUERY_A,     /* q_a */
+	FP_KEY_VALUE_A, /* kv_a */
+	FP_QUERY_B,     /* q_b */
+	FP_KEY_VALUE_B, /* kv_b */
+	FP_OUTPUT,
+	FP_GATE,
+	FP_UP,
+	FP_DOWN,
+	FP_ROLE_COUNT
+} fp_role;
 
 /* The number of an operator in its layer: an fp_role, then gate, up and down of each expert. */
 enum { FP_EXPERT_ROLES = 3 };
@@ -152,9 +189,18 @@ static inline fp_role fp_operator_role(int number)
 /* The norms of a layer: before attention, before the feed-forward part, and behind each. */
 enum { FP_NORM_ATTENTION, FP_NORM_FEED, FP_NORM_BEHIND_ATTENTION, FP_NORM_BEHIND_FEED, FP_NORM_COUNT };
 
-/* Groups of operators that read the same input: {q, k, v} {o} {gate, up | fc1} {down | fc2}. The operators of each expert
- * read rows of their own, at the same time as those of the group with their role. */
-enum { FP_GROUP_COUNT = 4 };
+/* Groups of operators that read the same input, in the order of the forward pass. Only models with latents have operators
+ * in the second and third. The operators of each expert read rows of their own, at the same time as those of the group with
+ * their role. */
+enum {
+	FP_GROUP_ATTENTION, /* q, k, v | q_a or q, kv_a */
+	FP_GROUP_QUERY,     /* q_b */
+	FP_GROUP_KEY_VALUE, /* kv_b */
+	FP_GROUP_OUTPUT,    /* o */
+	FP_GROUP_FEED,      /* gate, up | fc1 */
+	FP_GROUP_DOWN,      /* down | fc2 */
+	FP_GROUP_COUNT
+};
 
 typedef struct fp_model fp_model;
 
@@ -180,7 +226,9 @@ const fp_tensor_info *fp_model_operator_bias(const fp_model *model, int64_t laye
 fp_dtype fp_model_held_type(const fp_model *model, const fp_tensor_info *tensor);
 /* Of the role of an operator's number. */
 int fp_role_group(int number);
-const char *fp_role_name(int number); /* "q", "k", "v", "o", "gate", "up", "down" */
+const char *fp_role_name(int number); /* "q", "k", "v", "q_a", "kv_a", "q_b", "kv_b", "o", "gate", "up", "down" */
+/* Whether the model has operators in a group. */
+bool fp_model_has_group(const fp_model *model, int group);
 
 /* The default window length: the model's positions, but at most 8192, because published results for
  * long-context models do not use their full length. */

@@ -12,7 +12,7 @@
 typedef struct fp_layer_tensors {
 	const fp_tensor_info **weight, **bias; /* by the operators' numbers */
 	const fp_tensor_info *norm_weight[FP_NORM_COUNT], *norm_bias[FP_NORM_COUNT];
-	const fp_tensor_info *query_norm, *key_norm, *router, *correction, *shared_gate;
+	const fp_tensor_info *query_norm, *key_norm, *query_latent_norm, *latent_norm, *router, *correction, *shared_gate;
 	/* Where the above are parts; own their names. Those of experts by their numbers without the roles; NULL: each has a
 	 * tensor of its own. */
 	fp_tensor_info weight_part[FP_ROLE_COUNT], bias_part[FP_ROLE_COUNT], *expert_part;

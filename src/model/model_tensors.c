@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* model_tensors.c: finds the tensors that the config requires, checks them and uploads them. */
 #include "base/memory.h"
+#include "model/latent_attention.h"
 #include "model/model_parts.h"
 
 #include <stdio.h>
@@ -178,6 +179,11 @@ static fp_status find_norms(fp_model *model, int64_t index)
 		FP_TRY(fp_model_require(model, index, a->key_norm, "weight", 0, (each ? 1 : c->kv_heads) * c->head_dim,
 								&layer->key_norm));
 	}
+	if (c->latent.query_rank > 0)
+		FP_TRY(fp_model_require(model, index, a->query_latent_norm, "weight", 0, c->latent.query_rank,
+								&layer->query_latent_norm));
+	if (c->latent.rank > 0)
+		FP_TRY(fp_model_require(model, index, a->latent_norm, "weight", 0, c->latent.rank, &layer->latent_norm));
 cleanup:
 	return status;
 }
@@ -187,17 +193,22 @@ static fp_status find_layer(fp_model *model, int64_t index)
 	fp_status status = FP_OK;
 	const fp_model_config *c = &model->config;
 	fp_layer_tensors *layer = &model->layers[index];
-	bool sparse = fp_config_has_experts(c, index);
+	const fp_latent_config *latent = &c->latent;
+	bool sparse = fp_config_has_experts(c, index), latents = latent->rank > 0, latent_queries = latent->query_rank > 0;
 	int64_t queries = c->heads * c->head_dim;
 	int64_t keys = c->kv_heads * c->head_dim;
 	const struct {
 		int64_t rows, cols;
 		bool bias, present;
 	} roles[FP_ROLE_COUNT] = {
-		[FP_QUERY] = {queries, c->hidden, c->qkv_bias, true},
-		[FP_KEY] = {keys, c->hidden, c->qkv_bias, true},
-		[FP_VALUE] = {keys, c->hidden, c->qkv_bias, true},
-		[FP_OUTPUT] = {c->hidden, queries, c->output_bias, true},
+		[FP_QUERY] = {queries, c->hidden, c->qkv_bias && !latents, !latent_queries},
+		[FP_KEY] = {keys, c->hidden, c->qkv_bias, !latents},
+		[FP_VALUE] = {keys, c->hidden, c->qkv_bias, !latents},
+		[FP_QUERY_A] = {latent->query_rank, c->hidden, c->qkv_bias, latent_queries},
+		[FP_KEY_VALUE_A] = {latent->rank + latent->turned, c->hidden, c->qkv_bias, latents},
+		[FP_QUERY_B] = {queries, latent->query_rank, false, latent_queries},
+		[FP_KEY_VALUE_B] = {fp_latent_key_value_width(c), latent->rank, false, latents},
+		[FP_OUTPUT] = {c->hidden, c->heads * fp_config_value_dim(c), c->output_bias, true},
 		[FP_GATE] = {c->inner, c->hidden, c->mlp_bias, c->gated && !sparse},
 		[FP_UP] = {c->inner, c->hidden, c->mlp_bias, !sparse},
 		[FP_DOWN] = {c->hidden, c->inner, c->mlp_bias, !sparse},

@@ -163,6 +163,15 @@ static const struct {
 
 enum { ROPE_TYPE_COUNT = sizeof rope_types / sizeof rope_types[0] };
 
+static fp_status read_type(const fp_config_reader *rope, const char **type)
+{
+	fp_status status;
+	FP_TRY(fp_config_text_or(rope, "type", "default", type)); /* the key before transformers 4.43 */
+	FP_TRY(fp_config_text_or(rope, "rope_type", *type, type));
+cleanup:
+	return status;
+}
+
 static fp_status scale(rope_reader *r)
 {
 	fp_status status;
@@ -170,8 +179,7 @@ static fp_status scale(rope_reader *r)
 	const char *type;
 	if (!rope->object)
 		return plain(r);
-	FP_TRY(fp_config_text_or(rope, "type", "default", &type)); /* the key before transformers 4.43 */
-	FP_TRY(fp_config_text_or(rope, "rope_type", type, &type));
+	FP_TRY(read_type(rope, &type));
 	FP_TRY(fp_config_positive_or(rope, "factor", 0, &r->factor));
 	if (!r->fixed_original)
 		FP_TRY(fp_config_integer_or(rope, "original_max_position_embeddings", 1, FP_MAX_DIMENSION, r->original,
@@ -222,6 +230,38 @@ fp_status fp_config_rope_section(const fp_config_reader *section, double theta, 
 	return read_rope(&r, section, part);
 }
 
+static fp_status read_section(const fp_config_reader *reader, fp_config_reader *section)
+{
+	fp_status status;
+	FP_TRY(fp_config_section(reader, "rope_scaling", section)); /* the older key, and the first that counts */
+	if (!section->object || json_object_size(section->object) == 0)
+		FP_TRY(fp_config_section(reader, "rope_parameters", section));
+cleanup:
+	return status;
+}
+
+fp_status fp_config_rope_score_scale(const fp_config_reader *reader, double *out)
+{
+	fp_status status;
+	fp_config_reader section;
+	rope_reader r = {.section = &section};
+	const char *type;
+	double weight = 0;
+	*out = 1;
+	FP_TRY(read_section(reader, &section));
+	if (!section.object)
+		return FP_OK;
+	FP_TRY(read_type(&section, &type));
+	FP_TRY(fp_config_positive_or(&section, "mscale_all_dim", 0, &weight));
+	if (weight <= 0 || strcmp(type, "default") == 0)
+		return FP_OK;
+	FP_TRY(fp_config_positive_or(&section, "factor", 0, &r.factor));
+	FP_TRY(need_factor(&r, type));
+	*out = yarn_magnitude(r.factor, weight) * yarn_magnitude(r.factor, weight);
+cleanup:
+	return status;
+}
+
 /* default_part 0: all of a head turns, and the config cannot say otherwise. */
 static fp_status read_config(const fp_config_reader *reader, double default_theta, double default_part,
 							 fp_model_config *config)
@@ -236,9 +276,7 @@ static fp_status read_config(const fp_config_reader *reader, double default_thet
 							  (long long)config->head_dim);
 	FP_TRY(fp_config_positive_or(reader, "rope_theta", default_theta, &r.theta));
 	FP_TRY(fp_config_positive_or(reader, "partial_rotary_factor", default_part > 0 ? default_part : 1, &part));
-	FP_TRY(fp_config_section(reader, "rope_scaling", &section)); /* the older key, and the first that counts */
-	if (!section.object || json_object_size(section.object) == 0)
-		FP_TRY(fp_config_section(reader, "rope_parameters", &section));
+	FP_TRY(read_section(reader, &section));
 	/* Phi-3 has this key outside, where it counts more */
 	int64_t outside;
 	FP_TRY(fp_config_integer_or(reader, "original_max_position_embeddings", 1, FP_MAX_DIMENSION, 0, &outside));

@@ -92,15 +92,15 @@ static float sigmoid(float x)
 	return 1 / (1 + expf(-x));
 }
 
-/* The sum of the two largest of `count` scores. */
-static float two_largest(const float *scores, int64_t count)
+/* The sum of the two largest of `count` scores, or the largest of them alone. */
+static float group_score(const float *scores, int64_t count, bool alone)
 {
 	float first = -INFINITY, second = -INFINITY;
 	for (int64_t i = 0; i < count; i++) {
 		second = scores[i] > first ? first : fmaxf(second, scores[i]);
 		first = fmaxf(first, scores[i]);
 	}
-	return first + second;
+	return alone ? first : first + second;
 }
 
 /* scores ← −∞ outside the groups from which experts are chosen: those that fewer than `active_groups` others exceed, or
@@ -110,7 +110,7 @@ static void leave_groups(const fp_experts_config *experts, float *scores)
 	float sums[FP_MAX_EXPERT_GROUPS];
 	int64_t size = experts->groups > 0 ? experts->count / experts->groups : 0;
 	for (int64_t g = 0; g < experts->groups; g++)
-		sums[g] = two_largest(scores + g * size, size);
+		sums[g] = group_score(scores + g * size, size, experts->groups_by_largest);
 	for (int64_t g = 0; g < experts->groups; g++) {
 		int64_t before = 0;
 		for (int64_t other = 0; other < experts->groups; other++)

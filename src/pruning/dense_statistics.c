@@ -55,11 +55,11 @@ const fp_statistics *fp_dense_statistics_find(const fp_dense_statistics *kept, i
 	return found->be ? found : NULL;
 }
 
-bool fp_dense_statistics_cover(const fp_dense_statistics *kept, int64_t first, int64_t end)
+bool fp_dense_statistics_cover(const fp_dense_statistics *kept, const fp_model *model, int64_t first, int64_t end)
 {
 	for (int64_t layer = first; layer < end; layer++)
 		for (int group = 0; group < FP_GROUP_COUNT; group++)
-			if (!fp_dense_statistics_find(kept, layer, group))
+			if (fp_model_has_group(model, group) && !fp_dense_statistics_find(kept, layer, group))
 				return false;
 	return true;
 }

@@ -20,8 +20,8 @@ void fp_dense_statistics_forget(fp_dense_statistics *kept);
 
 /* NULL: not kept. `kept` itself may be NULL. */
 const fp_statistics *fp_dense_statistics_find(const fp_dense_statistics *kept, int64_t layer, int group);
-/* True if all groups of the layers [first, end) are kept. */
-bool fp_dense_statistics_cover(const fp_dense_statistics *kept, int64_t first, int64_t end);
+/* True if all groups of the model's layers [first, end) are kept. */
+bool fp_dense_statistics_cover(const fp_dense_statistics *kept, const fp_model *model, int64_t first, int64_t end);
 /* Keeps finished statistics of one stream: moves them, so that *statistics is empty afterwards. Over the limit, or if
  * `kept` is NULL, they remain the caller's. */
 void fp_dense_statistics_keep(fp_dense_statistics *kept, int64_t layer, int group, fp_statistics *statistics);

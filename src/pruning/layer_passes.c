@@ -16,15 +16,15 @@ static fp_status advance(const fp_layer_job *job, int stream, int group, int64_t
 	fp_streams *streams = job->task->streams;
 	fp_layer_state state = fp_streams_batch(streams, stream, first);
 	fp_matrix input;
-	if (group == fp_role_group(FP_UP)) /* nothing to do */
+	if (!fp_group_advances(group))
 		return FP_OK;
 	fp_status status = fp_layer_input(layer, group, &state, streams->workspace[stream], &input);
 	return status == FP_OK ? fp_layer_advance(layer, group, input, &state, streams->workspace[stream]) : status;
 }
 
 /* Accumulates the inputs of `group` for one batch of both streams. The dense stream then moves past the group in the same
- * pass, since pruning does not change its inputs; except past the first group, whose attention outputs would have to be
- * kept for all batches. */
+ * pass, since pruning does not change its inputs; except past attention, whose outputs would have to be kept for all
+ * batches. */
 static fp_status fold(const fp_layer_job *job, int group, int64_t first, fp_group_statistics *statistics)
 {
 	fp_streams *streams = job->task->streams;
@@ -44,7 +44,7 @@ static fp_status fold(const fp_layer_job *job, int group, int64_t first, fp_grou
 	fp_stage stage = fp_stage_enter(ctx, FP_STAGE_STATISTICS);
 	status = fp_group_statistics_fold(statistics, &rows[FP_DENSE], &rows[FP_PRUNED]);
 	fp_stage_enter(ctx, stage);
-	if (status == FP_OK && group > 0 && statistics->ends)
+	if (status == FP_OK && group >= FP_GROUP_OUTPUT && statistics->ends)
 		status = fp_layer_advance(job->dense, group, rows[FP_DENSE].X, &state[FP_DENSE], streams->workspace[FP_DENSE]);
 cleanup:
 	return status;
@@ -56,14 +56,14 @@ typedef fp_status (*batch_step)(const fp_layer_job *job, int group, int64_t firs
 /* The group after which attention's outputs are added to the residual stream. */
 static int output_group(const fp_layer_job *job)
 {
-	return fp_role_group(fp_model_get_config(job->task->model)->parallel ? FP_DOWN : FP_OUTPUT);
+	return fp_model_get_config(job->task->model)->parallel ? FP_GROUP_DOWN : FP_GROUP_OUTPUT;
 }
 
 /* True if a pass over the inputs of `group` changes the hidden states of a stream: the dense stream moves past the group,
  * the pruned one past the group before it. Only the output and down groups write to the residual stream. */
 static bool changes(const fp_layer_job *job, int group, int stream, const fp_group_statistics *folded)
 {
-	const int output = output_group(job), down = fp_role_group(FP_DOWN);
+	const int output = output_group(job), down = FP_GROUP_DOWN;
 	if (!job->corrected) {
 		const fp_group_statistics *last = &folded[down];
 		if (!last->ends)
@@ -114,20 +114,26 @@ cleanup:
 	return status;
 }
 
+/* Computes a stream's attention outputs. */
+static fp_status pass_attention(const fp_layer_job *job, int stream, int64_t first)
+{
+	return advance(job, stream, FP_GROUP_KEY_VALUE, first);
+}
+
 /* Recomputes the pruned stream's attention outputs, which it adds behind `group`, if they are not kept between passes. */
 static fp_status recompute_context(const fp_layer_job *job, int group, int64_t first)
 {
 	if (group != output_group(job) || job->task->streams->residence == FP_RESIDENT)
 		return FP_OK;
-	return advance(job, FP_PRUNED, fp_role_group(FP_QUERY), first);
+	return pass_attention(job, FP_PRUNED, first);
 }
 
 /* Recomputes those of the dense stream if it adds them behind another group than the one that reads them. */
 static fp_status recompute_dense_context(const fp_layer_job *job, int group, int64_t first)
 {
-	if (group != output_group(job) || group == fp_role_group(FP_OUTPUT))
+	if (group != output_group(job) || group == FP_GROUP_OUTPUT)
 		return FP_OK;
-	return advance(job, FP_DENSE, fp_role_group(FP_QUERY), first);
+	return pass_attention(job, FP_DENSE, first);
 }
 
 /* One batch of fp_pass_group() or, without statistics, of fp_pass_end(). The pruned stream moves past the end of the
@@ -154,7 +160,7 @@ cleanup:
 fp_status fp_pass_group(fp_layer_job *job, int group, fp_group_statistics *statistics)
 {
 	fp_status status = each_batch(job, pass_batch, group, statistics);
-	job->dense_past = group > 0 ? group + 1 : 0;
+	job->dense_past = group >= FP_GROUP_OUTPUT ? group + 1 : 0;
 	return status;
 }
 

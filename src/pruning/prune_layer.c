@@ -97,12 +97,13 @@ static fp_status prune_uncorrected(fp_layer_job *job)
 	/* the first layer's inputs are always the dense model's; statistics that are centred or those of parts are not kept */
 	bool dense =
 		(job->feed == FP_FEED_NONE || (index == 0 && !fp_layer_is_divided(task))) && !task->settings->bias_update;
-	bool kept = dense && fp_dense_statistics_cover(task->kept, index, index + 1), done = kept;
+	bool kept = dense && fp_dense_statistics_cover(task->kept, task->model, index, index + 1), done = kept;
 	fp_status status = FP_OK;
 	if (kept && task->streams && (job->feed == FP_FEED_NONE || fp_layer_is_fitted(task)))
 		FP_TRY(fp_streams_forward(task->streams, FP_DENSE, job->dense));
 	for (int group = 0; kept && group < FP_GROUP_COUNT; group++)
-		FP_TRY(fp_solve_kept(job, group, fp_dense_statistics_find(task->kept, index, group)));
+		if (fp_model_has_group(task->model, group))
+			FP_TRY(fp_solve_kept(job, group, fp_dense_statistics_find(task->kept, index, group)));
 	for (int64_t first = 0; !done; first += experts_at_once(job)) {
 		FP_TRY(measure_uncorrected(job, first, sets));
 		for (int group = 0; group < FP_GROUP_COUNT; group++) {
@@ -234,7 +235,8 @@ fp_status fp_prune_layer(const fp_layer_task *task, int64_t index)
 	if (streams && fp_row_importance_wanted(task->settings, &task->pattern, task->selection, task->be))
 		FP_TRY(fp_row_importance_new(&job.importance, job.dense, streams));
 	for (int group = 0; job.corrected && group < FP_GROUP_COUNT; group++)
-		FP_TRY(prune_corrected_group(&job, group));
+		if (fp_model_has_group(task->model, group))
+			FP_TRY(prune_corrected_group(&job, group));
 	if (!job.corrected)
 		FP_TRY(prune_uncorrected(&job));
 	if (fp_layer_is_fitted(task)) {

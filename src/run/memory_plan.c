@@ -85,6 +85,15 @@ static double all_grams(const sizes *s, int64_t experts)
 	return floats;
 }
 
+/* Groups that have operators. */
+static int group_count(const fp_model *model)
+{
+	int count = 0;
+	for (int group = 0; group < FP_GROUP_COUNT; group++)
+		count += fp_model_has_group(model, group);
+	return count;
+}
+
 /* The statistics of a group: of operators that read every token, and of the experts that are there at once. */
 static fp_statistics_memory group_statistics(const fp_prune_task *task, const sizes *s, int group,
 											 const fp_streams_plan *plan)
@@ -106,7 +115,7 @@ static fp_statistics_memory group_statistics(const fp_prune_task *task, const si
 		sum.workspace += memory.workspace; /* which experts share */
 	}
 	if (!fp_feed_is_corrected(fp_feed_of(task->settings))) { /* the statistics of all groups exist at once */
-		sum.workspace *= FP_GROUP_COUNT;
+		sum.workspace *= group_count(task->model);
 		sum.kept = all_grams(s, s->experts);
 		sum.registers = (s->registers - 1) * sum.kept;
 	}

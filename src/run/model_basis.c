@@ -29,13 +29,13 @@ static void choose_stream(fp_basis_choice *out, fp_model *model, const fp_settin
 	bool grows = tied && !fp_checkpoint_find(checkpoint, out->name); /* or the embedding is stored twice */
 	double growth = grows ? (double)out->head.bytes / (double)checkpoint_bytes(checkpoint) : 0;
 	if (out->freedom.stream)
-		fp_log(ctx, full ? FP_LOG_WARNING : FP_LOG_INFO, "basis: local; full is not possible with this model: %s",
-			   out->freedom.stream);
+		fp_log(ctx, full ? FP_LOG_WARNING : FP_LOG_INFO, "basis: %s; full is not possible with this model: %s",
+			   fp_basis_word(out), out->freedom.stream);
 	else if (!full && growth > MOST_GROWTH)
 		fp_log(ctx, FP_LOG_INFO,
-			   "basis: local; --basis full would prune better, but the head could no longer be the embedding: "
+			   "basis: %s; --basis full would prune better, but the head could no longer be the embedding: "
 			   "%.1f MiB more, %.0f%% of the checkpoint",
-			   (double)out->head.bytes / 1048576.0, 100 * growth);
+			   fp_basis_word(out), (double)out->head.bytes / 1048576.0, 100 * growth);
 	else
 		out->stream = true;
 	out->unties = out->stream && tied;
@@ -63,10 +63,14 @@ fp_status fp_basis_choose(fp_basis_choice *out, fp_model *model, const fp_settin
 		return FP_OK;
 	}
 	FP_TRY(fp_basis_freedom_of(&out->freedom, model));
-	out->local = true;
+	out->local = out->freedom.value || out->freedom.query || group > 0; /* N:M: the inner channels are reordered */
 	out->head = fp_model_untied_head(model, out->name);
 	if (!fp_is(settings->basis, "local"))
 		choose_stream(out, model, settings);
+	else if (!out->local)
+		fp_log(be->ctx, FP_LOG_WARNING,
+			   "basis: none; the heads of this model, which are made of latents, are not turned");
+	out->local = out->local || out->stream;
 cleanup:
 	return status;
 }
@@ -189,6 +193,10 @@ static fp_status learn(const fp_prune_task *task, fp_basis_gain *gain)
 			   "basis: full: what the pattern removes falls from %.2f%% to %.2f%% of the squared weights; the model "
 			   "is the same to a divergence of %.1g; %.1f s",
 			   100 * gain->stream_before, 100 * gain->stream_after, kl, gain->seconds);
+	else if (!choice->freedom.value)
+		fp_log(task->ctx, FP_LOG_INFO,
+			   "basis: local: inner channels in another order; the model is the same to a divergence of %.1g; %.1f s",
+			   kl, gain->seconds);
 	else
 		fp_log(task->ctx, FP_LOG_INFO,
 			   "basis: local: what the pattern removes of attention's operators falls from %.2f%% to %.2f%% of their "

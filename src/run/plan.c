@@ -53,10 +53,10 @@ fp_status fp_prune_estimate(fp_prune_plan *out, const fp_prune_task *task)
 			continue;
 		double m = (double)tensor->shape[0];
 		double n = (double)tensor->shape[1];
-		bool shares = role == FP_KEY || role == FP_VALUE || (role == FP_UP && config->gated);
+		bool shares = role == FP_KEY || role == FP_VALUE || role == FP_KEY_VALUE_A || (role == FP_UP && config->gated);
 		weights += tensor->elements;
 		read += tokens > 0 ? (double)tensor->elements * reached / tokens : 0;
-		flops += (both ? 2 : 1) * (corrected && fp_role_group(i) == 2 ? 2 : 1) * 2 * reached * m * n;
+		flops += (both ? 2 : 1) * (corrected && fp_role_group(i) == FP_GROUP_FEED ? 2 : 1) * 2 * reached * m * n;
 		if (!shares)
 			flops += reached * statistics_flops(task, measured, i) + products.gram * 2 * n * n * n;
 		flops += (products.operators + 2) * 2 * m * n * n; /* the 2: WA, and the error of the result */

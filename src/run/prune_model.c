@@ -260,7 +260,7 @@ static fp_status plan_streams(model_run *run)
 	const fp_settings *settings = task->settings;
 	bool wanted = run->sends_streams || run->pending > run->begin;
 	bool known = fp_feed_of(settings) == FP_FEED_NONE && settings->fit_steps == 0 && !settings->bias_update &&
-				 fp_dense_statistics_cover(task->kept, run->first, run->end);
+				 fp_dense_statistics_cover(task->kept, task->model, run->first, run->end);
 	fp_status status = FP_OK;
 	run->streamed = task->windows->count > 0 && wanted && !known;
 	if (run->streamed) {

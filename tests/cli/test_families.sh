@@ -12,7 +12,8 @@ models="opt-plain opt-350m qwen2-plain qwen2-tied qwen2-window qwen3-plain mistr
 	exaone4-plain starcoder2-plain olmoe-plain qwen2_5_vl-old qwen3_vl-plain mistral3-plain ministral3-plain
 	olmo-plain glm4_moe-plain glm4_moe-groups ernie4_5_moe-plain ernie4_5_moe-interval
 	granitemoe-plain granitemoe-bias granitemoeshared-plain granitemoehybrid-dense granitemoehybrid-experts
-	dots1-plain dots1-bias minimax_m2-plain minimax_m2-whole qwen3_vl_moe-plain qwen3_vl_moe-hub"
+	dots1-plain dots1-bias minimax_m2-plain minimax_m2-whole qwen3_vl_moe-plain qwen3_vl_moe-hub
+	deepseek_v2-lite deepseek_v2-groups deepseek_v3-dense deepseek_v3-groups glm4_moe_lite-plain minicpm3-plain minicpm3-query"
 
 # shellcheck disable=SC2086
 python3 - "$source/tests/fixtures/model" $models <<'PYTHON' || exit 1
@@ -56,7 +57,7 @@ import json, struct, sys
 with open(sys.argv[1] + "/model.safetensors", "rb") as file:
     names = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
 fused = ("qkv_proj.bias", "query_key_value.bias", "c_attn.bias")
-plain = ("_proj.bias", "dense.bias", "dense_h_to_4h.bias", "dense_4h_to_h.bias", "fc1.bias", "fc2.bias", "c_fc.bias")
+plain = ("_proj.bias", "_mqa.bias", "dense.bias", "dense_h_to_4h.bias", "dense_4h_to_h.bias", "fc1.bias", "fc2.bias", "c_fc.bias")
 print(sum(3 if n.endswith(fused) else n.endswith(plain) for n in names if "vision" not in n and "visual" not in n))
 PYTHON
 }
@@ -89,7 +90,7 @@ def tensors(folder):
 
 before, after = tensors(sys.argv[1]), tensors(sys.argv[2])
 changed = {name for name in before if before[name] != after[name]}
-operators = ("_proj", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc", ".w1", ".w2", ".w3", "input_linear",
+operators = ("_proj", "_with_mqa", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "fc1", "fc2", "c_attn", "c_fc", ".w1", ".w2", ".w3", "input_linear",
              "output_linear")
 wanted = {name for name in before if not ("vision" in name or "visual" in name) and name.endswith(tuple(o + k for o in operators for k in (".weight", ".bias", "")))}
 assert before.keys() == after.keys() and changed == wanted, changed ^ wanted

@@ -236,17 +236,16 @@ static void take_heads(gradient_run *run, const fp_layer *layer, const fp_layer_
 	const fp_model_config *c = fp_model_get_config(run->f.model);
 	int64_t shared = c->heads / c->kv_heads;
 	if (values) {
-		take_operator(run, layer, FP_VALUE, inputs->H[0], true, 1);
-		take_operator(run, layer, FP_OUTPUT, inputs->H[1], false, shared);
+		take_operator(run, layer, FP_VALUE, inputs->H[FP_GROUP_ATTENTION], true, 1);
+		take_operator(run, layer, FP_OUTPUT, inputs->H[FP_GROUP_OUTPUT], false, shared);
 	} else {
-		take_operator(run, layer, FP_QUERY, inputs->H[0], true, shared);
-		take_operator(run, layer, FP_KEY, inputs->H[0], true, 1);
+		take_operator(run, layer, FP_QUERY, inputs->H[FP_GROUP_ATTENTION], true, shared);
+		take_operator(run, layer, FP_KEY, inputs->H[FP_GROUP_ATTENTION], true, 1);
 	}
 }
 
 static void check_heads(const char *model, const char *pattern, bool values, const char *steps, const char *rate)
 {
-	enum { ATTENTION_GROUPS = 3 };
 	gradient_run run;
 	fp_text_stream stream;
 	fp_layer_inputs inputs;
@@ -255,7 +254,7 @@ static void check_heads(const char *model, const char *pattern, bool values, con
 	open_run(&run, model, pattern, steps, rate, false);
 	assert_ok(run.f.ctx, fp_text_stream_open(&stream, run.f.model, &run.windows, &(fp_share){0}));
 	assert_ok(run.f.ctx, fp_layer_load(&layer, run.f.model, 0));
-	assert_ok(run.f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, ATTENTION_GROUPS));
+	assert_ok(run.f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, FP_ATTENTION_INPUTS));
 	take_heads(&run, layer, &inputs, values);
 	fp_layer_basis own = {0};
 	fp_matrix *M = values ? &own.value : &own.query;
@@ -306,14 +305,13 @@ static void masses_of_learned_heads_are_plain_ones(void **unused)
 
 static void take_stream(gradient_run *run)
 {
-	enum { ALL_GROUPS = 15 };
 	fp_text_stream stream;
 	assert_ok(run->f.ctx, fp_text_stream_open(&stream, run->f.model, &run->windows, &(fp_share){0}));
 	for (int64_t i = 0; i < LAYERS; i++) {
 		fp_layer *layer;
 		fp_layer_inputs inputs;
 		assert_ok(run->f.ctx, fp_layer_load(&layer, run->f.model, i));
-		assert_ok(run->f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, ALL_GROUPS));
+		assert_ok(run->f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, FP_STREAM_INPUTS));
 		for (int role = 0; role < FP_ROLE_COUNT; role++) /* one block, which no other head shares */
 			take_operator(run, layer, (fp_role)role, inputs.H[fp_role_group((fp_role)role)],
 						  role == FP_OUTPUT || role == FP_DOWN, 1);

@@ -34,7 +34,10 @@ static void check_matrix(model_fixture *f, fp_matrix got, const double *want, in
 /* n of a group's H. */
 static int64_t group_inputs(const fp_layer *layer, int group)
 {
-	static const fp_role first[FP_GROUP_COUNT] = {FP_QUERY, FP_OUTPUT, FP_UP, FP_DOWN};
+	static const fp_role first[FP_GROUP_COUNT] = {[FP_GROUP_ATTENTION] = FP_QUERY,
+												  [FP_GROUP_OUTPUT] = FP_OUTPUT,
+												  [FP_GROUP_FEED] = FP_UP,
+												  [FP_GROUP_DOWN] = FP_DOWN};
 	return layer->weight[first[group]].cols;
 }
 
@@ -49,11 +52,12 @@ static void plain_grams(model_fixture *f, const fp_layer *layer, fp_matrix hidde
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
 		fp_matrix X;
 		assert_ok(f->ctx, fp_layer_input(layer, group, &state, workspace, &X));
-		int64_t n = group_inputs(layer, group);
+		int64_t n = fp_matrix_is_absent(X) ? 0 : group_inputs(layer, group);
 		assert_int_equal(X.cols, n);
-		float *values = matrix_floats(f, X);
+		float *values = n > 0 ? matrix_floats(f, X) : NULL;
 		grams[group] = calloc((size_t)(n * n), sizeof **grams);
-		add_products(grams[group], values, X.rows, n);
+		if (n > 0)
+			add_products(grams[group], values, X.rows, n);
 		for (int64_t i = 0; i < n * n; i++)
 			grams[group][i] /= WINDOWS * LENGTH;
 		free(values);
@@ -67,7 +71,7 @@ static void grams_are_those_of_plain_loops(void **unused)
 {
 	(void)unused;
 	static const char *const models[] = {"llama-gqa", "opt-plain", "llama-head-dim"};
-	static const unsigned wanted[2] = {15, 3}; /* all groups in the first layer, attention's in the second */
+	static const unsigned wanted[2] = {FP_STREAM_INPUTS, FP_ATTENTION_INPUTS}; /* in the first and the second layer */
 	for (int k = 0; k < 6; k++) {
 		int m = k / 2;
 		fp_share share = k % 2 ? fp_share_divided(NULL, WINDOWS) : (fp_share){0}; /* part by part, or in one sum */
@@ -122,13 +126,13 @@ static void grams_of_experts(model_fixture *f, const fp_layer *layer, fp_layer_s
 	for (int group = 0; group < FP_GROUP_COUNT; group++) {
 		assert_ok(f->ctx, fp_layer_input(layer, group, state, workspace, &X));
 		fp_expert_rows read = fp_layer_expert_rows(layer, workspace);
-		float *values = group > 1 ? matrix_floats(f, read.rows) : NULL;
-		if (group == 2) {
+		float *values = group >= FP_GROUP_FEED ? matrix_floats(f, read.rows) : NULL;
+		if (group == FP_GROUP_FEED) {
 			add_products(gram, values, read.rows.rows, read.rows.cols);
 			for (int64_t i = 0; i < read.rows.cols * read.rows.cols; i++)
 				gram[i] /= (double)places;
 		}
-		for (int64_t e = 0; group == 3 && e < experts->count; e++)
+		for (int64_t e = 0; group == FP_GROUP_DOWN && e < experts->count; e++)
 			for (int64_t i = read.routing->first[e]; i < read.routing->first[e + 1]; i++)
 				for (int64_t j = 0; j < experts->inner; j++)
 					squares[own + e * experts->inner + j] +=
@@ -167,8 +171,8 @@ static void experts_are_those_of_plain_loops(void **unused)
 		double *gram = calloc((size_t)(c->hidden * c->hidden), sizeof *gram);
 		double *squares = calloc((size_t)fp_layer_channels(f.model, 0), sizeof *squares);
 		grams_of_experts(&f, layer, &state, gram, squares);
-		assert_ok(f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, 15));
-		assert_true(fp_matrix_is_absent(inputs.H[2]) && fp_matrix_is_absent(inputs.H[3]));
+		assert_ok(f.ctx, fp_layer_inputs_measure(&inputs, &stream, layer, FP_STREAM_INPUTS));
+		assert_true(fp_matrix_is_absent(inputs.H[FP_GROUP_FEED]) && fp_matrix_is_absent(inputs.H[FP_GROUP_DOWN]));
 		assert_int_equal(inputs.inner.cols, fp_layer_channels(f.model, 0));
 		check_matrix(&f, inputs.experts, gram, 1, models[m]);
 		check_matrix(&f, inputs.inner, squares, 1, models[m]);

@@ -15,8 +15,9 @@
 #include <string.h>
 
 /* with a projection before the head, a scale and a cap on logits, experts, parallel blocks with one norm and with two */
-static const char *const models[] = {"opt-350m",    "opt-plain",     "llama-gqa",     "gemma2-plain",   "cohere-plain",
-									 "qwen3-plain", "granite-plain", "mixtral-plain", "gpt_neox-plain", "falcon-40b"};
+static const char *const models[] = {"opt-350m",       "opt-plain",   "llama-gqa",        "gemma2-plain",
+									 "cohere-plain",   "qwen3-plain", "granite-plain",    "mixtral-plain",
+									 "gpt_neox-plain", "falcon-40b",  "deepseek_v3-dense"};
 enum { MODEL_COUNT = sizeof models / sizeof models[0], ROWS = 12 };
 
 static float *floats_of(model_fixture *f, fp_matrix m)

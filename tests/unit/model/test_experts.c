@@ -260,14 +260,14 @@ static void a_stream_follows_another(void **unused)
 	start(&leader, "mixtral-plain");
 	start(&follower, "mixtral-plain");
 	assert_ok(leader.f.ctx, leader.f.be->linear->axpby(leader.f.be, 0, leader.layer->router, -1, leader.layer->router));
-	assert_ok(leader.f.ctx, fp_layer_input(leader.layer, 2, &leader.state, leader.workspace, &X));
-	assert_ok(follower.f.ctx, fp_layer_input(follower.layer, 2, &follower.state, follower.workspace, &X));
+	assert_ok(leader.f.ctx, fp_layer_input(leader.layer, FP_GROUP_FEED, &leader.state, leader.workspace, &X));
+	assert_ok(follower.f.ctx, fp_layer_input(follower.layer, FP_GROUP_FEED, &follower.state, follower.workspace, &X));
 	fp_expert_rows ahead = fp_layer_expert_rows(leader.layer, leader.workspace),
 				   own = fp_layer_expert_rows(follower.layer, follower.workspace);
 	size_t size = (size_t)fp_routing_places(own.routing) * sizeof *own.routing->token;
 	assert_memory_not_equal(own.routing->token, ahead.routing->token, size);
 	follower.state.routing = ahead.routing;
-	assert_ok(follower.f.ctx, fp_layer_input(follower.layer, 2, &follower.state, follower.workspace, &X));
+	assert_ok(follower.f.ctx, fp_layer_input(follower.layer, FP_GROUP_FEED, &follower.state, follower.workspace, &X));
 	own = fp_layer_expert_rows(follower.layer, follower.workspace);
 	assert_ptr_equal(own.routing, ahead.routing);
 	float *rows = download(&follower.f, own.rows), *wanted = download(&leader.f, ahead.rows);

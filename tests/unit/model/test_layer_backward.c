@@ -97,6 +97,13 @@ static const char *const cases[] = {
 	"minimax_m2-whole",
 	"qwen3_vl_moe-plain",
 	"qwen3_vl_moe-hub",
+	"deepseek_v2-lite",
+	"deepseek_v2-groups",
+	"deepseek_v3-dense",
+	"deepseek_v3-groups",
+	"glm4_moe_lite-plain",
+	"minicpm3-plain",
+	"minicpm3-query",
 };
 enum { CASE_COUNT = sizeof cases / sizeof cases[0], LAYER = 1 };
 

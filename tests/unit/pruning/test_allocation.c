@@ -144,9 +144,9 @@ static void a_pruned_model_has_the_zeros_it_should(void **unused)
 		{"allocate=0.2", "pattern=70%", "method=sparsegpt", "layers=1"},
 		{"allocate=0.05", "pattern=50%", "preset=paper", "iterations=2"},
 	};
-	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m", "mixtral-plain"};
+	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m", "mixtral-plain", "deepseek_v3-groups"};
 	static const double shares[] = {0.6, 0.7, 0.5};
-	for (int i = 0; i < 4; i++)
+	for (size_t i = 0; i < sizeof models / sizeof *models; i++)
 		for (int r = 0; r < 3; r++) {
 			tiny_run run;
 			int others = 0;

@@ -188,13 +188,13 @@ static void reported_errors_are_those_of_the_routed_rows(void **unused)
 		for (int group = 0; group < FP_GROUP_COUNT; group++) {
 			fp_matrix X;
 			for (int s = 0; s < FP_STREAM_COUNT; s++) {
-				w.state[s].routing = s == FP_PRUNED && group > 1 ? rows[FP_DENSE].routing : NULL;
+				w.state[s].routing = s == FP_PRUNED && group >= FP_GROUP_FEED ? rows[FP_DENSE].routing : NULL;
 				assert_ok(run.f.ctx, fp_layer_input(w.layer[s], group, &w.state[s], w.workspace[s], &X));
 				rows[s] = fp_layer_expert_rows(w.layer[s], w.workspace[s]);
-				if (group < 2)
+				if (group < FP_GROUP_FEED)
 					assert_ok(run.f.ctx, fp_layer_advance(w.layer[s], group, X, &w.state[s], w.workspace[s]));
 			}
-			for (int i = FP_ROLE_COUNT; group > 1 && i < fp_model_operators(run.f.model); i++) {
+			for (int i = FP_ROLE_COUNT; group >= FP_GROUP_FEED && i < fp_model_operators(run.f.model); i++) {
 				if (fp_role_group(i) != group || run.results[i].tokens == 0)
 					continue;
 				double want = plain_error(&run, &w, i, rows[FP_DENSE], rows[FP_PRUNED]),

@@ -129,8 +129,9 @@ static void equals_the_effect_of_a_change(void **unused)
 static void every_operator_has_one(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa", "opt-plain", "opt-350m", "gemma2-plain", "falcon-7b"};
-	for (int m = 0; m < 5; m++) {
+	static const char *const models[] = {"llama-gqa",    "opt-plain", "opt-350m",
+										 "gemma2-plain", "falcon-7b", "deepseek_v3-dense"};
+	for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
 		weighed_layer w;
 		open_layer(&w, models[m], 12);
 		for (int role = 0; role < FP_ROLE_COUNT; role++) {

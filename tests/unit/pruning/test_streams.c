@@ -73,8 +73,9 @@ static outcome prune_all(const char *name, const char *const *assignments, fp_re
 static void residence_does_not_change_the_result(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa", "opt-plain",    "opt-350m",      "gpt_neox-plain",
-										 "falcon-7b", "gemma2-plain", "mixtral-plain", "qwen2_moe-plain"};
+	static const char *const models[] = {"llama-gqa",          "opt-plain",       "opt-350m",      "gpt_neox-plain",
+										 "falcon-7b",          "gemma2-plain",    "mixtral-plain", "qwen2_moe-plain",
+										 "deepseek_v3-groups", "deepseek_v2-lite"};
 	static const char *const recipes[][5] = {
 		{"preset=fast", "search_steps=2", "refit_steps=2"},
 		{"preset=fast", "search_steps=2", "refit_steps=2", "correction=intra"},

@@ -135,8 +135,8 @@ enum { RECIPES = sizeof recipes / sizeof recipes[0] };
 static void an_interrupted_run_is_resumed(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa", "opt-plain", "phi3-plain", "gpt2-plain"};
-	for (int m = 0; m < 4; m++)
+	static const char *const models[] = {"llama-gqa", "opt-plain", "phi3-plain", "gpt2-plain", "deepseek_v2-lite"};
+	for (size_t m = 0; m < sizeof models / sizeof *models; m++)
 		for (int r = 0; r < RECIPES; r++) {
 			journal_run run;
 			open_run(&run, models[m], recipes[r]);

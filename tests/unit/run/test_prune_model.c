@@ -56,21 +56,22 @@ static void close_run(model_run *run)
 static void every_operator_comes_once_and_in_order(void **unused)
 {
 	(void)unused;
-	static const char *const models[] = {"llama-gqa",  "llama-sharded", "llama-bin",      "opt-plain",   "opt-350m",
-										 "phi3-plain", "gpt2-plain",    "gpt_neox-plain", "olmo2-plain", "falcon-40b"};
+	static const char *const models[] = {"llama-gqa",   "llama-sharded", "llama-bin",        "opt-plain",
+										 "opt-350m",    "phi3-plain",    "gpt2-plain",       "gpt_neox-plain",
+										 "olmo2-plain", "falcon-40b",    "deepseek_v3-dense"};
 	static const char *const recipes[][4] = {{"preset=paper", "iterations=3"},
 											 {"preset=fast", "search_steps=6"},
 											 {"preset=best", "search_steps=6", "fit_steps=4"},
 											 {"method=wanda"},
 											 {"method=magnitude", "pattern=2:4"}};
-	for (int i = 0; i < 10; i++)
+	for (size_t i = 0; i < sizeof models / sizeof *models; i++)
 		for (int r = 0; r < 5; r++) {
 			model_run run;
 			int64_t zeros = 0, entries = 0;
 			double error = 0, output = 0;
 			open_run(&run, models[i], recipes[r]);
 			const fp_model_config *c = fp_model_get_config(run.f.model);
-			int per_layer = c->gated ? 7 : 6;
+			int per_layer = c->latent.query_rank > 0 ? 8 : c->gated ? 7 : 6;
 			assert_ok(run.f.ctx, fp_prune_model(&run.result, &run.task));
 			assert_int_equal(run.result.count, c->layers * per_layer);
 			assert_int_equal(run.finished, run.result.count);

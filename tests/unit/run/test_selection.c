@@ -30,7 +30,8 @@ static unsigned roles(const fp_selection *selection, int64_t layer)
 static void names_choose(void **unused)
 {
 	(void)unused;
-	enum { ALL = (1 << FP_ROLE_COUNT) - 1, DOWN = 1 << FP_DOWN, VALUE = 1 << FP_VALUE };
+	enum { DOWN = 1 << FP_DOWN, VALUE = 1 << FP_VALUE };
+	enum { ALL = 1 << FP_QUERY | 1 << FP_KEY | VALUE | 1 << FP_OUTPUT | 1 << FP_GATE | 1 << FP_UP | DOWN };
 	static const struct {
 		const char *assignments[4];
 		unsigned layer[2];
