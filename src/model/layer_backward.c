@@ -31,7 +31,8 @@
  * Without a gate, dup = dz ∘ φ'(up). Where sums are normalised, the gradient first passes through the norm that follows
  * each; where a block's output is normalised or scaled before it is added, dhidden₂ and dhidden₁ pass through that
  * first. In parallel blocks dhidden₁ = dhidden₂, and norm₁'(dy) is added to dhidden. Fitting a layer needs the gradients
- * of its weights, a pass through the whole model needs dhidden; each computes nothing else.
+ * of its weights, a pass through the whole model needs dhidden; each computes nothing else. Where Q, K and V are made of
+ * latents, latent_backward.c has what is between them and x.
  */
 #include "model/latent_attention.h"
 #include "model/layer_tape.h"
