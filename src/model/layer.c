@@ -12,8 +12,9 @@
  *     z       = φ(y Wgateᵀ) ∘ y Wupᵀ, or φ(y Wupᵀ)     [T × f]
  *     hidden ← hidden + z Wdownᵀ                       [T × h]
  *
- * Some models make Q, K and V of latents (fp_latent_config, latent_attention.h). Biases are added if the model has them. Some models apply an RMSNorm to the heads of Q and K and rotate Q and K by
- * position before attention. fp_model_config says where norms stand:
+ * Some models make Q, K and V of latents (fp_latent_config, latent_attention.h). Biases are added if the model has them.
+ * Some models apply an RMSNorm to the heads of Q and K and rotate Q and K by position before attention. fp_model_config says
+ * where norms stand:
  *
  *     pre_norm       x = norm₀(hidden), y = norm₁(hidden); without it x = y = hidden
  *     branch_norm    what is added is norm₂(context Woᵀ) and norm₃(z Wdownᵀ)
