@@ -62,10 +62,7 @@ static fp_status choose_text(distillation *d)
 	const fp_distill_request *request = d->request;
 	int count = request->calibration_count;
 	fp_status status;
-	d->own.by_default = count == 0;
-	d->own.wanted = d->own.by_default || fp_own_calibration_named(request->calibration, count);
-	if (d->own.wanted)
-		FP_TRY(fp_own_text_check_count(d->ctx, d->settings.samples));
+	FP_TRY(fp_own_calibration_choose(&d->own, d->ctx, request->calibration, count, true, &d->settings));
 	FP_TRY(FP_NEW(d->ctx, &d->files, count));
 	for (int i = 0; i < count; i++)
 		if (strcmp(request->calibration[i], "self") != 0)
@@ -74,7 +71,7 @@ cleanup:
 	return status;
 }
 
-/* Of the most windows of this length, how many judge the fit. */
+/* At most so many windows of this length judge the fit. */
 static int64_t most_judges(int64_t length)
 {
 	enum { TOKENS = 8192, MOST = 32 };

@@ -21,7 +21,7 @@ typedef struct kept_head {
 
 static const char magic[8] = "FPTEXT01";
 
-bool fp_own_calibration_named(const char *const *calibration, int count)
+static bool is_named(const char *const *calibration, int count)
 {
 	bool named = false;
 	for (int i = 0; i < count; i++)
@@ -31,7 +31,7 @@ bool fp_own_calibration_named(const char *const *calibration, int count)
 
 fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const *calibration, int count)
 {
-	*out = fp_own_calibration_named(calibration, count);
+	*out = is_named(calibration, count);
 	if (*out && count > 1)
 		return fp_fail(
 			ctx, FP_ERROR_USAGE,
@@ -44,9 +44,8 @@ fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, co
 									bool needed, const fp_settings *settings)
 {
 	*out = (fp_own_calibration){.by_default = count == 0 && needed};
-	fp_status status = fp_own_calibration_asked(&out->wanted, ctx, calibration, count);
-	out->wanted |= out->by_default;
-	return status == FP_OK && out->wanted ? fp_own_text_check_count(ctx, settings->samples) : status;
+	out->wanted = out->by_default || is_named(calibration, count);
+	return out->wanted ? fp_own_text_check_count(ctx, settings->samples) : FP_OK;
 }
 
 static fp_status find_start(fp_own_calibration *own, const fp_model *model, const fp_stop_tokens *stop)

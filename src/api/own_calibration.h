@@ -16,12 +16,10 @@ typedef struct fp_own_calibration {
 	fp_own_text_statistics statistics;
 } fp_own_calibration;
 
-/* Whether the word `self` is among them. */
-bool fp_own_calibration_named(const char *const *calibration, int count);
 /* *out: the calibration is the word `self`. Fails if there are files besides the word. */
 fp_status fp_own_calibration_asked(bool *out, fp_context *ctx, const char *const *calibration, int count);
-/* Whether it is asked for: by the word, or since there is no text and one is needed. Fails if there are files besides the
- * word, or if the settings do not say how many windows. */
+/* Whether it is asked for: by the word, also besides files, or since there is no text and one is needed. Fails if the
+ * settings do not say how many windows. */
 fp_status fp_own_calibration_choose(fp_own_calibration *out, fp_context *ctx, const char *const *calibration, int count,
 									bool needed, const fp_settings *settings);
 /* windows->ids ← windows->count windows of windows->length tokens, and the same for held_out, which are others (its

@@ -70,15 +70,16 @@ static fp_status check_request(prune_session *session)
 	const fp_prune_request *request = session->request;
 	if (!request->output && !request->dry_run)
 		return fp_fail(session->ctx, FP_ERROR_USAGE, "an output directory is needed: -o DIR");
-	fp_status status =
-		fp_own_calibration_choose(&session->own, session->ctx, request->calibration, request->calibration_count,
-								  fp_method_of(&session->settings)->needs_text, &session->settings);
-	if (status != FP_OK)
-		return status;
+	bool own;
+	fp_status status;
+	FP_TRY(fp_own_calibration_asked(&own, session->ctx, request->calibration, request->calibration_count));
+	FP_TRY(fp_own_calibration_choose(&session->own, session->ctx, request->calibration, request->calibration_count,
+									 fp_method_of(&session->settings)->needs_text, &session->settings));
 	if (request->calibration_count == 0 && !session->own.wanted && request->check)
-		return fp_fail(session->ctx, FP_ERROR_USAGE,
-					   "--check measures on calibration text: --calibration FILE or self is needed");
-	return FP_OK;
+		FP_TRY(fp_fail(session->ctx, FP_ERROR_USAGE,
+					   "--check measures on calibration text: --calibration FILE or self is needed"));
+cleanup:
+	return status;
 }
 
 static fp_status read_windows(prune_session *session)

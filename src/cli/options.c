@@ -26,7 +26,7 @@ static const struct own_flag {
 	 "the word self, or no text: the model writes it"},
 	{"calibration", 0, FLAG_LIST, FIELD(calibration), "s", "FILE",
 	 "the text to learn from: plain text or JSON lines with a \"text\" key, also .gz and .zst; may be given several "
-	 "times; the word self, or no text: DENSE writes it; both: DENSE adds what the text lacks of --samples"},
+	 "times; the word self, or no text: DENSE writes it; with both, DENSE writes the rest of --samples"},
 	{"reference", 0, FLAG_TEXT, FIELD(reference), "s", "DENSE", "the dense model that MODEL was pruned from"},
 	{"text", 0, FLAG_TEXT, FIELD(text), "ec", "FILE",
 	 "the text to score: plain text or JSON lines with a \"text\" key, also .gz and .zst"},

@@ -64,8 +64,8 @@ typedef struct fp_latent_defaults {
 	int64_t plain; /* entries of a head of q that do not turn */
 	int64_t value; /* 0: hidden_size / heads */
 } fp_latent_defaults;
-/* Reads the sizes of latents, after fp_config_llama_like(), which has read a head's entries that turn in place of its
- * size. */
+/* Reads the sizes of latents and whether attention's operators have biases, after fp_config_llama_like(), which has read a
+ * head's entries that turn in place of its size. */
 fp_status fp_config_latents(const fp_config_reader *reader, const fp_latent_defaults *defaults,
 							fp_model_config *config);
 /* Marks a layer as one with full attention, or as one whose heads do not turn. */

@@ -42,10 +42,8 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	static const fp_deepseek_defaults experts = {.count = 64, .inner = 1407, .shared = 2};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_latents(reader, &latents, config));
-	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_deepseek_experts(reader, &experts, config));
 	FP_TRY(read_routing(reader, &config->experts));
-	config->output_bias = config->qkv_bias;
 	config->rope_pairing = FP_PAIR_NEIGHBOURS;
 cleanup:
 	return status;
@@ -55,10 +53,7 @@ const fp_architecture fp_architecture_deepseek_v2 = {
 	.name = "DeepseekV2ForCausalLM",
 	.model_type = "deepseek_v2",
 	.read_config = read_config,
-	.router = "mlp.gate",
-	.experts = "mlp.experts",
-	.expert_operators = {"gate_proj", "up_proj", "down_proj"},
-	.shared = "mlp.shared_experts",
+	FP_DEEPSEEK_EXPERT_NAMES,
 	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 	FP_LATENT_TENSOR_NAMES,

@@ -38,11 +38,9 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 												 .normalised = true};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_latents(reader, &latents, config));
-	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_flag_or(reader, "rope_interleave", true, &neighbours));
 	FP_TRY(check_scores(reader));
 	FP_TRY(fp_config_deepseek_experts(reader, &experts, config));
-	config->output_bias = config->qkv_bias;
 	config->rope_pairing = neighbours ? FP_PAIR_NEIGHBOURS : FP_PAIR_HALVES;
 cleanup:
 	return status;
@@ -52,11 +50,8 @@ const fp_architecture fp_architecture_deepseek_v3 = {
 	.name = "DeepseekV3ForCausalLM",
 	.model_type = "deepseek_v3",
 	.read_config = read_config,
-	.router = "mlp.gate",
 	.correction = "mlp.gate",
-	.experts = "mlp.experts",
-	.expert_operators = {"gate_proj", "up_proj", "down_proj"},
-	.shared = "mlp.shared_experts",
+	FP_DEEPSEEK_EXPERT_NAMES,
 	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 	FP_LATENT_TENSOR_NAMES,

@@ -27,11 +27,8 @@ const fp_architecture fp_architecture_glm4_moe = {
 	.read_config = read_config,
 	.query_norm = "self_attn.q_norm",
 	.key_norm = "self_attn.k_norm",
-	.router = "mlp.gate",
 	.correction = "mlp.gate",
-	.experts = "mlp.experts",
-	.expert_operators = {"gate_proj", "up_proj", "down_proj"},
-	.shared = "mlp.shared_experts",
+	FP_DEEPSEEK_EXPERT_NAMES,
 	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 };

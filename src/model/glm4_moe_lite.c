@@ -16,10 +16,8 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 		.count = 64, .active = 4, .first = 1, .inner = 1536, .scale = 1.8, .normalised = true};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_latents(reader, &latents, config));
-	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_flag_or(reader, "rope_interleave", true, &neighbours));
 	FP_TRY(fp_config_deepseek_experts(reader, &experts, config));
-	config->output_bias = config->qkv_bias;
 	config->rope_pairing = neighbours ? FP_PAIR_NEIGHBOURS : FP_PAIR_HALVES;
 cleanup:
 	return status;
@@ -29,11 +27,8 @@ const fp_architecture fp_architecture_glm4_moe_lite = {
 	.name = "Glm4MoeLiteForCausalLM",
 	.model_type = "glm4_moe_lite",
 	.read_config = read_config,
-	.router = "mlp.gate",
 	.correction = "mlp.gate",
-	.experts = "mlp.experts",
-	.expert_operators = {"gate_proj", "up_proj", "down_proj"},
-	.shared = "mlp.shared_experts",
+	FP_DEEPSEEK_EXPERT_NAMES,
 	FP_LLAMA_NORM_NAMES,
 	FP_LLAMA_TENSOR_NAMES,
 	FP_LATENT_TENSOR_NAMES,

@@ -33,6 +33,8 @@ fp_status fp_config_latents(const fp_config_reader *reader, const fp_latent_defa
 		FP_TRY(fp_config_fail(reader, "v_head_dim",
 							  "must be at most qk_nope_head_dim + qk_rope_head_dim, %lld, but is %lld",
 							  (long long)config->head_dim, (long long)latent->value));
+	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
+	config->output_bias = config->qkv_bias;
 	FP_TRY(fp_config_rope_score_scale(reader, &scale));
 	config->attention_scale = (float)(scale / sqrt((double)config->head_dim));
 cleanup:

@@ -51,6 +51,10 @@ fp_status fp_config_images(const fp_config_reader *reader,
 
 /* For a row of the architecture table. */
 #define FP_LLAMA_NORM_NAMES .norms = {"input_layernorm", "post_attention_layernorm"}
+/* Of a mixture of experts; a correction is named by the family. */
+#define FP_DEEPSEEK_EXPERT_NAMES                                                                                       \
+	.router = "mlp.gate", .experts = "mlp.experts", .expert_operators = {"gate_proj", "up_proj", "down_proj"},         \
+	.shared = "mlp.shared_experts"
 #define FP_LATENT_TENSOR_NAMES                                                                                         \
 	.operators[FP_QUERY_A] = "self_attn.q_a_proj", .operators[FP_KEY_VALUE_A] = "self_attn.kv_a_proj_with_mqa",        \
 	.operators[FP_QUERY_B] = "self_attn.q_b_proj", .operators[FP_KEY_VALUE_B] = "self_attn.kv_b_proj",                 \

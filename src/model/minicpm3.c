@@ -34,10 +34,8 @@ static fp_status read_config(const fp_config_reader *reader, fp_model_config *co
 	static const fp_latent_defaults latents = {.rank = 256, .query_rank = 768, .plain = 64};
 	FP_TRY(fp_config_llama_like(reader, &defaults, config));
 	FP_TRY(fp_config_latents(reader, &latents, config));
-	FP_TRY(fp_config_flag_or(reader, "attention_bias", false, &config->qkv_bias));
 	FP_TRY(fp_config_flag_or(reader, "mlp_bias", false, &config->mlp_bias));
 	FP_TRY(read_scales(reader, config));
-	config->output_bias = config->qkv_bias;
 cleanup:
 	return status;
 }
